@@ -24,7 +24,7 @@ from dagster_jet.store.values.sealed_member import IDENTITY_KEY
 
 _KEY = IDENTITY_KEY
 _OLDER = "older "
-"""What the identity of a member begins with that was found to have come back older."""
+"""Prefix of the identity of a member that was found to have come back older."""
 
 
 def identity_of(member: Member) -> str | None:
@@ -44,9 +44,9 @@ def _identity_in(member: Member, stored: Versioned | None) -> str | None:
 
 
 def identify(member: Member) -> str:
-    """Return the member's identity, giving a new, an empty or a disowned member a new one.
+    """Return the member's identity. A new, empty or disowned member gets a new one.
 
-    Of several processes that do this at one moment, one decides and all return the same.
+    If several processes do this concurrently, one of them decides and all return the same.
     """
     member.create()
     while True:
@@ -58,16 +58,17 @@ def identify(member: Member) -> str:
 
 
 def disown(member: Member) -> None:
-    """Take a member that came back older for one that lost its data: here, and for everybody.
+    """Mark a member that came back older as one that lost its data, for all processes.
 
-    Where it does not answer now, the next who notices does it. A crash inside leaves it as it was.
+    If the member does not answer, the next process that notices does it. A crash inside leaves
+    the member unchanged.
     """
     if isinstance(member, VerifiedMember):
         member.disown()
 
 
 def member_rolled_back(member_id: str) -> StoreUnavailableError:
-    """Return the error of a member that does not remember what it has confirmed."""
+    """Return the error of a member that has forgotten confirmed writes."""
     return StoreUnavailableError(
         f"the store member {member_id} came back older: it does not remember what it has "
         "confirmed. It was restored from a copy, or a replica took its place.",

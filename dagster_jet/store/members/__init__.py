@@ -1,4 +1,4 @@
-"""Storage members: one backend per file, chosen by the scheme of a URL."""
+"""Storage members: one backend per file, selected by the scheme of a URL."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class _Scheme:
-    """What a scheme's URLs mean: the member's id, and the member."""
+    """Functions of a URL scheme: they return a URL's member id and its member."""
 
     member_id: Callable[[str], str]
     open: Callable[[str], Member]
 
 
 def member_id_of(url: str) -> str:
-    """Return the member id a URL stands for: normalised, and without anything secret.
+    """Return the member id of a URL: normalised, without secrets.
 
     Raises:
-        ConfigurationError: the URL is not one that can be opened.
+        ConfigurationError: the URL is not valid.
     """
     return _scheme_of(url).member_id(url)
 
 
 def open_member(url: str, *, allow_memory: bool = False) -> Member:
-    """Return the member of a URL, not yet connected: the first call opens it.
+    """Return the member of a URL, not yet connected: the first call connects it.
 
     Args:
         url: ``file:///absolute/folder``, ``redis://host:6379/0``, ``rediss://``,
             ``s3://bucket/prefix``, ``dynamodb://table`` or ``memory://name``.
-        allow_memory: accept ``memory://``, which loses everything with the process.
+        allow_memory: accept ``memory://``, whose data is lost with the process.
 
     Raises:
-        ConfigurationError: an unknown scheme, a URL that is not right, memory that was not
-            allowed, or a package that is not installed.
+        ConfigurationError: the scheme is unknown, the URL is not valid, memory was not
+            allowed, or a package is not installed.
     """
     refuse_memory(member_id_of(url), allow_memory=allow_memory)
     return _scheme_of(url).open(url)
 
 
 def refuse_memory(member_id: str, *, allow_memory: bool) -> None:
-    """Refuse a member that loses everything with the process, unless a test wants one.
+    """Refuse a member whose data is lost with the process, unless a test allows it.
 
     Raises:
-        ConfigurationError: it is one.
+        ConfigurationError: the member is in memory.
     """
     if member_id.startswith("memory://") and not allow_memory:
         raise ConfigurationError(
@@ -73,7 +73,7 @@ def refuse_memory(member_id: str, *, allow_memory: bool) -> None:
 def _scheme_of(url: str) -> _Scheme:
     name = url.partition(":")[0].lower()
     if name not in _SCHEMES:
-        # The URL itself is not repeated here: what is mistyped may still hold a password.
+        # The URL is not repeated here: a mistyped one may contain a password.
         shown = repr(name) if name.isalnum() and "://" in url else "what stands before :// there"
         raise ConfigurationError(
             f"{shown} is not a known scheme of a store URL.",
@@ -93,7 +93,7 @@ def _memory() -> _Scheme:
     return _Scheme(lambda url: f"memory://{_room(url)}", lambda url: MemoryMember(_room(url)))
 
 
-# Imported when a URL asks for them: boto3 takes longer to import than all of the store.
+# Imported on demand: boto3 takes longer to import than the whole store.
 
 
 def _redis() -> _Scheme:

@@ -1,7 +1,7 @@
-"""What the AWS members share: their URLs, their errors, and a look out for places that go back.
+"""Shared code of the AWS members: URLs, errors, and detection of storage that was rolled back.
 
-Credentials come from where boto3 finds them (environment, profile, role); a URL has no place for
-them, so they cannot leak from one.
+Credentials come from boto3's sources (environment, profile, role). A URL cannot contain them, so
+they cannot leak from one.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _CURES = {
 
 
 def member_access(service: str, url: NetworkUrl, member_id: str, timeout_s: float) -> AwsAccess:
-    """One AWS service as one member uses it; raises the errors of the ``Member`` contract.
+    """Return the access to one AWS service that raises the errors of the ``Member`` contract.
 
     Args:
-        service: as boto3 names it.
-        url: the member's URL.
-        member_id: for the messages.
-        timeout_s: how long one answer may take unless the URL says it.
+            service: the service's name in boto3.
+            url: the member's URL.
+            member_id: for the messages.
+            timeout_s: time limit of one response, unless the URL sets it.
 
-    Raises:
-        ConfigurationError: an option is not right.
+        Raises:
+            ConfigurationError: an option is not valid.
     """
 
     def as_error(failure: AwsFailure) -> StoreError:
@@ -63,9 +63,10 @@ def member_access(service: str, url: NetworkUrl, member_id: str, timeout_s: floa
 
 
 class SeenVersions:
-    """Notices a place that was emptied, or put back to an older state, while it is in use.
+    """Detects storage that was emptied or rolled back while in use.
 
-    Versioned values are never removed and their versions only grow: one that went back shows it.
+    Versioned values are never removed and their versions only grow, so a smaller version reveals
+    it.
     """
 
     def __init__(self, member_id: str) -> None:
@@ -73,11 +74,11 @@ class SeenVersions:
         self._highest: dict[bytes, int] = {}
 
     def highest(self, key: bytes) -> int:
-        """Return the highest version met so far; ask before reading."""
+        """Return the highest version seen so far; call it before reading."""
         return self._highest.get(key, 0)
 
     def check(self, key: bytes, found: Versioned | None, at_least: int) -> None:
-        """Compare what was read with ``highest`` as it was before the reading began.
+        """Compare a version that was read with ``highest`` from before the read.
 
         Raises:
             StoreUnavailableError: the version went back.
@@ -92,10 +93,10 @@ class SeenVersions:
 
 
 def parsed(url: str, own_options: Iterable[str], example: str) -> NetworkUrl:
-    """Take the URL of an AWS member apart.
+    """Parse the URL of an AWS member.
 
     Raises:
-        ConfigurationError: it is not right, or holds credentials.
+        ConfigurationError: the URL is not valid, or contains credentials.
     """
     found = NetworkUrl.parse(url, (*OPTIONS, *own_options), example)
     endpoint = found.options.get("endpoint_url", "https://")

@@ -1,9 +1,9 @@
-"""A bulkhead around each member: one that hangs keeps its own callers waiting, and no others.
+"""A bulkhead around each member: a member that hangs delays only its own callers.
 
-A call that does not come back cannot be ended, only abandoned: its thread waits on. So each member
-has a small number of threads of its own. While a call is past its deadline, no more are begun: one
-member that hangs costs at most so many threads, and its callers learn it at once. They are daemon
-threads: a process ends without waiting for them.
+A call that does not return cannot be stopped, only abandoned; its thread keeps waiting. So each
+member has a small number of threads of its own. While a call is past its deadline, no more calls
+are begun: a member that hangs blocks at most ``THREADS_MAX`` threads, and its callers fail at once.
+They are daemon threads: a process ends without waiting for them.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from collections.abc import Callable
 from dagster_jet.errors import StoreUnavailableError
 
 THREADS_MAX = 16
-"""Calls of one process to one member at one moment; further ones wait for their turn."""
+"""Concurrent calls of one process to one member; further calls wait for a thread."""
 
 _IDLE_SECONDS_MAX = 2.0
-"""A job that runs calls more often, and a thread that is begun anew costs a tenth of a millisecond.
-Where a process has had hundreds of members, thousands of threads would end at the same time, and
-each wants the interpreter's lock for it."""
+"""A running job calls more often, and starting a thread takes only 0.1 ms. A longer time would let
+thousands of threads end together in a process that has had hundreds of members, all competing for
+the interpreter's lock."""
 
 
 class Call:
     """One call to a member.
 
     Args:
-        work: makes the call and delivers what came of it; raises nothing.
-        within_s: how long it may take, the wait for a thread included.
+        work: makes the call and delivers its result; raises nothing.
+        within_s: deadline in seconds, including the wait for a thread.
     """
 
     def __init__(self, work: Callable[[], None], within_s: float) -> None:
         self.work = work
         self.deadline = time.monotonic() + within_s
         self.is_abandoned = False
-        """Nobody waits for its answer any more."""
+        """No caller waits for the answer any more."""
 
 
 class Bulkhead:
-    """The threads of this process for one member, and the calls they make."""
+    """The threads of this process for one member, and their calls."""
 
     def __init__(self, member_id: str) -> None:
         self._member_id = member_id
@@ -55,7 +55,7 @@ class Bulkhead:
         """Run a call on one of the threads, now or as soon as one is free.
 
         Raises:
-            StoreUnavailableError: an earlier call is late and has not come back.
+            StoreUnavailableError: an earlier call is past its deadline and has not returned.
         """
         with self._changed:
             begun = min((one.deadline for one in self._running), default=call.deadline)
@@ -75,14 +75,14 @@ class Bulkhead:
                 ).start()
 
     def abandon(self, call: Call) -> None:
-        """Stop waiting for a call: it is dropped, or goes on unheard if it has begun."""
+        """Stop waiting for a call: it is dropped, or its result is ignored if it has begun."""
         with self._changed:
             call.is_abandoned = True
             if call in self._waiting:
                 self._waiting.remove(call)
 
     def has_overdue_calls(self) -> bool:
-        """Whether a call is still out that its caller has abandoned."""
+        """Whether an abandoned call has not returned yet."""
         with self._changed:
             return any(call.is_abandoned for call in self._running)
 

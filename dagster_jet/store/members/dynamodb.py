@@ -7,15 +7,14 @@ The table has two keys, both strings: ``pk`` (partition) and ``sk`` (sort)::
     <prefix>/versioned/<bucket>        hex of the key          ver, and val | gen and cnt
     <prefix>/parts/<space>/<sha-256>   <generation>/<number>   val, of (the key)
 
-A key lives in one of 16 buckets, so that writes spread over DynamoDB's own partitions and a listing
-is 16 queries, not a scan. Hex keeps the order and the prefixes of bytes.
+A key belongs to one of 16 buckets, so that writes spread over DynamoDB's partitions and a listing
+takes 16 queries, not a scan. Hex keeps the order and the prefixes of bytes.
 
-An item holds at most 400 KB. A larger value is written as parts under a generation that nobody has
-used before; then its head item, which names the generation, is switched; then the old parts are
-removed. A reader finds the old value or the new one, never a mixture. A crash in between leaves
-parts that no head names: the next large put of the key removes them, or ``remove_orphans``. A head
-that a network keeps, and that arrives when its value was replaced or removed, names parts that are
-gone: a damaged copy.
+An item holds at most 400 KB. A larger value is written as parts under a new, unique generation;
+then its head item, which names the generation, is switched; then the old parts are removed. A
+reader finds the old value or the new one, never a mixture. A crash in between leaves parts that no
+head names: the next large put of the key removes them, or ``remove_orphans``. A head write that the
+network delays until its value was replaced or removed names parts that are gone: a damaged copy.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ _PREFIX = "dagster_jet"
 _VALUES, _VERSIONED = "values", "versioned"
 _BUCKETS = 16
 _PART_BYTES = 380_000
-"""An item holds at most 400 KiB, its keys and the names of its attributes included."""
-_READ_ITEMS, _WRITE_ITEMS = 100, 25  # DynamoDB's limits of one batch
+"""An item holds at most 400 KiB, including its keys and attribute names."""
+_READ_ITEMS, _WRITE_ITEMS = 100, 25  # DynamoDB's limits for one batch
 _ORPHAN_SECONDS = 3_600
-"""Parts that no head names are a write under way, or left by a crash when they are older."""
+"""Parts that no head names belong to a write under way; older ones are from a crash."""
 _CREATE_SECONDS_MAX = 60
 _FAILED = ("ConditionalCheckFailedException",)
 
@@ -64,22 +63,22 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A value as items: the head's attributes, and the parts it names."""
+    """A value as items: the attributes of the head, and its parts."""
 
     head: _Item
     parts: tuple[_Item, ...] = ()
 
     @property
     def generation(self) -> str | None:
-        """Which parts belong to it; None for a value that fits into its head."""
+        """Generation of its parts; None for a value that fits into its head."""
         return _generation(self.head)
 
 
 class DynamoDbMember:
-    """A member in one table. Nothing is asked before the first call, which creates the table.
+    """A member in one table. It connects at the first call, which creates the table.
 
     Raises:
-        ConfigurationError: the URL is not right.
+        ConfigurationError: the URL is not valid.
     """
 
     def __init__(self, url: str) -> None:
@@ -94,14 +93,14 @@ class DynamoDbMember:
 
     @property
     def member_id(self) -> str:
-        """The table, with region, endpoint and prefix where the URL names them."""
+        """The table, with region, endpoint and prefix if the URL names them."""
         return self._member_id
 
     def __repr__(self) -> str:
         return f"DynamoDbMember({self._member_id!r})"
 
     def create(self) -> None:
-        """See ``Member.create``: the first call of any kind makes the table."""
+        """See ``Member.create``; does nothing, because the first call creates the table."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See ``Member.get_many``: strongly consistent reads."""
@@ -111,7 +110,7 @@ class DynamoDbMember:
         return [values.get(key) for key in keys]
 
     def put_many(self, items: Mapping[bytes, bytes]) -> None:
-        """See ``Member.put_many``. A crash inside leaves any subset written, each value whole."""
+        """See ``Member.put_many``. A crash inside leaves any subset of complete values written."""
         places = {_Place(_VALUES, key): value for key, value in items.items()}
         with self._aws.errors_named():
             before = self._generations(places)
@@ -124,7 +123,7 @@ class DynamoDbMember:
                     self._sweep(place, keep=one.generation, replaced=before.get(place))
 
     def replace_many(self, items: Mapping[bytes, Replacement]) -> int:
-        """See ``Member.replace_many``: each write has the condition that the head is unchanged."""
+        """See ``Member.replace_many``: each write is conditional on an unchanged head."""
 
         def replace(key: bytes) -> int:
             place, item = _Place(_VALUES, key), items[key]
@@ -149,7 +148,7 @@ class DynamoDbMember:
                 self._sweep(place, keep=None, replaced=generation)
 
     def list_keys(self, prefix: bytes) -> list[bytes]:
-        """See ``Member.list_keys``. Reads whole items: costs what reading the values costs."""
+        """See ``Member.list_keys``. Reads whole items: it costs as much as reading the values."""
         return self._listed(_VALUES, prefix)
 
     def get_versioned(self, key: bytes) -> Versioned | None:
@@ -188,7 +187,7 @@ class DynamoDbMember:
         """See ``Member.ping``."""
         with self._aws.errors_named():
             self._make_ready()
-            # A key of its own: another process may ping at the same moment.
+            # A unique key: another process may ping concurrently.
             key = {"pk": {"S": f"{self._prefix}/ping"}, "sk": {"S": secrets.token_hex(8)}}
             self._aws.repeating.put_item(TableName=self._table, Item=key)
             found = self._aws.repeating.get_item(
@@ -205,12 +204,12 @@ class DynamoDbMember:
         self._aws.close()
 
     def remove_orphans(self) -> int:
-        """Remove parts that crashed writes left behind; scans the table. For upkeep.
+        """Remove parts of crashed writes; scans the table. For upkeep.
 
-        Parts younger than an hour are kept: they may be a write under way.
+        Parts younger than an hour are kept: their write may be under way.
 
         Returns:
-            How many parts were removed.
+            Number of parts removed.
         """
         with self._aws.errors_named():
             self._make_ready()
@@ -231,7 +230,7 @@ class DynamoDbMember:
     # --- reading --------------------------------------------------------------------------------
 
     def _values_of(self, places: Sequence[_Place]) -> dict[_Place, tuple[_Item, bytes]]:
-        """Return head and value of each place that has one; no bytes for a damaged copy."""
+        """Return head and value of each place that has one; a damaged copy has an empty value."""
         found: dict[_Place, tuple[_Item, bytes]] = {}
         unread: Collection[_Place] = places
         without_parts: dict[_Place, str] = {}
@@ -244,7 +243,7 @@ class DynamoDbMember:
             for place, value in self._joined(split).items():
                 if value is not None:
                     found[place] = (split[place], value)
-            # Parts that are gone were replaced since their head was read: read it again.
+            # Missing parts were replaced after their head was read: read it again.
             unread = [place for place in split if place not in found]
             for place in unread:
                 if place.space == _VALUES and without_parts.get(place) == split[place]["gen"]["S"]:
@@ -258,7 +257,7 @@ class DynamoDbMember:
         )
 
     def _joined(self, heads: Mapping[_Place, _Item]) -> dict[_Place, bytes | None]:
-        """Return the values of heads that name parts; None where a part is missing."""
+        """Return the values whose heads name parts; None if a part is missing."""
         keys = {
             place: [
                 self._part_key(place, head["gen"]["S"], number)
@@ -282,7 +281,7 @@ class DynamoDbMember:
         return {by_key[item["pk"]["S"], item["sk"]["S"]]: item for item in found}
 
     def _generations(self, places: Collection[_Place]) -> dict[_Place, str]:
-        """Return which generation of parts each place has, where it has parts."""
+        """Return the generation of each place that has parts."""
         heads = self._heads(places, "pk, sk, gen")
         return {place: head["gen"]["S"] for place, head in heads.items() if "gen" in head}
 
@@ -293,7 +292,7 @@ class DynamoDbMember:
                 request["ProjectionExpression"] = projection
             items: list[_Item] = []
             for _ in attempts(8 + len(batch), base_s=0.05):
-                # An answer ends at 16 MB; the rest is asked for again.
+                # An answer ends at 16 MB; the rest is requested again.
                 answer = self._aws.repeating.batch_get_item(RequestItems={self._table: request})
                 items += answer["Responses"].get(self._table, [])
                 if not answer["UnprocessedKeys"]:
@@ -346,7 +345,7 @@ class DynamoDbMember:
         return _Written({**head, "gen": {"S": generation}, "cnt": {"N": str(len(parts))}}, parts)
 
     def _set(self, place: _Place, written: _Written, condition: _Item) -> bool:
-        """Write parts, then the head if the condition holds, and remove what is not named then."""
+        """Write the parts, then the head if the condition holds; remove parts without a head."""
         self._write(written.parts)
         answer = self._aws.set_once(
             lambda: self._aws.once.put_item(
@@ -363,7 +362,7 @@ class DynamoDbMember:
         return True
 
     def _remove(self, place: _Place, condition: _Item) -> bool:
-        """Remove a head if the condition holds, and then its parts."""
+        """Remove a head if the condition holds, then its parts."""
         answer = self._aws.set_once(
             lambda: self._aws.once.delete_item(
                 TableName=self._table,
@@ -413,7 +412,7 @@ class DynamoDbMember:
     # --- the table ------------------------------------------------------------------------------
 
     def _make_ready(self) -> None:
-        """Look at the table before its first use, and create it if it is missing."""
+        """Check the table before its first use; create it if it is missing."""
         if self._is_ready:
             return
         begun = time.monotonic()
@@ -494,12 +493,12 @@ class DynamoDbMember:
 
 
 def parsed_url(url: str) -> NetworkUrl:
-    """Take the URL apart and check it."""
+    """Parse and check the URL."""
     return parsed(url, _OWN_OPTIONS, EXAMPLE)
 
 
 def member_id(url: NetworkUrl) -> str:
-    """Return the id: the table, and the options that say which table of that name it is."""
+    """Return the id: the table, and the options that identify it."""
     return url.member_id(url.host, ("region", "endpoint_url", "prefix"))
 
 
@@ -512,7 +511,7 @@ def _key_in(item: _Item) -> _Item:
 
 
 def _unchanged(head: _Item | None) -> _Item:
-    """Return the condition that a head is still what was read."""
+    """Return the condition that a head is unchanged since it was read."""
     if head is None:
         return {"ConditionExpression": "attribute_not_exists(pk)"}
     name = "gen" if "gen" in head else "val"

@@ -1,4 +1,4 @@
-"""Calls to several members at once: a batch takes as long as the slowest member, not their sum.
+"""Concurrent calls to several members: a batch takes as long as its slowest member.
 
 Every call has a deadline, whatever the member's own time-outs are: a disk that hangs has none.
 """
@@ -17,29 +17,29 @@ from dagster_jet.store.members.bulkhead import Call, bulkhead_of
 T = TypeVar("T")
 
 Failure = StoreUnavailableError | StoreUnwritableError
-"""What a member's failure looks like; anything else is a fault of the caller and is raised."""
+"""Errors of a failing member; any other error is a fault of the caller and is raised."""
 
 BATCH_SECONDS_MAX = 120.0
-"""For a call that moves data, besides the time that a large batch takes (``seconds_for``)."""
+"""Time limit of a call that moves data; large batches get more (``seconds_for``)."""
 
 _BYTES_PER_SECOND_MIN = 2**20
 
 BRIEF_SECONDS_MAX = 20.0
-"""For a call that moves next to nothing: a register, an identity, a ping. Longer than a folder
-waits for another process that writes (``writer_gate.py``)."""
+"""Time limit of a call that moves little data: a register, an identity, a ping. Longer than a
+folder waits for another writing process (``writer_gate.py``)."""
 
 GRACE_SECONDS = 0.25
-"""How long the others are waited for once enough members have answered."""
+"""Time to wait for the other members once enough have answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """What came of a call to one member: a value, or an error.
+    """The result of a call to one member: a value, or an error.
 
     Attributes:
-        member_id: who was asked.
-        value: what the call returned; None with an error.
-        error: what it raised, or that it did not come back in time.
+        member_id: the member that was called.
+        value: the call's result; None with an error.
+        error: the error that the call raised, or the error of a timeout.
         is_begun: the call has reached the member, or may have.
     """
 
@@ -50,7 +50,7 @@ class Answer(Generic[T]):
 
 
 class Answers(Generic[T]):
-    """The answers of members to one question, as they come in. For one thread."""
+    """The answers of members to one request, as they arrive. For one thread."""
 
     def __init__(self) -> None:
         self._arrived: queue.SimpleQueue[Answer[T]] = queue.SimpleQueue()
@@ -58,11 +58,11 @@ class Answers(Generic[T]):
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """The members that have been asked and have not answered."""
+        """The members that were called and have not answered."""
         return tuple(self._calls)
 
     def ask(self, member_id: str, call: Callable[[], T], within_s: float) -> None:
-        """Put the question to one more member; its answer counts if it comes in time."""
+        """Call one more member; its answer counts if it arrives in time."""
 
         def work() -> None:
             self._arrived.put(_answered(member_id, call))
@@ -74,13 +74,13 @@ class Answers(Generic[T]):
             self._arrived.put(Answer(member_id, None, error, is_begun=False))
 
     def next(self, within_s: float | None = None) -> Answer[T] | None:
-        """Return the next answer, or that a member did not answer in its time.
+        """Return the next answer, or the timeout error of a member.
 
         Args:
-            within_s: how long to wait for it at most; None: as long as the members have.
+            within_s: longest time to wait; None: until the next call times out.
 
         Returns:
-            None if none came within that time.
+            None if no answer arrived within that time.
         """
         end = None if within_s is None else time.monotonic() + within_s
         while True:
@@ -97,12 +97,12 @@ class Answers(Generic[T]):
                 self._abandon(late)
             else:
                 if answer.member_id not in self._calls:
-                    continue  # it came just after it was given up
+                    continue  # it arrived just after it was abandoned
                 del self._calls[answer.member_id]
             return answer
 
     def has_overdue_calls(self, member_id: str) -> bool:
-        """Whether a member has not even answered an earlier call that was abandoned."""
+        """Whether a member has not returned from an earlier abandoned call."""
         return bulkhead_of(member_id).has_overdue_calls()
 
     def abandon(self) -> None:
@@ -115,7 +115,7 @@ class Answers(Generic[T]):
 
 
 new_answers: Callable[[], Answers[object]] = Answers
-"""How members are asked; a simulation that owns the order of things puts its own here."""
+"""Creates the object that calls members; a simulation that controls the order replaces it."""
 
 
 def fan_out(
@@ -129,10 +129,10 @@ def fan_out(
     Calls must not fan out themselves: they would wait for the threads they occupy.
 
     Args:
-        calls: by member id.
-        within_s: how long a call may take; then the member counts as one that does not answer.
+        calls: calls by member id.
+        within_s: time limit of each call; then it fails with ``StoreUnavailableError``.
             None: ``BATCH_SECONDS_MAX``.
-        enough: with so many results, wait only a moment for the others.
+        enough: after this number of results, wait only ``GRACE_SECONDS`` for the others.
 
     Returns:
         The results and the failures, by member id.
@@ -165,17 +165,17 @@ def fan_out(
 
 
 def grace_seconds(answers: Answers[T]) -> float:
-    """Return how long to wait for the rest: not at all if all of them have calls overdue."""
+    """Return how long to wait for the rest: 0 if all of them have overdue calls."""
     return 0 if all(answers.has_overdue_calls(m) for m in answers.waiting) else GRACE_SECONDS
 
 
 def seconds_for(size: int) -> float:
-    """Return the bound of a call that writes so many bytes: also a slow network must do it."""
+    """Return the time limit of a call that writes ``size`` bytes, also over a slow network."""
     return BATCH_SECONDS_MAX + size / _BYTES_PER_SECOND_MIN
 
 
 def hangs(member_id: str) -> StoreUnavailableError:
-    """Return the error of a member that does not answer in time."""
+    """Return the error of a member that did not answer in time."""
     return StoreUnavailableError(
         f"the store member {member_id} did not answer in time.",
         cure="Other replicas serve meanwhile; check the member and the way to it.",

@@ -1,10 +1,10 @@
-"""``file:///folder``: a member in a folder of a local disk, kept by LMDB and, for the large values
-of large batches, in files beside it (``segments.py``).
+"""``file:///folder``: a member in a folder of a local disk, in LMDB and, for the large values of
+large batches, in files beside it (``segments.py``).
 
-Several processes of one host may use it at once; a batch costs one write transaction and one sync.
-Three such folders with ``backup_count=1`` are the embedded default: no server to start. Put them
-on different disks where there are any: folders on one disk survive a deleted folder or a damaged
-file, not the disk.
+Several processes of one host may use it concurrently; a batch costs one write transaction and one
+sync. Three such folders with ``backup_count=1`` are the embedded default: no server to start. Use
+different disks if there are any: folders on one disk survive a deleted folder or a damaged file,
+but not the loss of the disk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 LARGE_VALUE_BYTES = 16 * 1024
 SEGMENT_BYTES_MIN = 2**20
-"""Together with this much in a batch, large values are written beside LMDB: below, one more file
+"""Batches with at least this total of large values write them beside LMDB. Below, an extra file
 and its syncs cost more than LMDB's copies."""
 
 _VERSION = struct.Struct(">Q")
@@ -33,8 +33,8 @@ _PINGS_MAX = 20
 
 
 class FileMember:
-    """A member in one folder. Nothing is touched before the first call; only ``create`` makes the
-    folder."""
+    """A member in one folder. Nothing is accessed before the first call; only ``create`` creates
+    the folder."""
 
     def __init__(self, folder: str) -> None:
         self.folder = self.normalise(folder)
@@ -44,7 +44,7 @@ class FileMember:
 
     @staticmethod
     def normalise(folder: str) -> str:
-        """Return the one spelling of a folder's path: absolute, without ``..`` or links."""
+        """Return the canonical path of a folder: absolute, without ``..`` or links."""
         return os.path.realpath(folder)
 
     @property
@@ -53,20 +53,20 @@ class FileMember:
         return self._member_id
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """See ``Member.get_many``; a value whose segment is gone is empty: a damaged copy."""
+        """See ``Member.get_many``; a value with a missing segment is empty: a damaged copy."""
         found = self._look_up(keys)
         while places := {key: one for key, one in found.items() if isinstance(one, Place)}:
             with self._shared.errors_named(write=False):
                 found.update(self._shared.segments.read(places))
             gone = [key for key, place in places.items() if found[key] is place]
-            # What was deleted or replaced since the look is somewhere else now, or nowhere. What
-            # is still said to be there is lost.
+            # Values that were deleted or replaced since the lookup have another place now, or none.
+            # Values whose place is unchanged are lost.
             for key, now in self._look_up(gone).items():
                 found[key] = b"" if now == places[key] else now
         return [cast("bytes | None", found[key]) for key in keys]
 
     def put_many(self, items: Mapping[bytes, bytes]) -> None:
-        """See ``Member.put_many``. A crash inside leaves all of it or nothing."""
+        """See ``Member.put_many``. All or nothing, also after a crash inside."""
 
         def work(values: FileValues, places: Mapping[bytes, Place]) -> None:
             for key in sorted(items):  # in key order LMDB fills its pages densely
@@ -76,7 +76,7 @@ class FileMember:
             self._write(work, items)
 
     def replace_many(self, items: Mapping[bytes, Replacement]) -> int:
-        """See ``Member.replace_many``. A crash inside leaves all of it or nothing."""
+        """See ``Member.replace_many``. All or nothing, also after a crash inside."""
 
         def work(values: FileValues, places: Mapping[bytes, Place]) -> int:
             unchanged = [
@@ -94,7 +94,7 @@ class FileMember:
         return self._write(work, values) if items else 0
 
     def delete_many(self, keys: Sequence[bytes]) -> None:
-        """See ``Member.delete_many``. A crash inside leaves all of it or nothing."""
+        """See ``Member.delete_many``. All or nothing, also after a crash inside."""
 
         def work(values: FileValues, _: Mapping[bytes, Place]) -> None:
             for key in keys:
@@ -104,7 +104,7 @@ class FileMember:
             self._write(work)
 
     def list_keys(self, prefix: bytes) -> list[bytes]:
-        """See ``Member.list_keys``; all keys as of one moment."""
+        """See ``Member.list_keys``; a consistent snapshot of the keys."""
 
         return self._looked(lambda batch: FileValues(batch).keys(prefix), [])
 
@@ -117,7 +117,7 @@ class FileMember:
         return self._looked(work, None)
 
     def list_versioned(self, prefix: bytes) -> list[bytes]:
-        """See ``Member.list_versioned``; all keys as of one moment."""
+        """See ``Member.list_versioned``; a consistent snapshot of the keys."""
 
         def work(batch: Batch) -> list[bytes]:
             return list(keys_of(batch.transaction, batch.spaces.versioned, prefix))
@@ -125,7 +125,7 @@ class FileMember:
         return self._looked(work, [])
 
     def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
-        """See ``Member.compare_and_set``: LMDB's single writer makes test and set one step."""
+        """See ``Member.compare_and_set``: LMDB's single writer makes test and set atomic."""
 
         def work(batch: Batch) -> bool:
             current = self._versioned(batch, key)
@@ -138,7 +138,7 @@ class FileMember:
         return self._shared.run(work, write=True)
 
     def create(self) -> None:
-        """See ``Member.create``: makes the folder, where the one it lies in is there."""
+        """See ``Member.create``: creates the folder if its parent exists."""
         self._shared.create()
 
     def ping(self) -> None:
@@ -151,7 +151,7 @@ class FileMember:
             token = os.urandom(16)
             self._shared.run(write, write=True)
             if self._shared.run(lambda batch: batch.transaction.get(_PING), write=False) == token:
-                return  # else another process may have written its own in between
+                return  # else another process may have written its own token in between
         raise StoreUnavailableError(
             f"the store member {self._member_id} does not give back what was written."
         )
@@ -170,7 +170,7 @@ class FileMember:
         return self._looked(work, dict.fromkeys(keys)) if keys else {}
 
     def _looked(self, work: Callable[[Batch], T], empty: T) -> T:
-        """Run `work` without writing; `empty` where no member has been made."""
+        """Run `work` in a read transaction; return `empty` if no member was created here."""
         try:
             return self._shared.run(work, write=False)
         except EmptyFolderError:
@@ -181,11 +181,11 @@ class FileMember:
         work: Callable[[FileValues, Mapping[bytes, Place]], T],
         values: Mapping[bytes, bytes] | None = None,
     ) -> T:
-        """Run `work` in one write transaction, with the large ones of `values` in a segment."""
+        """Run `work` in one write transaction, with the large values in a segment."""
         large = _large(values or {})
         if not large:
             return self._commit(work, {})
-        self._shared.open()  # the folder is there, and still the same
+        self._shared.open()  # checks that the folder exists and is still the same
         with self._shared.errors_named(write=True), self._shared.segments.written(large) as places:
             return self._commit(work, places)
 
@@ -209,7 +209,7 @@ class FileMember:
         return result
 
     def _read(self, held: bytes | Place | None) -> bytes | None:
-        """A value, also where it is in a segment; only while nobody else may write."""
+        """Return a value, also from a segment; only while no other process may write."""
         if isinstance(held, Place):
             return self._shared.segments.read({b"": held}).get(b"", b"")
         return held
@@ -228,6 +228,6 @@ class FileMember:
 
 
 def _large(values: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """What goes into a segment; nothing if it is not worth a file."""
+    """Return the values for a segment; none if they are not worth a file."""
     large = {key: value for key, value in values.items() if len(value) >= LARGE_VALUE_BYTES}
     return large if sum(map(len, large.values())) >= SEGMENT_BYTES_MIN else {}

@@ -1,7 +1,7 @@
 """The values of a folder in one LMDB transaction: kept by LMDB itself, or in a segment.
 
-A key has its value in one of the two. The number of values that a segment still has is counted in
-the same transaction; once it is zero, the segment is deleted after the commit.
+A key has its value in one of the two. The number of values left in a segment is counted in the same
+transaction; once it is zero, the segment is deleted after the commit.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _COUNT = struct.Struct(">Q")
 
 
 class FileValues:
-    """What a batch sees and changes; ``finish`` ends it."""
+    """Reads and changes the values in a batch; ``finish`` ends it."""
 
     def __init__(self, batch: Batch) -> None:
         self._transaction, self._spaces = batch
         self._changes: Counter[bytes] = Counter()
-        """Per segment, by how many values it has more or less."""
+        """Change of the number of values, by segment."""
 
     def get(self, key: bytes) -> bytes | Place | None:
-        """Return a key's value, or where it is."""
+        """Return a key's value, or its place in a segment."""
         value = self._transaction.get(key, db=self._spaces.values)
         return value if value is not None else self._place(key)
 
     def put(self, key: bytes, value: bytes | Place) -> None:
-        """Set a key's value, whatever it was before."""
+        """Set a key's value; replaces an existing one."""
         self._leave_place(key)
         if isinstance(value, Place):
             self._transaction.delete(key, db=self._spaces.values)
@@ -43,7 +43,7 @@ class FileValues:
             self._transaction.put(key, value, db=self._spaces.values)
 
     def delete(self, key: bytes) -> None:
-        """Remove a key; an unknown one is no error."""
+        """Remove a key; ignores an unknown one."""
         if not self._transaction.delete(key, db=self._spaces.values):
             self._leave_place(key)
 
@@ -57,8 +57,8 @@ class FileValues:
         )
 
     def finish(self, written: set[bytes]) -> set[bytes]:
-        """Count what the segments have now; return those, also of the ones just written, that
-        have nothing (any more)."""
+        """Update the counts of the segments, also of those just written; return the segments
+        without values."""
         emptied = set()
         for segment in written | self._changes.keys():
             stored = self._transaction.get(segment, db=self._spaces.segments)

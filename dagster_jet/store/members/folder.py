@@ -1,11 +1,11 @@
-"""The folder of a file member: made on purpose, on a disk of this host, closed to other users.
+"""The folder of a file member: created explicitly, on a disk of this host, closed to other users.
 
-A folder that is missing is more often a disk that is not mounted than a member that is new. So only
-``create_folder`` makes one, and only where the folder it lies in is there.
+A missing folder is more often a disk that is not mounted than a new member. So only
+``create_folder`` creates one, and only where its parent folder exists.
 
-What is made here is for this user alone: folders 0700, files 0600. The mode of a folder that was
-there before is its owner's business and stays; the files in it, also those that older versions
-made for everybody to read, are closed.
+Everything created here is readable by this user only: folders 0700, files 0600. The mode of an
+existing folder is not changed; the files in it, also those that older versions made readable for
+everybody, are closed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def create_folder(folder: str, member_id: str) -> None:
-    """Make the folder, durably, unless it is there.
+    """Create the folder durably, unless it exists.
 
     Raises:
-        StoreUnwritableError: the folder it would lie in is missing.
-        OSError: it cannot be made.
+        StoreUnwritableError: the parent folder is missing.
+        OSError: the folder cannot be created.
     """
     parent = os.path.dirname(folder)
     if not os.path.lexists(parent):
@@ -50,7 +50,7 @@ def create_folder(folder: str, member_id: str) -> None:
 
 
 def close_to_others(folder: str) -> None:
-    """Take the right to read from other users, of what this user has in the folder."""
+    """Remove the access of other users to this user's entries of the folder."""
     for entry in os.scandir(folder):
         mode, own = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode), _is_own(entry)
         wanted = FOLDER_MODE if entry.is_dir(follow_symlinks=False) else FILE_MODE
@@ -62,13 +62,13 @@ def refuse_network(folder: str, member_id: str, mounts: str | None = None) -> No
     """Refuse a folder on a network file system: LMDB's locks and shared memory need one host.
 
     Args:
-        folder: which one.
+        folder: the folder to check.
         member_id: for the message.
-        mounts: the mounts of this process, as Linux lists them; None: to be read. Where the
-            system does not list them, nothing is refused.
+        mounts: the mounts of this process, in Linux's format; None: read them. If the system
+            does not list them, nothing is refused.
 
     Raises:
-        StoreUnwritableError: names the file system.
+        StoreUnwritableError: the folder is on a network file system; names it.
     """
     if mounts is None:
         try:
@@ -86,7 +86,7 @@ def refuse_network(folder: str, member_id: str, mounts: str | None = None) -> No
 
 
 def file_system_of(folder: str, mounts: str) -> str:
-    """Return the kind of file system that a folder is on, "" if the mounts do not say."""
+    """Return the type of the file system of a folder; "" if the mounts do not list it."""
     best, kind = "", ""
     for line in mounts.splitlines():
         where, _, what = line.partition(" - ")
@@ -94,7 +94,7 @@ def file_system_of(folder: str, mounts: str) -> str:
         if len(fields) < 5 or not what:
             continue
         point = _ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), fields[4]).rstrip("/")
-        # A later mount of one point lies over an earlier one.
+        # A later mount at the same point hides the earlier one.
         if f"{folder}/".startswith(f"{point}/") and len(point) >= len(best):
             best, kind = point, what.split(" ")[0]
     return kind

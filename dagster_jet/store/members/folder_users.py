@@ -1,10 +1,10 @@
-"""Who has a folder open: processes of one PID namespace, and of one only.
+"""The processes that have a folder open, all in one PID namespace.
 
-LMDB knows its readers by their process ids. Two containers with PID namespaces of their own both
-have a process 1: each takes the other's readers for dead or for its own, and pages that somebody
-still reads are overwritten. So every process holds a shared lock on a file that is named after its
-namespace, and whoever opens the folder looks whether one of another namespace is held. A lock ends
-with its process; a file that nobody holds is what a former container has left.
+LMDB identifies its readers by their process ids. Two containers with separate PID namespaces both
+have a process 1: each takes the other's readers for dead or for its own, and pages that are still
+being read are overwritten. So every process holds a shared lock on a file named after its
+namespace. A process that opens the folder checks that no file of another namespace is locked. A
+lock ends with its process; an unlocked file is from a former container.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _FOLDER = "users"
 class FolderUsers:
     """This process as a user of a folder.
 
-    The open file must not be inherited by a forked child: ``leave`` before a fork.
+    A forked child must not inherit the open file: ``leave`` before a fork.
 
     Args:
-        folder: the member's.
-        namespace: the one this process is in; None: asked for.
+        folder: the member's folder.
+        namespace: the PID namespace of this process; None: determine it.
     """
 
     def __init__(self, folder: str, namespace: str | None = None) -> None:
@@ -34,10 +34,10 @@ class FolderUsers:
         self._descriptor: int | None = None
 
     def enter(self, member_id: str) -> None:
-        """Begin to use the folder. To be called by one process at a time.
+        """Register this process as a user of the folder. Only one process at a time may call it.
 
         Raises:
-            StoreUnwritableError: it is in use in another namespace.
+            StoreUnwritableError: the folder is in use in another namespace.
             OSError: the folder cannot be written.
         """
         if self._descriptor is not None:
@@ -58,13 +58,14 @@ class FolderUsers:
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def leave(self) -> None:
-        """Use the folder no more."""
+        """Stop using the folder."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def _is_left(self, path: str) -> bool:
-        """Remove another namespace's file if nobody holds it; False if somebody does."""
+        """Remove another namespace's file if nobody holds its lock; return False if somebody
+        does."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -77,10 +78,10 @@ class FolderUsers:
 
 
 def own_namespace() -> str:
-    """Return a name of this process's PID namespace, unique on its host since it was started."""
+    """Return a name of this process's PID namespace, unique on this host since it booted."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot_id:
             boot = boot_id.read().strip()
         return f"{boot}-{os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
-        return "host"  # no Linux: no namespaces either
+        return "host"  # not Linux: there are no namespaces

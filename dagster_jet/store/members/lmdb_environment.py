@@ -1,18 +1,17 @@
-"""One LMDB environment, shared by everything in this process that uses its folder.
+"""One LMDB environment, shared by all users of its folder in this process.
 
-LMDB itself gives atomic, durable batches and one writer at a time over all processes of a host.
-Five things it does not give are added here:
+LMDB itself provides atomic, durable batches and one writer at a time over all processes of a host.
+This module adds five guarantees:
 
 - **One environment per folder and process.** LMDB's file locks belong to (process, file): opening
-  a folder twice in one process breaks them. ``acquire`` hands out one shared object per folder.
+  a folder twice in one process breaks them. ``acquire`` returns one shared object per folder.
 - **Forks.** An environment must not be carried into a forked child (PySpark's workers are forked).
-  All environments are closed just before a fork and open again at their next use, on both sides.
-- **A folder that vanishes.** LMDB keeps writing into a deleted file without a word. Every batch
-  therefore compares the files in the folder with the ones that were opened, before and, for
-  writes, after the commit.
-- **Writers that are stopped.** Waiting for the writer has an end (``writer_gate.py``).
-- **A place it must not be opened in.** A folder that is missing, on a network file system, or in
-  use in another PID namespace (``folder.py``, ``folder_users.py``).
+  All environments are closed just before a fork and reopened at their next use, on both sides.
+- **A deleted folder.** LMDB keeps writing into a deleted file silently. Every batch therefore
+  compares the files in the folder with the opened ones, before and, for writes, after the commit.
+- **Stopped writers.** Waiting for the writer has a time-out (``writer_gate.py``).
+- **Unsuitable folders.** A folder that is missing, on a network file system, or in use in another
+  PID namespace is refused (``folder.py``, ``folder_users.py``).
 """
 
 from __future__ import annotations
@@ -49,15 +48,15 @@ T = TypeVar("T")
 
 _GIB = 2**30
 _MAP_SIZES = (64 * _GIB, 8 * _GIB, _GIB)
-"""Address space, not disk space: the file grows as it is used. The smaller ones are for processes
-whose address space is limited (``spark.executor.pyspark.memory`` sets RLIMIT_AS)."""
+"""Address space, not disk space: the file grows on demand. The smaller ones are for processes with
+limited address space (``spark.executor.pyspark.memory`` sets RLIMIT_AS)."""
 
 _MAX_READERS = 2048
-"""Reads at one moment, over all processes of the host; one costs 64 bytes of the lock file."""
+"""Concurrent reads over all processes of the host; one costs 64 bytes of the lock file."""
 
 _UNWRITABLE = tuple(
     os.strerror(code)
-    # A disk that fills in the middle of a large write shows as EIO: LMDB does not continue it.
+    # A disk that fills during a large write shows as EIO: LMDB does not continue such a write.
     for code in (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 )
 _FILES = ("data.mdb", "lock.mdb")
@@ -66,7 +65,7 @@ _Identity = tuple[tuple[int, int], ...]
 
 
 class EmptyFolderError(StoreUnavailableError):
-    """A folder in which no member has been made: to be read as an empty one."""
+    """No member was created in the folder; it is read as empty."""
 
 
 class LmdbEnvironment:
@@ -85,10 +84,11 @@ class LmdbEnvironment:
         self._users = FolderUsers(folder)
 
     def create(self) -> None:
-        """Make the folder and the member in it, unless they are there.
+        """Create the folder and the member in it, unless they exist.
 
         Raises:
-            StoreUnavailableError, StoreUnwritableError: as ``run``; or there is no place for it.
+            StoreUnavailableError, StoreUnwritableError: as ``run``, or the parent folder is
+                missing.
         """
         with self._lock, self.errors_named(write=True):
             if self._identity is None:
@@ -96,7 +96,7 @@ class LmdbEnvironment:
             self._opened(write=True)
 
     def open(self) -> None:
-        """Open the folder for writing, or see that it is still the same.
+        """Open the folder for writing, and check that it is still the same.
 
         Raises:
             StoreUnavailableError, StoreUnwritableError: as ``run``.
@@ -106,17 +106,17 @@ class LmdbEnvironment:
             self._check_in_place()
 
     def run(self, work: Callable[[Batch], T], *, write: bool) -> T:
-        """Run ``work`` in one transaction and return what it returns.
+        """Run ``work`` in one transaction and return its result.
 
-        A write is committed, with its data on the disk, when this returns. After a crash inside,
-        the whole batch is there or none of it. ``work`` may be called twice: when the map was
-        too small for it, or another process has grown the map.
+        A write is committed and on disk when this returns. After a crash inside, the batch is
+        written completely or not at all. ``work`` may be called several times: when the map was too
+        small, or another process has grown it.
 
         Raises:
-            EmptyFolderError: nothing was ever written here, and nothing is to be now.
-            StoreUnavailableError: the folder is missing, gone or was replaced, another process does
-                not end its write, or LMDB reports damage.
-            StoreUnwritableError: the folder cannot be written, it is not one for a member, or the
+            EmptyFolderError: nothing was ever written here, and ``write`` is false.
+            StoreUnavailableError: the folder is missing or was replaced, another process does not
+                end its write, or LMDB reports damage.
+            StoreUnwritableError: the folder cannot be written, is not suitable for a member, or the
                 disk is full.
         """
         with self._lock, self.errors_named(write=write):
@@ -131,7 +131,7 @@ class LmdbEnvironment:
                     ):
                         result = work(Batch(transaction, spaces))
                 except lmdb.MapResizedError:
-                    environment.set_mapsize(0)  # adopt the size another process has chosen
+                    environment.set_mapsize(0)  # adopt the size that another process has chosen
                     continue
                 except lmdb.MapFullError:
                     grown += 1
@@ -140,28 +140,28 @@ class LmdbEnvironment:
                     environment.set_mapsize(2 * environment.info()["map_size"])
                     continue
                 if write:
-                    # Crash window: the folder was deleted between the check and the commit. What
-                    # was just written is in a file without a name; it must not count as durable.
+                    # Crash window: the folder was deleted between the check and the commit. The
+                    # data is then in an unlinked file and must not count as durable.
                     self._check_in_place()
                 return result
 
     def is_in_place(self) -> bool:
-        """Whether the folder still holds the files that were opened."""
+        """Whether the folder still contains the opened files."""
         return self._identity is None or _identity_of(self.folder) == self._identity
 
     def close(self) -> None:
-        """Close the files; the next batch opens them again."""
+        """Close the files; the next batch reopens them."""
         with self._lock:
             self._close()
 
     def retire(self) -> None:
-        """Close the files for good: nobody may open them a second time beside a successor."""
+        """Close the files for good: they must not be opened twice beside a successor."""
         with self._lock:
             self._retired = True
             self._close()
 
     def hold_closed(self) -> None:
-        """Close the files and keep every thread out until ``let_go``: a fork is about to happen."""
+        """Close the files and block every thread until ``let_go``, because of a fork."""
         self._lock.acquire()
         self._close()
 
@@ -181,7 +181,7 @@ class LmdbEnvironment:
             if self._retired:
                 raise StoreUnavailableError(f"the store member {self.member_id} was closed.")
             if self._identity is not None:
-                self._check_in_place()  # before opening: opening would create the files anew
+                self._check_in_place()  # before opening, which would create the files again
             self._check_folder(write=write)
             with self._gate.held():  # opening a key space takes the writer's lock
                 self._users.enter(self.member_id)
@@ -227,12 +227,12 @@ class LmdbEnvironment:
 
     @property
     def member_id(self) -> str:
-        """The id of the member that this folder is."""
+        """The id of this folder's member."""
         return f"file://{self.folder}"
 
     @contextmanager
     def errors_named(self, *, write: bool) -> Iterator[None]:
-        """Turn what LMDB and the operating system raise into errors that name the member."""
+        """Convert errors of LMDB and the operating system into errors that name the member."""
         try:
             yield
         except StoreError:
@@ -250,7 +250,7 @@ class LmdbEnvironment:
                 "kill it.",
             ) from error
         except (lmdb.PanicError, lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
-            self._close()  # LMDB asks for a new environment after these
+            self._close()  # LMDB needs a new environment after these
             raise self._unavailable(error, DamagedMemberError) from error
         except (lmdb.MapFullError, lmdb.DiskError, lmdb.ReadonlyError) as error:
             raise self._unwritable(error) from error
@@ -273,7 +273,7 @@ class LmdbEnvironment:
         try:
             return os.statvfs(self.folder).f_bavail == 0
         except OSError:
-            return False  # the folder cannot even be asked
+            return False  # the folder cannot be examined
 
     def _unwritable(self, error: Exception) -> StoreUnwritableError:
         said = str(error)
@@ -291,10 +291,10 @@ class Spaces(NamedTuple):
     """The key spaces of a folder.
 
     Attributes:
-        values: the values that LMDB itself keeps.
-        versioned: those under compare-and-set.
-        places: of all other values, where they are; no key is in both.
-        segments: how many values of each segment are still there.
+        values: the values that LMDB itself stores.
+        versioned: the compare-and-set values.
+        places: the places of all other values; no key is in both.
+        segments: number of values left in each segment.
     """
 
     values: lmdb._Database
@@ -304,7 +304,7 @@ class Spaces(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One transaction and the key spaces it works on."""
+    """One transaction and its key spaces."""
 
     transaction: lmdb.Transaction[bytes]
     spaces: Spaces
@@ -316,12 +316,12 @@ _held: list[LmdbEnvironment] = []
 
 
 def acquire(folder: str) -> LmdbEnvironment:
-    """Return this process's environment of a folder; give it back with ``release``."""
+    """Return this process's environment of a folder; return it with ``release``."""
     with _registry_lock:
         environment = _environments.get(folder)
         if environment is not None and not environment.is_in_place():
-            # The folder was replaced. Those who hold the old one go on failing; new ones begin
-            # with what is there now.
+            # The folder was replaced. Users of the old environment keep failing; new ones start
+            # with the current folder.
             environment.close()
             environment = None
         if environment is None:
@@ -331,7 +331,7 @@ def acquire(folder: str) -> LmdbEnvironment:
 
 
 def release(environment: LmdbEnvironment) -> None:
-    """Give an environment back; the last one to do so closes it."""
+    """Release an environment; the last release closes it."""
     with _registry_lock:
         environment.users -= 1
         if environment.users > 0:
@@ -362,7 +362,7 @@ def _open_as_large_as_possible(folder: str) -> lmdb.Environment:
         try:
             return _open(folder, map_size)
         except (lmdb.MemoryError, MemoryError):
-            continue  # the address space is limited; a smaller map grows when it must
+            continue  # the address space is limited; a smaller map grows on demand
     return _open(folder, _MAP_SIZES[-1])
 
 
@@ -373,14 +373,14 @@ def _open(folder: str, map_size: int) -> lmdb.Environment:
         max_dbs=len(_SPACES),
         max_readers=_MAX_READERS,
         mode=FILE_MODE,
-        # Both syncs of a commit stay on. Without metasync a power cut takes back the last
-        # committed batch, and with all members on one host it takes it back on all of them.
+        # Both syncs of a commit stay on. Without metasync a power cut loses the last committed
+        # batch, and with all members on one host it loses it on all of them.
         sync=True,
         metasync=True,
-        # pwrite, not a writable map: a stray pointer elsewhere in the process cannot damage the
-        # file, the file stays sparse, and a full disk is an error instead of a SIGBUS.
+        # pwrite, not a writable map: a stray pointer in the process cannot damage the file, the
+        # file stays sparse, and a full disk is an error instead of a SIGBUS.
         writemap=False,
-        # Chunks are read by key, once, and are larger than a page.
+        # Chunks are read once, by key, and are larger than a page.
         readahead=False,
     )
 
@@ -391,7 +391,7 @@ def _segments(environment: lmdb.Environment, spaces: Spaces) -> set[bytes]:
 
 
 def _identity_of(folder: str) -> _Identity | None:
-    """Which files the folder holds; None where one is missing. Two ``stat`` calls."""
+    """Return (device, inode) of the folder's files; None if one is missing. Two ``stat`` calls."""
     try:
         found = [os.stat(os.path.join(folder, name)) for name in _FILES]
     except OSError:

@@ -1,6 +1,6 @@
-"""What the store needs from one storage member; every backend implements exactly this.
+"""The interface of a storage member; every backend implements exactly this.
 
-``dagster_jet.testing.check_member`` is this text as a test: whoever writes a member runs it.
+``dagster_jet.testing.check_member`` tests this contract: run it against every new backend.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Protocol
 from dagster_jet.errors import StoreUnavailableError
 
 MAX_KEY_BYTES = 511
-"""The longest key every member must take (LMDB's limit, the smallest among the backends)."""
+"""Longest key that every member must accept (LMDB's limit, the smallest of all backends)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """A value under compare-and-set, with the number of times it has been set."""
+    """A compare-and-set value, with the number of times it has been set."""
 
     version: int
     value: bytes
@@ -25,11 +25,11 @@ class Versioned:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A write that only happens where the stored bytes are still the ones that were seen.
+    """A write that happens only if the stored bytes are still those that were read.
 
     Attributes:
-        seen: the bytes; None for no value.
-        value: what to write; None: remove what was seen.
+        seen: the bytes that were read; None for no value.
+        value: the bytes to write; None: remove the value.
     """
 
     seen: bytes | None
@@ -37,9 +37,9 @@ class Replacement:
 
 
 class IncompleteListingError(StoreUnavailableError):
-    """A member cannot list all of its keys: a part of what it holds cannot be read.
+    """A member cannot list all of its keys, because some of its objects cannot be read.
 
-    What can be listed is in the error, for those who repair it from other replicas.
+    The error contains the keys that can be listed, for a repair from other replicas.
     """
 
     def __init__(self, member_id: str, listed: Sequence[bytes], damaged: Sequence[str]) -> None:
@@ -52,28 +52,28 @@ class IncompleteListingError(StoreUnavailableError):
 
 
 class DamagedMemberError(StoreUnavailableError):
-    """A member answers, and cannot read what it has: its own structure is damaged."""
+    """A member answers, but its own data structure is damaged and cannot be read."""
 
 
 class Member(Protocol):
-    """One place that keeps bytes and can compare-and-set one key.
+    """A place that stores bytes and can compare-and-set one key.
 
-    Two key spaces that never meet: *values* (``get_many``, ``put_many``, ``replace_many``,
+    It has two separate key spaces: *values* (``get_many``, ``put_many``, ``replace_many``,
     ``delete_many``, ``list_keys``) and *versioned values* (``get_versioned``,
-    ``list_versioned``, ``compare_and_set``). Keys are 1 to ``MAX_KEY_BYTES`` bytes, any byte
-    allowed; values any bytes, empty ones included. A member does not look into values: checksums
-    are the caller's.
+    ``list_versioned``, ``compare_and_set``). Keys are 1 to ``MAX_KEY_BYTES`` arbitrary bytes.
+    Values are arbitrary bytes, also empty. A member does not interpret values; checksums are up
+    to the caller.
 
     A member may be used from several threads, and from several processes that opened the same
-    URL; it opens its connection lazily and again after a fork. Objects are not pickled. A call
-    ends within a bounded time: a member that hangs raises, or it would hold up the whole quorum.
+    URL. It connects lazily and reconnects after a fork. Objects are not pickled. A call must end
+    within a bounded time: a member that hangs raises an error, or it would block the quorum.
 
     Every method raises:
-        StoreUnavailableError: the member does not answer, lost its place or answered nonsense.
+        StoreUnavailableError: the member does not answer, lost its storage or answered nonsense.
             The job restarts and other replicas serve meanwhile.
-        StoreUnwritableError: the place cannot be created or written (permission, full disk);
-            a person must act.
-    Both messages name ``member_id``.
+        StoreUnwritableError: the storage cannot be created or written (permission, full disk);
+            an operator must act.
+    Both messages contain ``member_id``.
     """
 
     @property
@@ -81,43 +81,44 @@ class Member(Protocol):
         """The normalised URL without secrets: the member's name in the partition table."""
 
     def create(self) -> None:
-        """Make the place, if it is one that can be made, unless it is there.
+        """Create the storage unless it exists, if the backend can create it.
 
-        Called only for a member that joins a store: where a place that was there is missing (a disk
-        that is not mounted), no other call may put an empty one instead.
+        Called only for a member that joins a store. No other call may create empty storage: an
+        existing one may only be missing for now (a disk that is not mounted).
         """
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the value of each key, in the order of ``keys``; None where there is none.
+        """Return the values in the order of ``keys``; None where there is none.
 
-        A ``get_many`` that begins after a ``put_many`` has returned, in any process, sees it.
+        A ``get_many`` that begins after a ``put_many`` has returned, in any process, sees its
+        items.
         """
 
     def put_many(self, items: Mapping[bytes, bytes]) -> None:
-        """Write all items, replacing what was there. Durable when it returns.
+        """Write all items, replacing existing values. Durable when it returns.
 
-        After a crash inside, either all items are written, or any subset of them is and no item
-        is half written: repeating the call is always right.
+        After a crash inside, all items or any subset of them are written, and each of these
+        completely. Repeating the call is always correct.
         """
 
     def replace_many(self, items: Mapping[bytes, Replacement]) -> int:
         """Write or remove each item only where the stored bytes still equal ``seen``.
 
-        Used to repair a bad copy without overwriting a newer value that arrived meanwhile, so
-        test and write of one key are one atomic step. A crash inside leaves any subset written.
+        Used to repair a bad copy without overwriting a newer value written concurrently. Test and
+        write of one key are therefore atomic. A crash inside leaves any subset written.
 
         Returns:
-            How many items were written or removed.
+            Number of items written or removed.
         """
 
     def delete_many(self, keys: Sequence[bytes]) -> None:
-        """Remove the keys; unknown ones are no error. Durable, repeatable, as ``put_many``."""
+        """Remove the keys; ignores unknown ones. Durable and repeatable like ``put_many``."""
 
     def list_keys(self, prefix: bytes) -> list[bytes]:
         """Return every key that starts with ``prefix``, in byte order.
 
         Raises:
-            IncompleteListingError: some cannot be read.
+            IncompleteListingError: some objects cannot be read.
         """
 
     def get_versioned(self, key: bytes) -> Versioned | None:
@@ -126,24 +127,24 @@ class Member(Protocol):
     def list_versioned(self, prefix: bytes) -> list[bytes]:
         """Return every key of a versioned value that starts with ``prefix``, in byte order.
 
-        For a change of the members, which has to move every register; not for the daily path.
+        Used by changes of the members, which move every register. May be slow.
         """
 
     def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
-        """Set ``key`` if its version is still ``expected_version`` (0: it was never set).
+        """Set ``key`` if its version is still ``expected_version`` (0: never set).
 
         Linearizable over all processes: of two calls with one ``expected_version``, at most one
         returns True. The new version is ``expected_version + 1``; versions never repeat.
 
         Returns:
-            True: written and durable. False: nothing was written, the version is another one.
+            True: written and durable. False: nothing was written, because the version differs.
 
         Raises:
-            StoreUnavailableError: the outcome may be either; read before deciding.
+            StoreUnavailableError: the outcome is unknown; read before deciding.
         """
 
     def ping(self) -> None:
-        """Return when the member can be read and written now: writes, and reads it back."""
+        """Check that the member can be read and written: writes a value and reads it back."""
 
     def close(self) -> None:
-        """Release connections. Closing twice is no error; a closed member is not used again."""
+        """Release connections. May be called twice; a closed member is not used again."""

@@ -1,7 +1,7 @@
 """``memory://name``: a dict, for unit tests.
 
-It forgets everything with the process and no other process sees it, so it is refused unless asked
-for by name.
+Its data is lost with the process and invisible to other processes, so it is refused unless allowed
+explicitly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dagster_jet.store.members.member import Replacement, Versioned
 
 @dataclass
 class _Room:
-    """What all members of one name in this process share."""
+    """The data of one name, shared by its members in this process."""
 
     values: dict[bytes, bytes] = field(default_factory=dict)
     versioned: dict[bytes, Versioned] = field(default_factory=dict)
@@ -28,7 +28,7 @@ _rooms_lock = threading.Lock()
 
 
 class MemoryMember:
-    """A member in this process's memory; two members of one name are one place.
+    """A member in this process's memory; members of the same name share their data.
 
     ``reachable = False`` makes this object behave as a member that does not answer.
     """
@@ -46,7 +46,7 @@ class MemoryMember:
         return self._member_id
 
     def create(self) -> None:
-        """See ``Member.create``: a name is enough."""
+        """See ``Member.create``; there is nothing to create."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See ``Member.get_many``."""
@@ -55,7 +55,7 @@ class MemoryMember:
             return [room.values.get(key) for key in keys]
 
     def put_many(self, items: Mapping[bytes, bytes]) -> None:
-        """See ``Member.put_many``; all or nothing, durable for the life of the process."""
+        """See ``Member.put_many``; all or nothing, kept until the process ends."""
         room = self._room()
         with room.lock:
             room.values.update(items)
@@ -114,10 +114,10 @@ class MemoryMember:
         self._room()
 
     def close(self) -> None:
-        """Nothing to release; the name keeps its values until ``forget``."""
+        """Release nothing; the name keeps its values until ``forget``."""
 
     def forget(self) -> None:
-        """Empty the place of this name, as if its disk had been replaced."""
+        """Delete all data of this name, as if its disk had been replaced."""
         room = self._room()
         with room.lock:
             room.values.clear()

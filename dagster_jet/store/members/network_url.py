@@ -1,7 +1,7 @@
-"""The URL of a member behind a network: its place, its options, and the secrets it may hold.
+"""The URL of a member behind a network: location, options, and possibly secrets.
 
-What a member is called (``member_id``) is made of what names the place and nothing else. No message
-here repeats a part of the URL that could be a mistyped password.
+The ``member_id`` is made only of the parts that name the location. No message here repeats a part
+of the URL that could be a mistyped password.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from dagster_jet.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class NetworkUrl:
-    """A URL taken apart; ``repr`` shows nothing secret.
+    """A parsed URL; ``repr`` shows no secrets.
 
     Attributes:
-        scheme: lower case.
-        host: host, bucket or table; in its case, without brackets.
-        port: None where the URL says none.
+        scheme: in lower case.
+        host: host, bucket or table; case is kept, without brackets.
+        port: None if the URL has none.
         path: decoded, without slashes at its ends.
-        username: decoded; None where the URL says none.
-        password: decoded; None where the URL says none.
-        options: what follows the question mark, each once.
+        username: decoded; None if the URL has none.
+        password: decoded; None if the URL has none.
+        options: the query options, each at most once.
     """
 
     scheme: str
@@ -37,15 +37,15 @@ class NetworkUrl:
 
     @staticmethod
     def parse(url: str, known_options: Collection[str], example: str) -> NetworkUrl:
-        """Take a URL apart.
+        """Parse a URL.
 
         Args:
-            url: as the user wrote it.
-            known_options: the options its scheme has; any other one is refused.
-            example: a URL that is right, for the messages.
+            url: the URL as the user wrote it.
+            known_options: the options of its scheme; other ones are refused.
+            example: a valid URL, for the messages.
 
         Raises:
-            ConfigurationError: it has no host, a port that is none, or an unknown option.
+            ConfigurationError: the URL has no host, an invalid port, or an unknown option.
         """
         scheme = url.partition(":")[0].lower()
         cure = f"Write it as {example}; percent-encode special characters in a password."
@@ -54,7 +54,7 @@ class NetworkUrl:
             host, port = parts.hostname, parts.port
             pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         except ValueError:
-            # Not chained: the message quotes what it could not read, maybe half a password.
+            # Not chained: its message quotes the unreadable part, possibly half a password.
             message = f"a {scheme}:// store URL cannot be read."
             raise ConfigurationError(message, cure=cure) from None
         if not host or parts.fragment:
@@ -79,7 +79,7 @@ class NetworkUrl:
         )
 
     def member_id(self, place: str, naming_options: Collection[str]) -> str:
-        """Return the id of a place: without secrets, and with only the options that name it."""
+        """Return the id of a location: without secrets, with only the options that identify it."""
         named = "&".join(
             f"{name}={quote(self.options[name], safe=':/')}"
             for name in sorted(naming_options)
@@ -88,7 +88,7 @@ class NetworkUrl:
         return f"{self.scheme}://{place}" + (f"?{named}" if named else "")
 
     def seconds(self, option: str, default: float) -> float:
-        """Return an option that is a time in seconds, more than none and at most a minute."""
+        """Return an option in seconds, more than 0 and at most 60."""
         try:
             value = float(self.options.get(option, default))
         except ValueError:
@@ -98,7 +98,7 @@ class NetworkUrl:
         return value
 
     def choice(self, option: str, values: Collection[str], default: str) -> str:
-        """Return an option that is one of a few words."""
+        """Return an option that must be one of ``values``."""
         value = self.options.get(option, default)
         if value not in values:
             raise self._wrong(option, " or ".join(sorted(values)))

@@ -1,21 +1,21 @@
 """``redis://host:6379/0`` and ``rediss://``: a member in one Redis or Valkey server.
 
-Each server is one member by itself: several independent servers, not replicas of each other, not a
-cluster. Durable means what the server's persistence gives: with ``appendonly yes`` and
-``appendfsync always`` a call that returned is on the disk; without persistence, a server that dies
-is lost as a whole and the other replicas carry on (``redis_client.py`` tells the two apart).
+Each server is one member: several independent servers, not replicas of each other, not a cluster.
+Durability depends on the server's persistence: with ``appendonly yes`` and ``appendfsync always`` a
+call that returned is on disk. A server without persistence that dies is lost as a whole, and the
+other replicas carry on (``redis_client.py`` distinguishes the two).
 
-All keys live under one prefix, so that a server may be shared::
+All keys have one prefix, so that a server may be shared::
 
-    <prefix>place          hash: token, run         who the server is
-    <prefix>ping           string                   what a ping writes
+    <prefix>place          hash: token, run         identity of the server
+    <prefix>ping           string                   written by ``ping``
     <prefix>v:<key>        string                   a value
     <prefix>values         sorted set of <key>      the values' keys, in byte order
     <prefix>r:<key>        hash: version, value     a versioned value
     <prefix>versioned      sorted set of <key>      the versioned values' keys
 
-Each request is one Lua script or, where its values are large, one transaction, so a value and its
-place in the listing change in one step, and listing does not walk over the keys of others.
+Each request is one Lua script or, with large values, one transaction. So a value and its entry in
+the listing change atomically, and listing does not scan the keys of other applications.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from dagster_jet.store.members.member import Replacement, Versioned
 from dagster_jet.store.members.redis_client import RedisClient, Script
 
 _BATCH_BYTES = 4 * 2**20
-"""One request: what a server handles without making others wait noticeably, far within a time-out.
-Larger values travel alone."""
+"""Size of one request: blocks other clients only briefly, far below a time-out. Larger values are
+sent alone."""
 _BATCH_KEYS = 200
 _PLAIN_BYTES = 64 * 2**10
-"""From here on, what a script would copy costs more than one more answer to wait for."""
+"""From this size on, a script's copies cost more than one more round trip."""
 _PAGE_KEYS = 5_000
 
-# KEYS: 2 the sorted set, 3... the keys. ARGV: 2 where the key begins after the prefix, 3... values.
+# KEYS: 2 the sorted set, 3... the keys. ARGV: 2 offset of the key behind the prefix, 3... values.
 _PUT = Script("""
 for i = 3, #KEYS do
   redis.call('SET', KEYS[i], ARGV[i])
@@ -48,8 +48,8 @@ for i = 3, #KEYS do
   redis.call('ZREM', KEYS[2], string.sub(KEYS[i], ARGV[2]))
 end
 """)
-# ARGV, three per key from 3: '1' or '0' for a value seen or not and for one to write or not, the
-# seen one, the new one.
+# ARGV, three per key from 3: two flags ('1' or '0': a value was seen; a value is to be written),
+# the seen value, the new value.
 _REPLACE = Script("""
 local written = 0
 for i = 3, #KEYS do
@@ -69,11 +69,11 @@ for i = 3, #KEYS do
 end
 return written
 """)
-# ARGV: from, to, at most.
+# ARGV: from, to, limit.
 _LIST = Script("return redis.call('ZRANGEBYLEX', KEYS[2], ARGV[2], ARGV[3], 'LIMIT', 0, ARGV[4])")
 _GET_VERSIONED = Script("return redis.call('HMGET', KEYS[2], 'version', 'value')")
-# KEYS: 2 the sorted set, 3 the key. ARGV: 2 where the key begins, the expected version, the next,
-# the value. Versions are compared as text: Lua's numbers lose bits.
+# KEYS: 2 the sorted set, 3 the key. ARGV: 2 offset of the key behind the prefix, the expected
+# version, the next, the value. Versions are compared as text: Lua's numbers lose bits.
 _COMPARE_AND_SET = Script("""
 if (redis.call('HGET', KEYS[3], 'version') or '0') ~= ARGV[3] then
   return 0
@@ -82,15 +82,15 @@ redis.call('HSET', KEYS[3], 'version', ARGV[4], 'value', ARGV[5])
 redis.call('ZADD', KEYS[2], 0, string.sub(KEYS[3], ARGV[2]))
 return 1
 """)
-# Not into the place: large writes watch it.
+# Not in the place's hash, because transactions with large values watch it.
 _PING = Script("redis.call('SET', KEYS[2], ARGV[2]) return redis.call('GET', KEYS[2])")
 
 
 class RedisMember:
-    """A member in one Redis server. Nothing is connected before the first call.
+    """A member in one Redis server. It connects at the first call.
 
     Raises:
-        ConfigurationError: the URL is not right, or the package ``redis`` is not installed.
+        ConfigurationError: the URL is not valid, or the package ``redis`` is not installed.
     """
 
     def __init__(self, url: str) -> None:
@@ -99,18 +99,18 @@ class RedisMember:
         self._value_keys = self._server.prefix + b"values"
         self._versioned = self._server.prefix + b"r:"
         self._versioned_keys = self._server.prefix + b"versioned"
-        self._skip = b"%d" % (len(self._values) + 1)  # both prefixes are of one length
+        self._skip = b"%d" % (len(self._values) + 1)  # both prefixes have the same length
 
     @property
     def member_id(self) -> str:
-        """Scheme, host, port, database, and the prefix if it is not the usual one."""
+        """Scheme, host, port, database, and the prefix unless it is the default."""
         return self._server.member_id
 
     def __repr__(self) -> str:
         return f"RedisMember({self.member_id!r})"
 
     def create(self) -> None:
-        """See ``Member.create``: a server is its administrator's to start."""
+        """See ``Member.create``; does nothing, because servers are not started from here."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See ``Member.get_many``."""
@@ -120,12 +120,12 @@ class RedisMember:
         return found
 
     def put_many(self, items: Mapping[bytes, bytes]) -> None:
-        """See ``Member.put_many``. A crash inside leaves some requests' items written."""
+        """See ``Member.put_many``. A crash inside may leave the items of some requests written."""
         for keys in _batches(items, lambda key: len(items[key])):
             self._put({key: items[key] for key in keys})
 
     def replace_many(self, items: Mapping[bytes, Replacement]) -> int:
-        """See ``Member.replace_many``. After a lost answer, what was written is not counted."""
+        """See ``Member.replace_many``. Writes whose answer was lost are not counted."""
         written = 0
         for batch in _batches(
             items, lambda key: len(items[key].seen or b"") + len(items[key].value or b"")
@@ -140,13 +140,14 @@ class RedisMember:
         return written
 
     def delete_many(self, keys: Sequence[bytes]) -> None:
-        """See ``Member.delete_many``. A crash inside leaves some requests' keys removed."""
+        """See ``Member.delete_many``. A crash inside may leave the keys of some requests
+        removed."""
         for batch in _batches(keys, len):
             values_of = [self._value_keys, *self._as_values(batch)]
             self._server.run(_DELETE, values_of, [self._skip], repeatable=True)
 
     def list_keys(self, prefix: bytes) -> list[bytes]:
-        """See ``Member.list_keys``; in pages, so that the server is never held up."""
+        """See ``Member.list_keys``; in pages, so that the server is not blocked."""
         return self._listed(self._value_keys, prefix)
 
     def get_versioned(self, key: bytes) -> Versioned | None:
@@ -162,8 +163,8 @@ class RedisMember:
     def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
         """See ``Member.compare_and_set``: test and set are one script.
 
-        When the answer is lost it is not asked again: a second run could not tell its own first
-        one from another's.
+        It is not repeated after a lost answer: a second run could not distinguish its own first
+        write from another client's.
         """
         keys = [self._versioned_keys, self._versioned + key]
         versions = (b"%d" % expected_version, b"%d" % (expected_version + 1))
@@ -171,7 +172,7 @@ class RedisMember:
         return bool(self._server.run(_COMPARE_AND_SET, keys, values, repeatable=False))
 
     def ping(self) -> None:
-        """See ``Member.ping``: writes, since a full server still reads."""
+        """See ``Member.ping``: writes, because a full server still answers reads."""
         token = secrets.token_bytes(16)
         keys = (self._server.prefix + b"ping",)
         if self._server.run(_PING, keys, (token,), repeatable=True) != token:
@@ -208,13 +209,13 @@ class RedisMember:
 
 
 def _after_all_with(prefix: bytes) -> bytes:
-    """Return the end of a range over all keys with a prefix, as ZRANGEBYLEX writes it."""
+    """Return the end of a ZRANGEBYLEX range over all keys with a prefix."""
     kept = prefix.rstrip(b"\xff")
     return b"(" + kept[:-1] + bytes([kept[-1] + 1]) if kept else b"+"
 
 
 def _batches(keys: Iterable[bytes], size: Callable[[bytes], int]) -> Iterator[list[bytes]]:
-    """Cut keys into requests of at most so many keys and, unless it is one, so many bytes."""
+    """Split keys into requests of limited count and size; a larger single key is sent alone."""
     batch: list[bytes] = []
     batch_bytes = 0
     for key in keys:

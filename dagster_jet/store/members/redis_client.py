@@ -1,19 +1,19 @@
-"""The way to one Redis server: connections, retries, and who it is.
+"""Access to one Redis server: connections, retries, and the identity of the server.
 
-What a client library does not know and a quorum needs:
+Requirements of a quorum that a client library does not cover:
 
-- **A place.** A server that comes back empty answers like one that has never heard of anything. A
-  random token is kept beside the values; every script looks at it first, and a server that lost it
-  is refused by all who knew it.
-- **Restarts.** A server that was killed may come back *older* than what it had confirmed: from a
+- **Identity of the data.** A server that comes back empty answers like a new one. A random token is
+  kept beside the values; every script checks it first, and clients that knew the token refuse a
+  server without it.
+- **Restarts.** A server that was killed may come back *older* than its confirmed state: from a
   snapshot file (RDB), from a log that is synced once a second, or because a replica was promoted.
   A register that forgets a promise breaks its quorum. So the server's ``run_id`` is kept beside the
-  token, and one that changed is accepted only where nothing confirmed can be lost
-  (``appendonly yes`` with ``appendfsync always``) or where a person said so (``restart=accept``).
-  What counts are the settings of the server that has *confirmed* (``kept``), not only those of the
-  one that came back, and it must not have had replicas: one that is promoted lacks what had not
-  reached it, whatever its settings.
-- **Eviction.** A server that drops keys when its memory is full is a cache, and is refused.
+  token. A changed one is accepted only if nothing confirmed can be lost (``appendonly yes`` with
+  ``appendfsync always``) or if the operator accepts it (``restart=accept``). Not only the settings
+  of the server that came back count, but also those of the server that *confirmed* (``kept``). It
+  must not have had replicas either: a promoted replica lacks the writes that had not reached it,
+  whatever its settings.
+- **Eviction.** A server that evicts keys when its memory is full is a cache, and is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dagster_jet.store.members.network_url import NetworkUrl
 from dagster_jet.system.backoff import attempts
 
 Connection: TypeAlias = Any
-"""``redis.Connection``: the package is optional, and does not say its methods' types."""
+"""``redis.Connection``: the package is optional, and its methods have no types."""
 
 T = TypeVar("T")
 
@@ -72,9 +72,9 @@ end
 
 
 class Script:
-    """A Lua script that runs as one atomic step, and only on the place that was opened.
+    """A Lua script that runs atomically, and only on the data that was opened.
 
-    ``KEYS[1]`` and ``ARGV[1]`` are taken: the script's own begin at 2.
+    ``KEYS[1]`` and ``ARGV[1]`` are reserved: the script's own begin at 2.
     """
 
     def __init__(self, body: str, *, guarded: bool = True) -> None:
@@ -88,17 +88,17 @@ _ADOPT_SCRIPT = Script(_ADOPT, guarded=False)
 
 @dataclass(slots=True)
 class _Idle:
-    """Connections nobody uses at the moment, in the process that made them."""
+    """Idle connections of the process that opened them."""
 
     pid: int = field(default_factory=os.getpid)
     connections: list[Connection] = field(default_factory=list)
 
 
 class RedisClient:
-    """One server, as a URL names it. Usable from threads and after a fork.
+    """One server, given by a URL. Usable from threads and after a fork.
 
     Raises:
-        ConfigurationError: the URL is not right, or the package ``redis`` is not installed.
+        ConfigurationError: the URL is not valid, or the package ``redis`` is not installed.
     """
 
     def __init__(self, url: str) -> None:
@@ -121,14 +121,14 @@ class RedisClient:
         Ends within about twice ``timeout`` and ``connect_timeout``.
 
         Args:
-            script: what to run.
+            script: the script.
             keys: its ``KEYS`` from 2.
             values: its ``ARGV`` from 2.
-            repeatable: whether running it twice is the same as once; then it is repeated when its
-                answer was lost.
+            repeatable: running it twice has the same effect as once; it is then repeated after a
+                lost answer.
 
         Raises:
-            StoreUnavailableError, StoreUnwritableError: as ``Member`` says.
+            StoreUnavailableError, StoreUnwritableError: see ``Member``.
         """
         all_keys, own_values = (self._place_key, *keys), tuple(values)
 
@@ -139,13 +139,13 @@ class RedisClient:
         return self._attempted(work, repeatable=repeatable)
 
     def read(self, *command: bytes) -> Any:
-        """Run one command that only reads and return its answer.
+        """Run one read-only command and return its answer.
 
-        The token is looked at behind it: a place that lost it does not get it back, so it was
-        there before too.
+        The token is checked after it: a server that lost the token never gets it back, so it was
+        there before, too.
 
         Raises:
-            StoreUnavailableError, StoreUnwritableError: as ``Member`` says.
+            StoreUnavailableError, StoreUnwritableError: see ``Member``.
         """
 
         def work(connection: Connection) -> Any:
@@ -156,15 +156,15 @@ class RedisClient:
         return self._attempted(work, repeatable=True)
 
     def write(self, commands: Sequence[tuple[bytes, ...]]) -> None:
-        """Run commands as one atomic step; repeated when the answer was lost.
+        """Run commands atomically; they are repeated after a lost answer.
 
-        For large values: the server keeps them as they arrive, where a script copies each of them
-        twice more. In exchange there is one more answer to wait for, since a transaction cannot
-        look before it writes: its connection watches the place, then looks, then writes, and the
-        server refuses to if the place has changed in between.
+        For large values: the server stores them as they arrive, where a script copies each of them
+        twice more. It takes one more round trip, because a transaction cannot read before it
+        writes: the connection watches the token, reads it, then writes, and the server refuses the
+        write if the token has changed in between.
 
         Raises:
-            StoreUnavailableError, StoreUnwritableError: as ``Member`` says.
+            StoreUnavailableError, StoreUnwritableError: see ``Member``.
         """
 
         def work(connection: Connection) -> None:
@@ -179,7 +179,7 @@ class RedisClient:
         self._attempted(work, repeatable=True)
 
     def close(self) -> None:
-        """Close the connections nobody uses; the next call opens new ones."""
+        """Close the idle connections; the next call opens new ones."""
         idle, self._idle = self._idle, _Idle()
         if idle.pid == os.getpid():
             for connection in idle.connections:
@@ -206,7 +206,7 @@ class RedisClient:
 
     def _take(self) -> Connection:
         if self._idle.pid != os.getpid():
-            # After a fork: the sockets are the parent's. Forgetting closes them here only.
+            # After a fork the sockets belong to the parent. Dropping them closes them here only.
             self._idle = _Idle()
         while self._idle.connections:
             try:
@@ -229,7 +229,7 @@ class RedisClient:
         try:
             answer = work(connection)
         except self._redis.exceptions.ResponseError:
-            self._idle.connections.append(connection)  # the answer was read to its end
+            self._idle.connections.append(connection)  # the answer was read completely
             raise
         except BaseException:
             connection.disconnect()
@@ -238,7 +238,7 @@ class RedisClient:
         return answer
 
     def _is_fresh(self, connection: Connection) -> bool:
-        """Whether nothing has arrived unasked: then the other side has not hung up either."""
+        """Whether no unexpected data has arrived, such as the other side's hang-up."""
         try:
             return not connection.can_read()
         except (self._redis.exceptions.RedisError, OSError):
@@ -262,7 +262,7 @@ class RedisClient:
             password=self._password(),
             socket_connect_timeout=self._connect_timeout_s,
             socket_timeout=self._timeout_s,
-            # Attempts are counted in one place only: here, where it is known what may be repeated.
+            # Retries are counted only here, where it is known what may be repeated.
             retry=self._redis.retry.Retry(self._redis.backoff.NoBackoff(), 0),
             protocol=2,
             **settings,
@@ -282,7 +282,7 @@ class RedisClient:
         return self._url.password or os.environ.get(PASSWORD_VARIABLE)
 
     def _recognise(self, connection: Connection) -> None:
-        """Accept a server: the one that was there, with all that it had confirmed."""
+        """Accept a server only if it is the known one, with all that it had confirmed."""
         info = _info(_asked(connection, b"INFO"))
         policy = info.get("maxmemory_policy", "noeviction")
         if policy.startswith("allkeys") and info.get("maxmemory", "0") != "0":
@@ -308,7 +308,7 @@ class RedisClient:
         )
         if self._token and token != self._token:
             raise self._replaced()
-        # Before there was ``kept``, servers were judged by what they are now.
+        # Before ``kept`` existed, servers were judged by their current settings.
         has_kept = keeps and kept in (None, _flag(True))
         if run != run_id:
             if not has_kept and self._url.options.get("restart") != "accept":
@@ -328,15 +328,15 @@ class RedisClient:
         self._token = token
 
     def _keeps_what_it_confirms(self, connection: Connection, info: Mapping[str, str]) -> bool:
-        """Whether this server, killed at any moment, comes back with all that it has confirmed, and
-        no other one in its place."""
+        """Whether this server, killed at any time, comes back with all its confirmed writes, and no
+        other server replaces it."""
         replication = (info.get("connected_slaves"), info.get("second_repl_offset", "-1"))
         if info.get("role") != "master" or replication != ("0", "-1"):
             return False
         try:
             appends = _asked(connection, b"CONFIG", b"GET", b"append*")
         except self._redis.exceptions.ResponseError:
-            return False  # a server that does not say so is not believed
+            return False  # a server that does not report its settings is not trusted
         settings = dict(zip(appends[::2], appends[1::2], strict=True))
         return settings.get(b"appendonly") == b"yes" and settings.get(b"appendfsync") == b"always"
 
@@ -378,7 +378,7 @@ class RedisClient:
 
 
 def parsed(url: str) -> NetworkUrl:
-    """Take a Redis URL apart and check all of it that can be checked without the server."""
+    """Parse a Redis URL; check everything that needs no server."""
     found = NetworkUrl.parse(url, OPTIONS, EXAMPLE)
     if found.path and not found.path.isdecimal():
         raise ConfigurationError(
@@ -402,7 +402,7 @@ def parsed(url: str) -> NetworkUrl:
 
 
 def member_id(url: NetworkUrl) -> str:
-    """Return the id: scheme, host, port, database, and the prefix if it is not the usual one."""
+    """Return the id: scheme, host, port, database, and the prefix unless it is the default."""
     host = f"[{url.host}]" if ":" in url.host else url.host
     return url.member_id(f"{host.lower()}:{url.port or 6379}/{int(url.path or 0)}", ("prefix",))
 
@@ -438,7 +438,7 @@ def _asked(connection: Connection, *command: bytes) -> Any:
 
 
 def _answered(redis: ModuleType, connection: Connection) -> Any:
-    """The next answer; an error that the server has answered is returned, not raised."""
+    """Return the next answer; an error answer is returned, not raised."""
     try:
         return connection.read_response()
     except redis.exceptions.ResponseError as error:
@@ -454,7 +454,7 @@ def _raise_first(answers: Iterable[Any]) -> None:
 def _asked_all(
     redis: ModuleType, connection: Connection, commands: Sequence[tuple[bytes, ...]]
 ) -> list[Any]:
-    """Send all, then read all answers. Raises the first error among them, after the last one."""
+    """Send all commands, then read all answers. Raises the first error after the last answer."""
     connection.send_packed_command(connection.pack_commands(commands))
     answers = [_answered(redis, connection) for _ in commands]
     _raise_first(answers)
@@ -471,5 +471,5 @@ def _info(answer: bytes) -> dict[str, str]:
 
 
 def _said(error: Exception) -> str:
-    """The kind and the words: the library removes the code at the front of some messages."""
+    """Return type and text: the library removes the code from the start of some messages."""
     return f"{type(error).__name__} {error}"

@@ -2,19 +2,19 @@
 
 Objects, under the URL's prefix::
 
-    values/<name>       a group of values (``s3_group.py``); one holds what a shard writes at once
-    versioned/<name>    one versioned value: version(8) key length(2), the key, the value
-    ping                written by ``ping``
-    probe/<name>        shows at the first use whether the server keeps the conditions
+        values/<name>       a group of values (``s3_group.py``), such as all that a shard writes at
+        once versioned/<name>    one versioned value: version(8) key length(2), the key, the value
+        ping                written by ``ping``
+        probe/<name>        checks at the first use that the server honours the conditions
 
-A fresh group is one PUT. Changing one that exists is reading, changing and writing it again under
-the condition that its ETag is still the one that was read (``If-None-Match`` and ``If-Match``);
-whoever loses such a race begins again. Requests are therefore counted by groups: a snapshot costs
-one PUT per shard, a restore two GETs per shard and one per 16 MiB, whatever the partition count.
+A new group is one PUT. Changing an existing group means reading it, changing it and writing it on
+the condition that its ETag is unchanged (``If-None-Match`` and ``If-Match``); the loser of such a
+race starts again. The number of requests is thus per group: a snapshot costs one PUT per shard, a
+restore two GETs per shard and one per 16 MiB, whatever the partition count.
 
-S3 answers after the data is stored on several devices, and reads see the last write. Servers that
-speak S3 and ignore the conditions would lose writes without a word: each process tries them before
-its first register or write (``dagster_jet.aws.conditions``).
+S3 answers after the data is stored on several devices, and reads see the last write. Servers with
+the S3 API that ignore the conditions would lose writes silently: each process tests the conditions
+before its first register or write (``dagster_jet.aws.conditions``).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from dagster_jet.system.backoff import attempts
 EXAMPLE = "s3://bucket/prefix?region=eu-west-1"
 
 _HEAD_BYTES = 256 * 1024
-"""The first request for an object: the index of any snapshot shard, or all of a small object."""
+"""Size of the first request: any snapshot shard's index, or all of a small object."""
 _GAP_BYTES = 64 * 1024
-"""Reading so much that nobody asked for is cheaper than another request."""
+"""Reading this many unneeded bytes is cheaper than another request."""
 _RANGE_BYTES = 16 * 2**20
 _RACES_MAX = 12
 _INDEXES_MAX = 4_096
@@ -54,19 +54,19 @@ _OUTSIDE = frozenset(("InvalidRange", "416"))
 
 
 class _ChangedError(Exception):
-    """An object is no longer the one that was looked at."""
+    """An object has changed since it was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """An object as it was at one moment.
+    """An object as it was when it was read.
 
     Attributes:
-        etag: which content it had.
+        etag: identifies its content.
         index: its keys.
-        head: its first bytes; empty when only the index is remembered.
-        is_damaged: it cannot be read. All keys in it have an empty value, a damaged copy, which is
-            replaced by a good one as any other.
+        head: its first bytes; empty if only the index is cached.
+        is_damaged: it cannot be read. All its keys have an empty value, a damaged copy, which is
+            repaired like any other.
     """
 
     etag: str
@@ -76,10 +76,10 @@ class _Group:
 
 
 class S3Member:
-    """A member in a bucket. Nothing is asked before the first call; the bucket must exist.
+    """A member in a bucket. It connects at the first call; the bucket must exist.
 
     Raises:
-        ConfigurationError: the URL is not right.
+        ConfigurationError: the URL is not valid.
     """
 
     def __init__(self, url: str) -> None:
@@ -98,17 +98,17 @@ class S3Member:
 
     @property
     def member_id(self) -> str:
-        """The bucket and prefix, and the endpoint where the URL names it."""
+        """The bucket and prefix, and the endpoint if the URL names it."""
         return self._member_id
 
     def __repr__(self) -> str:
         return f"S3Member({self._member_id!r})"
 
     def create(self) -> None:
-        """See ``Member.create``: a bucket is its owner's to make."""
+        """See ``Member.create``; does nothing, because buckets are not created from here."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """See ``Member.get_many``: the values of one group are as of one moment."""
+        """See ``Member.get_many``; the values of one group are a consistent snapshot."""
         groups = self._by_object(keys)
         with self._aws.errors_named():
             read = self._aws.in_parallel(lambda name: self._get(name, groups[name]), groups)
@@ -116,7 +116,7 @@ class S3Member:
         return [found.get(key) for key in keys]
 
     def put_many(self, items: Mapping[bytes, bytes]) -> None:
-        """See ``Member.put_many``. A crash inside leaves some groups written, each whole."""
+        """See ``Member.put_many``. A crash inside leaves some groups written, each completely."""
         groups = self._by_object(items)
 
         def put(name: str) -> None:
@@ -126,7 +126,7 @@ class S3Member:
             self._aws.in_parallel(put, groups)
 
     def replace_many(self, items: Mapping[bytes, Replacement]) -> int:
-        """See ``Member.replace_many``. After a lost answer, what was written is not counted."""
+        """See ``Member.replace_many``. Writes whose answer was lost are not counted."""
         groups = self._by_object(items)
 
         def replace(name: str) -> int:
@@ -141,13 +141,13 @@ class S3Member:
             return sum(self._aws.in_parallel(replace, groups))
 
     def delete_many(self, keys: Sequence[bytes]) -> None:
-        """See ``Member.delete_many``. Removing a part of a large group writes the rest again."""
+        """See ``Member.delete_many``. Removing a part of a large group rewrites the rest."""
         groups = self._by_object(keys)
         with self._aws.errors_named():
             self._aws.in_parallel(lambda name: self._change(name, {}, drop=groups[name]), groups)
 
     def list_keys(self, prefix: bytes) -> list[bytes]:
-        """See ``Member.list_keys``: a LIST, and one GET for each group not seen before."""
+        """See ``Member.list_keys``: a LIST, and one GET for each group not cached."""
 
         damaged: list[str] = []
 
@@ -179,7 +179,7 @@ class S3Member:
         return versioned
 
     def list_versioned(self, prefix: bytes) -> list[bytes]:
-        """See ``Member.list_versioned``: a LIST, and one GET for each that it names."""
+        """See ``Member.list_versioned``: a LIST, and one GET for each object."""
 
         def key_in(listed: tuple[str, str]) -> list[bytes]:
             found = self._read_versioned(listed[0])
@@ -222,7 +222,7 @@ class S3Member:
                 if found is not None and found[0] == token:
                     return
                 if found is None or found[1] == etag:
-                    break  # else another process has written its own in between
+                    break  # else another process has written its own token in between
         raise StoreUnavailableError(
             f"the store member {self._member_id} does not give back what was written."
         )
@@ -262,13 +262,13 @@ class S3Member:
         drop: Collection[bytes] = (),
         seen: Mapping[bytes, bytes | None] | None = None,
     ) -> int:
-        """Change a group in one step; return how many of ``put`` were written.
+        """Change a group atomically; return how many items of ``put`` were written.
 
         Args:
             name: the object.
-            put: what to write; None: what to remove.
-            drop: what to remove.
-            seen: write only where the stored value is still this one.
+            put: the values to write; None: remove the key.
+            drop: the keys to remove.
+            seen: write only where the stored value still equals this one.
         """
         dropped = frozenset(drop)
         for attempt in attempts(_RACES_MAX):
@@ -276,7 +276,7 @@ class S3Member:
             is_guess = attempt == 0 and seen is None
             if group is None and (not put or not is_guess):
                 group, is_guess = self._opened(name), False
-            # A group nobody here has seen is taken for new: snapshots write nothing twice.
+            # A group that is not cached is assumed to be new: snapshots write nothing twice.
             present = group.index.extents if group is not None else {}
             try:
                 chosen = dict(put)
@@ -300,7 +300,7 @@ class S3Member:
         raise self._lost_races(name)
 
     def _write(self, name: str, group: _Group | None, items: Mapping[bytes, bytes]) -> None:
-        """Write a group if it is still what it was; one that is empty is deleted."""
+        """Write a group if it is unchanged; an empty group is deleted."""
         self._check_conditions()
         condition = {"IfNoneMatch": "*"} if group is None else {"IfMatch": group.etag}
         place = {"Bucket": self._bucket, "Key": name}
@@ -318,7 +318,7 @@ class S3Member:
         self._remember(name, _Group(answer["ETag"], s3_group.decode_index(body)))
 
     def _opened(self, name: str) -> _Group | None:
-        """Read an object's index, and its values as far as they come along; None without one."""
+        """Read an object's index, with the values in the first bytes; None without an object."""
         for _ in attempts(_RACES_MAX):
             try:
                 answer = self._fetch(name, Extent(0, _HEAD_BYTES))
@@ -347,10 +347,10 @@ class S3Member:
         self._remembered[name] = group
 
     def _read(self, name: str, group: _Group | None, keys: Iterable[bytes]) -> dict[bytes, bytes]:
-        """Return the values of those keys that the group has, in few requests.
+        """Return the values of the given keys in the group, in few requests.
 
         Raises:
-            _ChangedError: the object is another one by now.
+            _ChangedError: the object has changed.
         """
         if group is None:
             return {}
@@ -385,7 +385,7 @@ class S3Member:
         """Return bytes of an object and its ETag; None where there is none.
 
         Raises:
-            _ChangedError: it does not meet the condition.
+            _ChangedError: the condition is not met.
         """
         asked: dict[str, Any] = {"Bucket": self._bucket, "Key": name, **condition}
         if extent is not None:
@@ -400,7 +400,7 @@ class S3Member:
                 if code_of(error) in _CHANGED:
                     raise _ChangedError from error
                 if code_of(error) in _OUTSIDE and extent is not None:
-                    # It ends before the range begins: an empty object, or one that was cut off.
+                    # The range begins behind the end: an empty object, or a truncated one.
                     whole = self._fetch(name, None, **condition)
                     return None if whole is None else (whole[0][extent.begin :], whole[1])
                 raise
@@ -408,7 +408,7 @@ class S3Member:
                 with answer["Body"] as body:
                     return body.read(), answer["ETag"]
             except BotoCoreError as error:
-                # The client repeats requests, but not the reading of an answer's body.
+                # The client repeats requests, but not the reading of a response body.
                 failure = error
         assert failure is not None
         raise failure
@@ -450,7 +450,7 @@ class S3Member:
 
 
 def parsed_url(url: str) -> NetworkUrl:
-    """Take the URL apart and check it."""
+    """Parse and check the URL."""
     return parsed(url, (), EXAMPLE)
 
 
@@ -460,10 +460,10 @@ def member_id(url: NetworkUrl) -> str:
 
 
 def _is_worth(group: _Group, keys: Collection[bytes]) -> bool:
-    """Whether remembering this index saves a request.
+    """Whether the cached index saves a request.
 
-    Not for a small object, which comes whole with its index; nor where nothing would be fetched,
-    and so nothing would say that the object is still this one.
+    Not for a small object, which is read whole with its index. Not if nothing would be fetched,
+    since no request would then check that the object is unchanged.
     """
     extents = [group.index.extents.get(key) for key in keys]
     is_small = group.index.size <= _HEAD_BYTES
@@ -471,7 +471,7 @@ def _is_worth(group: _Group, keys: Collection[bytes]) -> bool:
 
 
 def _coalesced(extents: Iterable[Extent]) -> list[Extent]:
-    """Join extents that lie close together into ranges worth a request each."""
+    """Join extents that are close together into ranges, one per request."""
     ranges: list[Extent] = []
     for extent in sorted(extents, key=lambda extent: extent.begin):
         last = ranges[-1] if ranges else None
@@ -484,7 +484,7 @@ def _coalesced(extents: Iterable[Extent]) -> list[Extent]:
 
 
 def _cut(pieces: Sequence[tuple[int, bytes]], extent: Extent) -> bytes:
-    """Return the bytes of an extent from the piece that holds it; none of an object cut off."""
+    """Return the bytes of an extent from the piece that contains it; empty if truncated."""
     if extent.begin == extent.end:
         return b""
     for begin, piece in pieces:

@@ -1,16 +1,16 @@
-"""How values lie in S3 objects: which keys share one, what it is called, and its layout. Pure.
+"""Layout of values in S3 objects: the keys that share an object, its name and its format. Pure.
 
-What is written together is read and removed together: a snapshot's shard writes one chunk for each
-of up to 271 partitions, and one index. Those keys differ only in their partition::
+Values that are written together are read and removed together: a snapshot's shard writes one chunk
+for each of up to 271 partitions, and one index. Those keys differ only in their partition::
 
     map/<namespace>/<map>/<4-digit partition>/<name>            a chunk
     map/<namespace>/<map>/<4-digit partition>/<name>/index      their index
 
-and share the object ``map/<namespace>/<map>/<name>``. Any other key has an object of its own.
-Nothing depends on which keys share one: every object lists its keys.
+and share the object ``map/<namespace>/<map>/<name>``. Any other key has its own object. Readers do
+not rely on this assignment: every object lists its keys.
 
-Layout of an object, big endian: ``magic(2) version(1) zero(1) index length(4)``, the index, then
-the values one after the other. The index, compressed: per key ``key length(2) value length(4)``
+Format of an object, big endian: ``magic(2) version(1) zero(1) index length(4)``, the index, then
+the values one after the other. The index is compressed: per key ``key length(2) value length(4)``
 and the key, in the order of the values.
 """
 
@@ -38,20 +38,20 @@ _NOT_AFTER_SLASH = frozenset(b"/.")
 _SLASH = ord("/")
 _NAME_MAX = 700
 _NAME_KEPT = 600
-"""S3 takes names of up to 1,024 bytes, the member's prefix included."""
+"""S3 accepts names of up to 1,024 bytes, including the member's prefix."""
 
 
 class BadObjectError(ValueError):
-    """An object is not what ``encode`` made."""
+    """An object was not written by ``encode``, or is damaged."""
 
 
 class NewerObjectError(BadObjectError):
-    """An object was written by a newer version: it is not damaged."""
+    """An object was written by a newer version; it is not damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Where a value lies in its object: [begin, end)."""
+    """Position of a value in its object: [begin, end)."""
 
     begin: int
     end: int
@@ -59,21 +59,21 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The keys of one object and where their values lie."""
+    """The keys of one object and the positions of their values."""
 
     extents: dict[bytes, Extent]
     size: int
 
 
 def object_of(key: bytes) -> str:
-    """Return the name of the object a key is kept in."""
+    """Return the name of a key's object."""
     chunk = _CHUNK.fullmatch(key)
     name = key if chunk is None else chunk[1] + chunk[2].removesuffix(_INDEX)
     return name_of(name)
 
 
 def listing_prefix(prefix: bytes) -> str:
-    """Return a prefix of the names of all objects that may hold keys with ``prefix``."""
+    """Return a common name prefix of all objects that may hold keys with ``prefix``."""
     chunk = _CHUNK_PREFIX.match(prefix)
     if chunk is not None:
         prefix = chunk[1] + _without_index(chunk[2] or b"")
@@ -81,7 +81,7 @@ def listing_prefix(prefix: bytes) -> str:
 
 
 def name_of(key: bytes) -> str:
-    """Return an object name for any bytes; one that got too long ends in a hash."""
+    """Return an object name for any bytes; a name that is too long ends in a hash."""
     name = _encoded(key)
     if len(name) <= _NAME_MAX:
         return name
@@ -89,9 +89,9 @@ def name_of(key: bytes) -> str:
 
 
 def encode(items: Mapping[bytes, bytes]) -> bytes:
-    """Return the object that holds these items: a shard's index first, then by key.
+    """Return the object with these items: a shard's index first, then sorted by key.
 
-    Who restores a shard reads its index first, and gets it with the first request.
+    A restore reads a shard's index first, and gets it with the first request.
     """
     keys = sorted(items, key=lambda key: (not key.endswith(_INDEX), key))
     index = zlib.compress(b"".join(_ENTRY.pack(len(key), len(items[key])) + key for key in keys))
@@ -100,10 +100,10 @@ def encode(items: Mapping[bytes, bytes]) -> bytes:
 
 
 def index_end(head: bytes) -> int:
-    """Return how many bytes of an object its index ends after, from its first eight or more.
+    """Return the offset at which an object's index ends, from its first eight bytes or more.
 
     Raises:
-        BadObjectError: it is not such an object, or of a newer version.
+        BadObjectError: not such an object, or written by a newer version.
     """
     if len(head) < _HEAD.size or not head.startswith(_MAGIC):
         raise BadObjectError("it does not begin as a group of values does")
@@ -139,8 +139,8 @@ def decode_index(head: bytes) -> Index:
 def _encoded(key: bytes) -> str:
     """Percent-encode so that a prefix of a key becomes a prefix of its name.
 
-    Slashes and dots stay readable, but there is never an empty, ``.`` or ``..`` segment: some
-    servers and proxies would shorten such a path.
+    Slashes and dots stay readable, but the name has no empty, ``.`` or ``..`` segment, because
+    some servers and proxies would normalise such a path.
     """
     name = []
     before = _SLASH
@@ -152,7 +152,7 @@ def _encoded(key: bytes) -> str:
 
 
 def _without_index(name: bytes) -> bytes:
-    """Remove the beginning of ``/index`` that a name ends in: its object's name ends before it."""
+    """Remove a trailing (partial) ``/index``: the name of the object ends before it."""
     for length in range(len(_INDEX), 0, -1):
         if name.endswith(_INDEX[:length]):
             return name[:-length]

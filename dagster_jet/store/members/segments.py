@@ -1,14 +1,14 @@
-"""Files of large values beside LMDB, which keeps where each of them lies.
+"""Files with large values beside LMDB, which keeps the place of each value.
 
-LMDB copies every value into pages of its own and lets one writer in at a time: right for small
-values, but most of the time that a snapshot's chunks take. So the large values of a large batch go
-straight into a file of their own, a *segment*, by as many writers at once as there are, and LMDB's
-transaction only says where they are. Without that transaction a segment means nothing.
+LMDB copies every value into its own pages and has one writer at a time. That suits small values,
+but takes most of the time of writing a snapshot's chunks. So the large values of a large batch go
+straight into a file of their own, a *segment*, with any number of concurrent writers. LMDB's
+transaction only stores their places. Without that transaction a segment is unused.
 
-A segment is synced before it is named, never changed, and deleted when the last of its values has
-been deleted or replaced. Its writer holds a lock on it until it has named it: a segment without a
-lock and a name is what a crash has left, and whoever opens the folder next deletes it. A child
-that is forked while a segment is written keeps the lock, too, until it ends; so does the rubbish.
+A segment is synced before LMDB names it, never changed, and deleted when the last of its values has
+been deleted or replaced. Its writer holds a lock on it until it is named. A segment without a lock
+and a name is garbage of a crash and is deleted when the folder is opened next. A child forked while
+a segment is written inherits the lock until it ends, which delays the deletion of garbage.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ _FOLDER = "segments"
 _SUFFIX = ".values"
 _FORMAT = 1
 _WRITE_BYTES_MAX = 512 * 1024
-"""Given megabytes in one call, Linux takes twice the time, every other time."""
+"""Linux takes twice the time for every other call that writes megabytes."""
 _PLACE = struct.Struct(">B16sQI")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value is: the segment's id (16 bytes), and the value's first byte and length."""
+    """Place of a value: the segment's id (16 bytes), offset and length in bytes."""
 
     segment: bytes
     offset: int
     length: int
 
     def pack(self) -> bytes:
-        """Return the place as LMDB keeps it."""
+        """Return the place as stored in LMDB."""
         return _PLACE.pack(_FORMAT, self.segment, self.offset, self.length)
 
     @classmethod
     def unpack(cls, packed: bytes) -> Place:
-        """Read what ``pack`` has made.
+        """Parse the bytes of ``pack``.
 
         Raises:
-            UnknownPlaceError: it was written by a newer version, or is damaged.
+            UnknownPlaceError: written by a newer version, or damaged.
         """
         if len(packed) != _PLACE.size or packed[0] != _FORMAT:
             raise UnknownPlaceError(packed)
@@ -57,7 +57,7 @@ class Place:
 
 
 class UnknownPlaceError(ValueError):
-    """A place in a format that this version does not know."""
+    """The format of a place is not known to this version."""
 
 
 class Segments:
@@ -67,15 +67,15 @@ class Segments:
         self._folder = os.path.join(folder, _FOLDER)
 
     def create_folder(self) -> None:
-        """Make the folder for them, if there is none."""
+        """Create the folder of the segments unless it exists."""
         os.makedirs(self._folder, FOLDER_MODE, exist_ok=True)
 
     @contextmanager
     def written(self, values: Mapping[bytes, bytes]) -> Iterator[dict[bytes, Place]]:
-        """Write the values into a new segment and yield where they are, by key.
+        """Write the values into a new segment and yield their places, by key.
 
-        Synced when the block begins; the block names it. A crash before the block's end, or an
-        exception in it, leaves the segment to ``delete_unnamed``: it may have been named or not.
+        The segment is synced when the block begins; the block must name it in LMDB. After a crash
+        or an exception inside the block it may be named or not; ``delete_unnamed`` cleans up.
 
         Raises:
             OSError: the disk is full, or the folder is gone.
@@ -96,11 +96,11 @@ class Segments:
                 raise
             yield places
         finally:
-            os.close(descriptor)  # gives the lock back
+            os.close(descriptor)  # releases the lock
 
     def read(self, places: Mapping[bytes, Place]) -> dict[bytes, bytes]:
-        """Return the values at the places, by key. Those of a segment that is gone are left out; of
-        one that was cut off there is what is left."""
+        """Return the values at the places, by key. Values of a deleted segment are left out; of a
+        truncated segment the remaining bytes are returned."""
         by_segment: dict[bytes, list[bytes]] = {}
         for key, place in places.items():
             by_segment.setdefault(place.segment, []).append(key)
@@ -118,19 +118,19 @@ class Segments:
         return found
 
     def delete(self, segments: Collection[bytes]) -> None:
-        """Delete segments that nothing names any more; one that is gone already is no error.
+        """Delete segments without values; ignores those already deleted.
 
-        A crash before leaves them to ``delete_unnamed``.
+        After a crash before, ``delete_unnamed`` deletes them.
         """
         for segment in segments:
             with suppress(FileNotFoundError):
                 os.unlink(self._path(segment))
 
     def delete_unnamed(self, named: Callable[[], Collection[bytes]]) -> None:
-        """Delete what crashes have left.
+        """Delete the segments of crashed writers.
 
         Args:
-            named: the segments that have a name now, anew at each call.
+            named: returns the segments that LMDB names now; called again for each check.
         """
         listed = [name for name in os.listdir(self._folder) if name.endswith(_SUFFIX)]
         found = {bytes.fromhex(name.removesuffix(_SUFFIX)) for name in listed}
@@ -142,15 +142,15 @@ class Segments:
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if segment not in named():  # its writer may have just named it and let go
+                if segment not in named():  # its writer may just have named it
                     self.delete([segment])
             except BlockingIOError:
-                pass  # somebody is writing it
+                pass  # it is being written
             finally:
                 os.close(descriptor)
 
     def _created(self) -> tuple[bytes, int]:
-        """A new segment, locked and open for writing."""
+        """Create a segment, locked and open for writing."""
         while True:
             segment = uuid.uuid4().bytes
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -160,7 +160,7 @@ class Segments:
                 if os.fstat(descriptor).st_nlink:
                     return segment, descriptor
             except BlockingIOError:
-                pass  # taken for rubbish in the moment before it was locked
+                pass  # deleted as garbage before it was locked
             except BaseException:
                 os.close(descriptor)
                 raise

@@ -1,9 +1,9 @@
-"""The gate before LMDB's writer lock: waiting for another writer ends.
+"""A lock in front of LMDB's writer lock, with a time-out.
 
-LMDB waits for its writer without a time-out. A writer that dies gives the lock back; one that is
-stopped inside its transaction (SIGSTOP, a frozen container, a debugger) keeps it, and with it every
-process that wants to write. So writers first take an advisory lock on a file beside LMDB's, and
-give up on it in time. The kernel frees it when its holder dies.
+LMDB waits for its writer without a time-out. A writer that dies releases the lock. One that is
+stopped inside its transaction (SIGSTOP, a frozen container, a debugger) keeps it and blocks every
+other writing process. So writers first take an advisory lock on a file beside LMDB's, and give up
+after a while. The kernel releases it when its holder dies.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from contextlib import contextmanager
 from dagster_jet.store.members.folder import FILE_MODE
 
 WAIT_SECONDS_MAX = 15.0
-"""Longer than any batch takes on a working disk, also behind a few other writers."""
+"""Longer than a batch takes on a working disk, also behind a few other writers."""
 
 WAIT_SECONDS_WHILE_STUCK = 0.1
-"""Once a wait has ended in vain: until the gate opens again, nobody pays for it a second time."""
+"""Wait after a wait has timed out, until the gate opens again, so that the full wait is not
+repeated."""
 
 _PAUSE_SECONDS_MAX = 0.002
 
 
 class WriterGate:
-    """The gate of one folder. One thread at a time may use it.
+    """The gate of one folder. For one thread at a time.
 
-    The open file must not be inherited by a forked child, which would keep the lock of a parent
-    that died: ``close`` before a fork.
+    A forked child must not inherit the open file: it would keep the lock of a dead parent.
+    ``close`` before a fork.
     """
 
     def __init__(self, path: str) -> None:
@@ -42,7 +43,7 @@ class WriterGate:
         """Hold the gate inside the ``with`` block.
 
         Raises:
-            TimeoutError: another process held it all the time.
+            TimeoutError: another process held it for the whole wait.
             OSError: the file cannot be created.
         """
         if self._descriptor is None:
@@ -73,7 +74,7 @@ class WriterGate:
                     raise TimeoutError(
                         f"another process has been writing for {WAIT_SECONDS_MAX:.0f} seconds"
                     ) from None
-                # flock has no time-out of its own, hence the looking again.
+                # flock has no time-out, hence the polling.
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_SECONDS_MAX)
             else:
