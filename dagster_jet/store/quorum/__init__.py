@@ -1,11 +1,11 @@
-"""The quorum register over real members: the rim around ``store/register`` that does the I/O.
+"""The quorum register over real members: the I/O around ``store/register``.
 
-acceptor_on_member.py  one request to one member, by compare-and-set
-driver.py              an operation's rounds to all members at once
-client.py              RegisterClient, OwnedRegister: what the rest of the library uses
-roll_call.py           finds out who came back older
-movement.py            moves registers to a new set of members
-discovery.py           finds out which members a store has now
+acceptor_on_member.py   one request to one member, by compare-and-set
+rounds.py               sends an operation's rounds to all members
+client.py               RegisterClient, OwnedRegister: the interface for the rest of the library
+rolled_back_members.py  finds members that came back older
+movement.py             moves registers to a new set of members
+discovery.py            finds the current members of a store
 """
 
 from dagster_jet.store.quorum.client import OwnedRegister, RegisterClient, RegisterValue

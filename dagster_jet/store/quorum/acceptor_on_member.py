@@ -1,12 +1,12 @@
 """One acceptor on one real member: a versioned value, changed by compare-and-set.
 
-Read it, apply the pure step, set it if nobody was faster, else begin again.
+The state is read, changed by the pure step and set; after a lost race the cycle starts again.
 
-A member also keeps a *floor*: the lowest configuration in which it still begins a register it does
-not hold. It is what makes a list of registers complete. Whoever changes the members raises the
-floor and then lists; whoever begins a register first makes its name appear in the list and then
-looks at the floor. Of the two, one always sees the other: a register is in the list, or it is
-never begun in the old configuration.
+A member also keeps a *floor*: the lowest configuration in which it still begins a register that it
+does not hold. The floor makes a list of registers complete. A change of the members raises the
+floor, then lists; a process that begins a register first makes its name appear in the list, then
+reads the floor. One of the two always sees the other: the register is in the list, or it is never
+begun in the old configuration.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _FLOOR_KEY = b"member/floor"
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A member that gave no answer.
+    """No answer from a member.
 
     Attributes:
-        error: why.
-        may_have_applied: the request may have been carried out all the same.
+        error: the reason.
+        may_have_applied: the request may have been carried out anyway.
     """
 
     error: StoreError
@@ -51,11 +51,11 @@ class Silence:
 
 
 def ask(member: Member, name: str, request: Request, member_id: str) -> Reply | Silence:
-    """Put one request for a register to one member, which the configuration names ``member_id``.
+    """Send one request for a register to one member; ``member_id`` is its configured name.
 
-    A member that came back older is disowned: to everybody it is then a member that lost its data.
+    A member that came back older is disowned: for all processes it has then lost its data.
 
-    A crash inside leaves the request carried out or not, and at most a name without content.
+    After a crash inside, the request is carried out or not; at most an empty register is left.
     """
     key = _PREFIX + name.encode()
     for _ in range(_RACES_MAX):
@@ -82,7 +82,7 @@ def ask(member: Member, name: str, request: Request, member_id: str) -> Reply | 
             if member.compare_and_set(key, stored.version if stored else 0, seal(new.to_bytes())):
                 return reply
         except (StoreUnavailableError, StoreUnwritableError) as error:
-            # Crash window: the member may have done it before it, or the way back, broke.
+            # Crash window: the member may have applied it before it or the connection broke.
             return Silence(error, may_have_applied=True)
     lost = StoreUnavailableError(
         f"{member.member_id} lost {_RACES_MAX} races for the register {name!r}."
@@ -91,7 +91,7 @@ def ask(member: Member, name: str, request: Request, member_id: str) -> Reply | 
 
 
 def state_of(member: Member, name: str) -> AcceptorState:
-    """Return what a member holds for a register, of whatever configuration it is.
+    """Return a member's state of a register, in any configuration.
 
     Raises:
         StoreUnavailableError: the member does not answer, or its copy is damaged.
@@ -100,7 +100,7 @@ def state_of(member: Member, name: str) -> AcceptorState:
 
 
 def list_names(member: Member) -> set[str]:
-    """Return the name of every register the member holds, also of one without content."""
+    """Return the name of every register on the member, including empty ones."""
     return {key[len(_PREFIX) :].decode() for key in member.list_versioned(_PREFIX)}
 
 
@@ -110,7 +110,7 @@ def floor_of(member: Member) -> int:
 
 
 def raise_floor(member: Member, number: int) -> None:
-    """Let the member begin no register in a configuration below ``number`` any more."""
+    """Forbid the member to begin registers in configurations below ``number``."""
     for _ in range(_RACES_MAX):
         stored = member.get_versioned(_FLOOR_KEY)
         if _floor_in(member, stored) >= number:
@@ -139,7 +139,7 @@ def _undamaged(member: Member, what: str, read: Callable[[], T]) -> T:
     try:
         return read()
     except BadCopyError as error:
-        # Not an empty state: a member that forgets its promises breaks the quorum.
+        # Not treated as empty: a member that forgets its promises breaks the quorum.
         raise StoreUnavailableError(
             f"{member.member_id} holds a damaged copy of {what}: {error}."
         ) from error

@@ -1,4 +1,4 @@
-"""One register as owners and readers use it."""
+"""Interface of one register for owners and readers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _CLAIMS_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class RegisterValue:
-    """The chosen value of a register: who wrote it, its number, and its bytes."""
+    """The chosen value of a register: its ballot, its number and its bytes."""
 
     ballot: Ballot
     sequence: int
@@ -56,12 +56,13 @@ class RegisterValue:
 class RegisterClient:
     """One register on all members of a configuration; any process may read it or claim it.
 
-    While a change of the members is under way, the first to use a register in the new
+    While a change of the members is under way, the first use of a register in the new
     configuration moves it there.
 
     Args:
-        configuration: the store's members, also those that are down. Processes that name another
-            configuration are told apart by its number; under one number all must name one set.
+        configuration: the store's members, including those that are down. Its number
+            distinguishes it from other configurations; all processes must use the same members
+            under one number.
         name: the register's name, unique in the store.
     """
 
@@ -69,18 +70,18 @@ class RegisterClient:
         self.name = name
         self.configuration = configuration
         self._heard: dict[int, Witness] = {}
-        """What this object has heard of the members' changes: none may be forgotten."""
+        """Change counts of members that this object has heard of; none may be forgotten."""
 
     def read(self) -> RegisterValue | None:
         """Return the newest value, None if the register was never written.
 
-        Linearizable, also across changes of the members: what one reader has seen no later reader
-        misses. Writes nothing of its own, but may finish a write or a move that was under way.
+        Linearizable, also across changes of the members: a value that one reader has seen is not
+        missed by a later reader. It writes no new value, but may complete a write or a move.
 
         Raises:
             StaleConfigurationError: the register has moved to other members.
-            StoreUnavailableError: no majority answers, or a claim under way keeps the newest
-                value undecided for longer than a read waits.
+            StoreUnavailableError: no majority answers, or a concurrent claim keeps the newest value
+                undecided for longer than a read waits.
         """
         pause = _FIRST_PAUSE_SECONDS
         for _ in range(_ATTEMPTS_MAX):
@@ -101,9 +102,9 @@ class RegisterClient:
         )
 
     def highest_ballot(self) -> Ballot | None:
-        """Return the highest ballot a majority has heard of, None if there was none.
+        """Return the highest ballot that a majority has heard of; None if there was none.
 
-        The number to claim with is one more. A ballot here may be one that was never won.
+        The next claim uses a number one higher. The ballot may be one that was never won.
 
         Raises:
             StaleConfigurationError: the register has moved to other members.
@@ -113,16 +114,16 @@ class RegisterClient:
         return None if highest == NO_BALLOT else highest
 
     def claim(self, number: int, owner: str) -> OwnedRegister:
-        """Become the register's owner: from now on every lower ballot's write fails.
+        """Become the register's owner: from then on writes under lower ballots fail.
 
         Args:
-            number: strictly larger than any ballot so far (an execution id). The same owner may
-                claim its own number again, for instance after a failed claim; that fences
-                whatever it did under the earlier one.
-            owner: a name no other process uses at the same time.
+            number: strictly higher than any ballot so far (an execution id). The same owner may
+                claim its own number again, for instance after a failed claim; that fences its
+                earlier writes.
+            owner: a name that no other process uses at the same time.
 
         Returns:
-            The owned register, holding the newest value there is, chosen under this ballot.
+            The owned register with the newest value, chosen under this ballot.
 
         Raises:
             FencedError: a ballot of this number or a higher one exists.
@@ -143,22 +144,22 @@ class RegisterClient:
     ) -> RegisterValue | None:
         """Read, change and write the value under a ballot of its own.
 
-        A write that another ballot has overtaken may have been adopted by it or not: the next claim
-        finds out. After a crash inside, the value is the old one or the new one.
+        A later ballot may or may not adopt a write that it has overtaken: the next claim finds out.
+        After a crash inside, the value is the old or the new one.
 
         Args:
-            change: returns the new value; None to leave the register alone; the value that it was
-                given if nothing is to be written. Called again where another process was faster.
-            ours: the values that earlier calls for the same change have tried to write. The call
-                adds its own.
+            change: returns the new value, None to leave the register unchanged, or its argument to
+                write nothing. Called again after a lost race.
+            ours: values that earlier calls for the same change have tried to write. The call adds
+                its own.
 
         Returns:
-            The value that the register has now, or None where `change` has returned None.
+            The current value of the register, or None if `change` has returned None.
 
         Raises:
-            StaleConfigurationError: the register has moved to other members, and the value may
-                have moved with it or not.
-            StoreUnavailableError: no majority answers, or others wrote all the time.
+            StaleConfigurationError: the register has moved to other members, with or without the
+                value.
+            StoreUnavailableError: no majority answers, or every attempt lost a race.
             WriteOutcomeUnknownError: too few members confirmed the write.
         """
         ours = set() if ours is None else ours
@@ -175,7 +176,7 @@ class RegisterClient:
                         ours.add(changed)
                         owned.write(changed)
             except FencedError:
-                # Another process decides at this moment: let it, then look again.
+                # Another process decides now: wait, then read again.
                 give_way(attempt)
                 continue
             assert owned.value is not None
@@ -193,7 +194,7 @@ class RegisterClient:
         attempt = 0
         if (highest.number, highest.owner) == (number, owner):
             attempt = highest.attempt + 1
-        # The nonce keeps two processes apart that claim under one name at one moment.
+        # The nonce distinguishes two processes that claim concurrently under one name.
         ballot = Ballot(number, owner, attempt, secrets.token_hex(8))
         if not ballot.supersedes(highest):
             raise self._fenced(ballot, highest)
@@ -213,8 +214,8 @@ class RegisterClient:
         return failures
 
     def _run(self, operation_of: Callable[[], Op]) -> tuple[Op, Failures]:
-        """Run an operation, again when its register had to be moved first, or who came back older
-        had to be told apart from who was ahead of the others."""
+        """Run an operation. It runs again after the register was moved, or after an inquiry about
+        members that may have come back older."""
         for _ in range(_ATTEMPTS_MAX):
             operation = operation_of()
             failures = self._driven(operation)
@@ -244,7 +245,7 @@ class RegisterClient:
             if operation.outcome is not Outcome.UNINSTALLED:
                 break
             try:
-                # Members that were away when the register was moved: they are needed now.
+                # Members that were unavailable when the register was moved are needed now.
                 move_register(self.configuration, self.name)
             except StoreUnavailableError:
                 break
@@ -264,7 +265,7 @@ class RegisterClient:
 
 
 class OwnedRegister:
-    """A register under a ballot that was won. Writes from several threads happen one by one."""
+    """A register under a ballot that was won. Concurrent writes are serialised."""
 
     def __init__(self, client: RegisterClient, state: AcceptorState) -> None:
         self._client = client
@@ -274,7 +275,7 @@ class OwnedRegister:
 
     @property
     def ballot(self) -> Ballot:
-        """The ballot this owner won."""
+        """The ballot that this owner won."""
         return self._state.promised
 
     @property
@@ -284,22 +285,22 @@ class OwnedRegister:
 
     @property
     def value(self) -> bytes | None:
-        """The newest value: adopted at the claim, then what this owner wrote."""
+        """The newest value: adopted at the claim, later written by this owner."""
         return self._state.value
 
     def write(self, value: bytes) -> None:
         """Replace the value; on return it is on a majority and any later owner will find it.
 
-        After a crash inside, the value is the old one or this one; the next claim decides which,
-        once and for all.
+        After a crash inside, the value is the old or the new one; the next claim decides it for
+        good.
 
         Raises:
-            FencedError: a newer owner exists. The value may have been adopted by it or not.
-            StaleConfigurationError: the register has moved to other members, and the value may
-                have moved with it or not. Later writes of this object raise it too.
+            FencedError: a newer owner exists, which may or may not have adopted the value.
+            StaleConfigurationError: the register has moved to other members, with or without the
+                value. Later writes of this object raise it, too.
             WriteOutcomeUnknownError: too few members confirmed. Later writes of this object
-                raise it too: a second value under the same number would break the register.
-            StoreUnavailableError: no member has taken the value; writing again is allowed.
+                raise it, too: a second value under the same number would break the register.
+            StoreUnavailableError: no member has written the value; the write may be repeated.
         """
         with self._lock:
             if self._ended is not None:

@@ -1,24 +1,23 @@
-"""Finds out which members a store has now, starting from members it may have had at any time.
+"""Finds the current members of a store, starting from members of any time.
 
-The register whose value names the members is itself on these members, and moves with them. So
-somebody who knows only some URLs, of members that may have left or not yet joined, has to follow
-it. What can be relied on:
+The register whose value names the members is itself on these members, and moves with them. A
+process that knows only some URLs, of members that may have left or not yet joined, has to follow
+it. The search relies on these facts:
 
 - A value of configuration c's register names c, or announces c+1 together with the members of c
   (``movement.py``: one change at a time; a number means one set of members). So *any* copy of a
-  value, old or unconfirmed, says truly who the members of *its own* configuration are.
-- A copy is therefore only used to learn where to ask. What it announces is acted on only after a
-  regular read of its configuration has returned it: such a read is linearizable, it returns
-  confirmed values only, and it is refused by a configuration that the register has left. An
-  announcement that did not succeed may be in a copy; it is never followed.
+  value, old or unconfirmed, correctly lists the members of *its own* configuration.
+- A copy is used only to find the members to ask. Its announcement is followed only after a regular
+  read of its configuration has returned it. Such a read is linearizable, returns confirmed values
+  only, and is refused by a configuration that the register has left. A copy may contain an
+  announcement that did not succeed; it is never followed.
 - A refusal proves that the next configuration was announced and confirmed, since nobody seals
-  before that. Then the configuration may be closed by anyone (``Close``), and the state it closes
-  with contains the announcement.
+  before that. Then any process may close the configuration (``Close``), and the closing state
+  contains the announcement.
 
-Each step goes up by one configuration, or ends with a read that names the very configuration it
-was made in. This value was the newest one at a moment during that read, so at that moment its
-members were the store's members. What changes later is noticed as it is by everybody else: by
-``StaleConfigurationError``.
+Each step goes up by one configuration, or ends with a read that names its own configuration. This
+value was the newest one at some time during that read, so its members were the store's members at
+that time. Later changes are noticed like everywhere else: by ``StaleConfigurationError``.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ class Discovered:
 
     Attributes:
         configuration: with ``previous`` while the change to it is under way; the register that
-            names it has moved into it already.
-        value: as read in this configuration.
+            names it has already moved into it.
+        value: the value read in this configuration.
     """
 
     configuration: Configuration[Member]
@@ -56,24 +55,24 @@ class Discovered:
 def discover_configuration(
     name: str, members: Mapping[str, Member], parse: Parse
 ) -> Discovered | None:
-    """Find the newest configuration of a store, and finish a half-done move of its register.
+    """Find the newest configuration of a store; complete a half-done move of its register.
 
     Args:
         name: the register whose value names the members.
-        members: where to begin: any members that the store has, had or will have.
-        parse: reads a value into the configuration it names: its number, its members, and while
-            the change to it is under way the previous members. It opens the members, also those
-            not in ``members``; one that cannot be opened here is given as a member that raises
-            ``StoreUnavailableError`` at every call. It should return members that verify their
-            identity (``identity.py``): majorities are counted over what it returns.
+        members: the members to start from: any current, former or future members.
+        parse: parses a value into its configuration: number, members, and the previous members
+            while the change is under way. It opens the members, including those not in
+            ``members``; one that cannot be opened here must be returned as a member whose calls
+            raise ``StoreUnavailableError``. It should return members that verify their identity
+            (``identity.py``): majorities are counted over its result.
 
     Returns:
-        The configuration and its value, None if no member that answers has ever held a value: a
-        store that does not exist yet, or of which nobody answers.
+            The configuration and its value; None if no member that answers has ever held a value:
+            the store does not exist yet, or no member answers.
 
-    Raises:
-        StoreUnavailableError: on the way, no majority of a configuration answered.
-        StoreMismatchError: a value names a configuration it cannot be in.
+        Raises:
+            StoreUnavailableError: no majority of a configuration on the way answered.
+            StoreMismatchError: a value names a configuration that it cannot belong to.
     """
     known = dict(members)
     here = _where_to_ask(name, known, parse)
@@ -87,7 +86,7 @@ def discover_configuration(
             here = _onward(name, here, known, parse)
             continue
         if value is None:
-            return None  # the copy that led here was of a write that never succeeded
+            return None  # the copy found was from a write that never succeeded
         named = parse(value.value)
         if named.number == here.number:
             return Discovered(named, value)
@@ -101,14 +100,14 @@ def discover_configuration(
 def _onward(
     name: str, left: Configuration[Member], known: Mapping[str, Member], parse: Parse
 ) -> Configuration[Member] | None:
-    """Return a configuration after the one the register was seen to have left."""
+    """Return a configuration after the one that the register has left."""
     seen = _where_to_ask(name, known, parse)
     if seen is not None and seen.number > left.number:
         return seen
     try:
         closed = close_register(left, name).state
     except StaleConfigurationError:
-        # Its members are further on than the next one; they say where.
+        # Its members are in a later configuration than the next; their copies name it.
         return _where_to_ask(name, known, parse)
     if closed.value is None:
         raise _misplaced(name, left.number, "nothing")
@@ -120,17 +119,17 @@ def _onward(
 def _where_to_ask(
     name: str, known: Mapping[str, Member], parse: Parse
 ) -> Configuration[Member] | None:
-    """Return the newest configuration that any copy is in."""
+    """Return the newest configuration of any copy."""
     asked: dict[str, Member] = {}
     newest: AcceptorState | None = None
     home: Configuration[Member] | None = None
     more = dict(known)
     while more:
-        # Copies are hints: who hangs is not waited for, and neither is a hint too few.
+        # Copies are hints: members that hang are not waited for; a missing hint is no problem.
         calls = {m: _call(member, name) for m, member in more.items()}
         states, late = fan_out(calls, within_s=BRIEF_SECONDS_MAX, enough=len(more) // 2 + 1)
         if newest is None and all(state.value is None for state in states.values()):
-            # That there is no store at all is more than a hint: one would be created.
+            # "No store" is more than a hint, because one would be created.
             calls = {member_id: calls[member_id] for member_id in late}
             states.update(fan_out(calls, within_s=BRIEF_SECONDS_MAX)[0])
         asked.update(more)
@@ -152,7 +151,7 @@ def _age(state: AcceptorState) -> tuple[int, object]:
 
 
 def _home_of(name: str, state: AcceptorState, parse: Parse) -> Configuration[Member]:
-    """Return the configuration a copy is in, by what its own value says."""
+    """Return the configuration of a copy, by its own value."""
     assert state.value is not None
     named = parse(state.value)
     if named.number == state.configuration:
@@ -163,7 +162,7 @@ def _home_of(name: str, state: AcceptorState, parse: Parse) -> Configuration[Mem
 
 
 def _next(name: str, number: int, named: Configuration[Member]) -> Configuration[Member]:
-    """Return an announced configuration; where it was confirmed, the next one is announced."""
+    """Return a confirmed announcement; it must name the next configuration."""
     if named.number == number + 1 and named.previous is not None:
         return named
     raise _misplaced(name, number, repr(named))

@@ -1,15 +1,15 @@
 """Moves registers from one set of members to the next.
 
-A change of the members goes through these steps, each of which can be repeated by anybody:
+A change of the members takes these steps; any process can repeat each of them:
 
 1. *Announce*: the value of the register "store" names the new configuration and the one before. It
    is written by an owner that found the present one stable. Nothing below may begin before this
-   write is confirmed; from then on the change can only be finished, and undone by another change.
-2. ``move_registers``: all registers, the register "store" included, are moved. Owners and readers
-   that still work with the old members get ``StaleConfigurationError``; those that
-   already know the new ones move a register themselves when they need it.
-3. *Stable*: once ``move_registers`` has returned, the value of "store" may leave out the previous
-   members. They are not needed any more; before, they are.
+   write is confirmed. From then on the change can only be finished, and reversed by another change.
+2. ``move_registers`` moves all registers, including the register "store". Owners and readers that
+   still work with the old members get ``StaleConfigurationError``; those that already know the
+   new ones move a register themselves when they need it.
+3. *Stable*: once ``move_registers`` has returned, the value of "store" may omit the previous
+   members. They are needed until then.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from dagster_jet.system.backoff import give_way
 
 _ATTEMPTS_MAX = 100
 _AT_ONCE = 16
-"""Each register takes some rounds of small requests, and waits for its members most of the time."""
+"""Concurrent moves: each takes some rounds of small requests and mostly waits for members."""
 _BATCH = 8 * _AT_ONCE
-"""After a failure so many are still tried, and no more."""
+"""Largest number of registers that are still tried after a failure."""
 
 
 def move_registers(
     configuration: Configuration[Member], on_moved: Callable[[str], None] | None = None
 ) -> int:
-    """Move every register there is into a configuration whose change is under way.
+    """Move every register into a configuration whose change is under way.
 
     When this returns, every register that was ever written is on a majority of the new members,
-    and none can be begun on the previous ones any more: the configuration may count as stable.
-    After a crash inside, some registers have moved; call it again.
+    When this returns, every register that was ever written is on a majority of the new members,
+    and none can be begun on the previous ones any more: the configuration is then stable.
 
     Args:
-        configuration: announced, with ``previous``.
+        configuration: an announced one, with ``previous``.
         on_moved: called with the name of each register that has been moved.
 
     Returns:
-        How many registers there are.
+        Number of registers.
 
     Raises:
         StoreUnavailableError: no majority of the previous or of the new members answers.
-        StaleConfigurationError: this change was finished by somebody else, and another has begun.
+        StaleConfigurationError: another process has finished this change, and another has begun.
     """
     names = sorted(list_registers(configuration))
     move = partial(move_register, configuration)
@@ -67,12 +67,12 @@ def move_registers(
 
 
 def list_registers(configuration: Configuration[Member]) -> set[str]:
-    """Return the names of all registers of the previous configuration; it begins no new ones.
+    """Return the names of all registers of the previous configuration, and close it to new ones.
 
     Every register that was ever written is on a majority of the previous members, so a majority's
-    lists name it. What a process begins there at this moment is in the list as well, or fails with
-    ``StaleConfigurationError`` (``acceptor_on_member.py``). A name may belong to a register without
-    content, for instance one whose first claim has failed.
+    lists contain it. A register that a process begins concurrently is in the list as well, or its
+    begin fails with ``StaleConfigurationError`` (``acceptor_on_member.py``). A listed register may
+    be empty, for instance after a failed first claim.
 
     Raises:
         StoreUnavailableError: no majority of the previous members answers.
@@ -83,7 +83,7 @@ def list_registers(configuration: Configuration[Member]) -> set[str]:
     def closing_list(member: Member) -> Callable[[], set[str]]:
         def call() -> set[str]:
             raise_floor(member, configuration.number)
-            return list_names(member)  # only now: see the module's text
+            return list_names(member)  # must follow the floor: see ``acceptor_on_member.py``
 
         return call
 
@@ -102,9 +102,9 @@ def list_registers(configuration: Configuration[Member]) -> set[str]:
 def move_register(configuration: Configuration[Member], name: str) -> None:
     """Move one register into a configuration whose change is under way.
 
-    Does nothing to a register that has moved, except for members that did not answer then. After a
-    crash inside, the register serves the old members, the new ones, or nobody until this is done
-    again, which any client of the new configuration does by itself.
+    Skips a register that has moved, except for members that did not answer then. After a crash
+    inside, the register serves the old members, the new ones, or nobody, until any client of the
+    new configuration completes the move.
 
     Raises:
         StoreUnavailableError: no majority of the previous or of the new members answers.
@@ -114,7 +114,7 @@ def move_register(configuration: Configuration[Member], name: str) -> None:
 
 
 def close_register(configuration: Configuration[Member], name: str) -> Close:
-    """Choose a register's last state in a configuration that is known to have a successor.
+    """Choose a register's last state in a configuration that has a successor.
 
     Raises:
         StoreUnavailableError: no majority of the members answers.
@@ -129,9 +129,9 @@ def _compete(
     kind: type[Close],
     closing: Configuration[Member],
 ) -> Close:
-    """Repeat an operation of a mover, with ever higher ballots, until no other mover is above."""
+    """Repeat a mover's operation with increasing ballots until no other mover has a higher one."""
     number = 1
-    looked = Inquire(closing)  # whoever came back older there must not be sealed as a whole member
+    looked = Inquire(closing)  # a member that came back older must not be sealed as intact
     drive(looked, name)
     heard = looked.heard
     for attempt in range(_ATTEMPTS_MAX):

@@ -1,7 +1,7 @@
-"""A search for members that came back with an older state, over all registers of a store.
+"""Search for members that came back with an older state, over all registers of a store.
 
-Every use of a register compares its members' answers in passing. This is for an operator who wants
-to know of all of them now.
+Every use of a register compares its members' answers anyway. This search checks all registers at
+once, for an operator.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dagster_jet.store.register import Configuration, Inquire
 
 
 def disown_rolled_back_members(configuration: Configuration[Member]) -> None:
-    """Disown every member that does not remember what another member has heard from it.
+    """Disown every member that has forgotten changes which it had reported to another member.
 
-    Best effort: a member that does not answer is not judged, and of a register that has moved on
-    nothing is learnt. Changes nothing else.
+    Best effort: a member that does not answer is not judged, and a register that has moved on is
+    skipped. Changes nothing else.
     """
 
     def listing(member: Member) -> Callable[[], set[str]]:

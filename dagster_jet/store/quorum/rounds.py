@@ -1,8 +1,8 @@
-"""Carries an operation's rounds to real members, all of them at once.
+"""Sends an operation's rounds to real members, concurrently.
 
-A round ends when it is decided: enough members have answered, and the others have had a moment
-more. So a member that hangs holds up nobody. What it was asked may still be carried out much later,
-as by a message that was long on its way.
+A round ends when it is decided: enough members have answered, and the others have had a short grace
+time. So a member that hangs blocks nobody. Its request may still be carried out much later, like a
+delayed message.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from dagster_jet.store.register import (
 )
 
 Failures = dict[str, StoreError]
-"""By member id, why a member gave no answer."""
+"""The reason why a member gave no answer, by member id."""
 
 
 def drive(operation: Operation, name: str) -> Failures:
-    """Run an operation on the register of a name until it ends; return who was silent, and why."""
+    """Run an operation on a register to its end; return the failures of silent members."""
     failures: Failures = {}
     doubts: list[Round] = []
     while operation.outcome is None:
@@ -42,8 +42,8 @@ def drive(operation: Operation, name: str) -> Failures:
         if round_.doubted.keys() - round_.said(ReplyStatus.FORGETFUL).keys():
             doubts.append(round_)
     for round_ in doubts:
-        # Also where enough others have answered: what else it holds must not be believed, either.
-        # The question carries what is known of them; members that came back older then say so.
+        # Also done if enough others have answered: a member that came back older must not be
+        # trusted elsewhere. The inquiry carries the known change counts; such members then say so.
         inquiry = Inquire(round_.configuration, {round_.configuration.number: round_.heard})
         _drive_round(inquiry, name, failures)
     return failures
@@ -63,8 +63,8 @@ def _ask_and_hear(
     round_ = operation.current
     members: Mapping[str, Member] = round_.configuration.members
     unasked = deque(round_.waiting)
-    # One member after the other, always in one order: of two claims at one moment the first member
-    # then picks one, where asking at once could split the votes.
+    # One member after the other, in a fixed order: of two concurrent claims the first member then
+    # picks one, whereas parallel requests could split the votes.
     is_one_by_one = isinstance(round_.request, Promise | Seal)
 
     def ask_next() -> None:
@@ -87,18 +87,18 @@ def _ask_and_hear(
         else:
             answer = answers.next(fan_out.grace_seconds(answers) if unasked else None)
             if answer is None:
-                ask_next()  # who hangs keeps the next one from nothing
+                ask_next()  # a member that hangs does not delay the next
                 continue
         _hand_in(operation, answer, failures)
 
 
 def _is_decided(operation: Operation, round_: Round) -> bool:
-    """Whether more answers would change nothing that counts."""
+    """Whether more answers would not change the result."""
     refused = len(round_.answers) - len(round_.granted)
     believed = len(round_.answers) - len(round_.doubted)
     is_look = isinstance(round_.request, Read)
     if is_look:
-        # That a register has not come here yet is an answer: a mover needs those of a majority.
+        # "Not installed yet" is an answer, too: a mover needs the answers of a majority.
         refused -= len(round_.said(ReplyStatus.UNINSTALLED))
     return (
         operation.outcome is not None
@@ -130,12 +130,12 @@ def _call(
 
 
 def listed(failures: Mapping[str, StoreError]) -> str:
-    """Return the failures as a part of a sentence."""
+    """Return the failures as part of a sentence."""
     return "; ".join(f"{member_id}: {error}" for member_id, error in sorted(failures.items()))
 
 
 def unavailable(name: str, operation: Operation, failures: Failures) -> StoreUnavailableError:
-    """Return the error of an operation that too few members answered."""
+    """Return the error of an operation that got too few answers."""
     members, majority = operation.current.members, operation.current.majority
     return StoreUnavailableError(
         f"the register {name!r} needs {majority} of {len(members)} members: {listed(failures)}",

@@ -1,19 +1,19 @@
-"""What one member keeps for one register, and what it answers. Pure.
+"""State and answers of one member for one register. Pure.
 
 An acceptor lives in one configuration at a time and only moves up:
 
     never ──Install (or the first request of a stable configuration)──▶ installed in k
     installed in k ──Seal──▶ sealed: answers movers only ──Install──▶ installed in k+1
 
-*Never* is the state of a member without data: a new store's, or one that has joined. It counts in
-a quorum of a stable configuration, where it has merely missed everything so far, as any member
-may. While a change is under way it does not count: the majority that holds the value may still be
-one of the configuration before.
+*Never* is the state of a member without data: in a new store, or just joined. It counts in a quorum
+of a stable configuration, like a member that has missed all writes so far. While a change is under
+way it does not count: the majority that holds the value may still be one of the configuration
+before.
 
-A member may come back *older*: restored from a copy, or a replica of it in its place. So it counts
-its ``changes`` of the register, everybody who hears of that count passes it on with the next
-request, and who takes the request keeps it (``witnessed``). A member that hears of a higher count
-than its own has forgotten something, and says so instead of answering (``ReplyStatus.FORGETFUL``).
+A member may come back *older*: restored from a copy, or replaced by a replica. So it counts its
+``changes`` of the register. Every process that hears of a count passes it on with its next request,
+and members keep the counts they receive (``witnessed``). A member that hears of a higher count than
+its own has forgotten something, and says so instead of answering (``ReplyStatus.FORGETFUL``).
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from dagster_jet.errors import StoreMismatchError
 from dagster_jet.store.register.ballot import NO_BALLOT, Ballot
 
 FORMAT_VERSION = 3
-"""1 knew no configurations: what it wrote belongs to configuration 0. 2 counted no changes."""
+"""Format 1 had no configurations: its values belong to configuration 0. Format 2 had no counts of
+changes."""
 
 NEVER_INSTALLED = -1
 
 Witness: TypeAlias = tuple[tuple[str, int], ...]
-"""(member, how many changes of a register it has reported), sorted; of one configuration's members.
+"""(member, number of changes of a register it has reported), sorted; for one configuration.
 
 The count is the member's own, over all configurations, since it got its identity. It is passed on
 within one configuration only: in the next one the same name may stand for another member."""
@@ -43,20 +44,20 @@ _Place: TypeAlias = tuple[Ballot, int]
 
 @dataclass(frozen=True, slots=True)
 class AcceptorState:
-    """What one member keeps for one register.
+    """State of one member for one register.
 
     Attributes:
-        promised: no ballot that does not supersede this one is accepted any more.
-        accepted_ballot: the ballot under which ``value`` was written; None: no claim has got so
-            far yet.
+        promised: only ballots that supersede this one are accepted.
+        accepted_ballot: the ballot under which ``value`` was written; None: no claim has come
+            this far yet.
         sequence: the value's number, counted over all ballots; 0 without a value.
-        value: the value, None while there is none.
-        configuration: the one this state belongs to.
-        sealed_by: the newest mover this member has promised to take no part in ``configuration``
-            any more; None while it takes part.
+        value: the value; None if there is none.
+        configuration: the configuration of this state.
+        sealed_by: the newest mover to which this member has promised to leave
+            ``configuration``; None while it serves.
         chosen_by: the mover that wrote this state as the last one of ``configuration``.
-        changes: how often this member has changed what it keeps for the register.
-        witnessed: what it has heard of all members' ``changes``, in ``configuration``.
+        changes: number of changes of this member's state for the register.
+        witnessed: the ``changes`` of all members in ``configuration`` that it has heard of.
     """
 
     promised: Ballot = NO_BALLOT
@@ -71,21 +72,21 @@ class AcceptorState:
 
     @property
     def place(self) -> _Place:
-        """Where the value stands in the order of all values: (ballot, sequence)."""
+        """Position of the value in the order of all values: (ballot, sequence)."""
         return (self.accepted_ballot or NO_BALLOT, self.sequence)
 
     def serves(self, configuration: int) -> bool:
-        """Whether this is a state of that configuration, open for owners and readers."""
+        """Whether this is a state of that configuration, open to owners and readers."""
         return self.configuration == configuration and self.sealed_by is None
 
     def installed_in(self, configuration: int) -> AcceptorState:
-        """Return this state as a configuration begins with it."""
+        """Return this state as the first one of a configuration."""
         return replace(
             self, configuration=configuration, sealed_by=None, chosen_by=None, witnessed=()
         )
 
     def to_bytes(self) -> bytes:
-        """Return the state as bytes: one line of JSON, then the value as it is."""
+        """Return the state as one line of JSON, followed by the raw value."""
         head = {
             "format": FORMAT_VERSION,
             "promised": self.promised.to_json(),
@@ -102,7 +103,7 @@ class AcceptorState:
 
     @staticmethod
     def from_bytes(stored: bytes) -> AcceptorState:
-        """Read what ``to_bytes`` wrote.
+        """Parse the bytes of ``to_bytes``.
 
         Raises:
             StoreMismatchError: written by a newer version.
@@ -129,7 +130,7 @@ class AcceptorState:
 
 
 def merged(*witnesses: Iterable[tuple[str, int]]) -> Witness:
-    """Return the highest count of each member; zeros say nothing and are left out."""
+    """Return the highest count of each member; zeros are left out."""
     highest: dict[str, int] = {}
     for member, count in (one for witness in witnesses for one in witness):
         if count > highest.get(member, 0):
@@ -150,12 +151,12 @@ def _from_json(read: list[int | str] | None) -> Ballot | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfConfiguration:
-    """What every request carries.
+    """Fields of every request.
 
     Attributes:
-        configuration: the number of the configuration it belongs to.
-        stable: its sender knows that configuration as stable.
-        witness: what its sender has heard of the members' changes.
+        configuration: number of the request's configuration.
+        stable: the sender knows that this configuration is stable.
+        witness: change counts of members that the sender has heard of.
     """
 
     configuration: int = 0
@@ -165,14 +166,14 @@ class _OfConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class Promise(_OfConfiguration):
-    """Ask a member to promise a ballot and to say what it holds."""
+    """Ask a member to promise a ballot and to return its state."""
 
     ballot: Ballot
 
 
 @dataclass(frozen=True, slots=True)
 class Accept(_OfConfiguration):
-    """Ask a member to take a value written under a ballot; None: the register stays empty."""
+    """Ask a member to accept a value under a ballot; None: the register stays empty."""
 
     ballot: Ballot
     sequence: int
@@ -181,14 +182,14 @@ class Accept(_OfConfiguration):
 
 @dataclass(frozen=True, slots=True)
 class Read(_OfConfiguration):
-    """Ask a member what it holds."""
+    """Ask a member for its state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seal(_OfConfiguration):
-    """Ask a member to leave ``configuration`` on behalf of a mover, and to say what it holds.
+    """Ask a member to leave ``configuration`` on behalf of a mover, and to return its state.
 
-    Movers compete as owners do, with ballots of their own.
+    Movers compete like owners, with ballots of their own.
     """
 
     ballot: Ballot
@@ -196,7 +197,7 @@ class Seal(_OfConfiguration):
 
 @dataclass(frozen=True, slots=True)
 class Choose(_OfConfiguration):
-    """Ask a member to take a state as the last one of ``configuration``."""
+    """Ask a member to store a state as the last one of ``configuration``."""
 
     ballot: Ballot
     state: AcceptorState
@@ -213,18 +214,18 @@ Request: TypeAlias = Promise | Accept | Read | Seal | Choose | Install
 
 
 class ReplyStatus(Enum):
-    """A member's answer to a request, in a word."""
+    """The kind of a member's answer."""
 
     GRANTED = "granted"
     """Done, now or earlier."""
     FENCED = "fenced"
-    """A newer ballot, or a newer value, stands against it."""
+    """Refused because of a newer ballot or a newer value."""
     STALE = "stale"
     """The member has left the request's configuration."""
     UNINSTALLED = "uninstalled"
-    """The member waits to be installed in the request's configuration."""
+    """The member has not been installed in the request's configuration yet."""
     FORGETFUL = "forgetful"
-    """The member has reported more changes than it remembers: it came back older. Nothing done."""
+    """The member has forgotten changes: it came back older. Nothing was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +233,8 @@ class Reply:
     """A member's answer.
 
     Attributes:
-        request: the request that is answered; late and repeated answers are known by it.
-        status: the answer in a word.
+        request: the answered request; identifies late and repeated answers.
+        status: the kind of the answer.
         state: the member's state after the request.
     """
 
@@ -248,18 +249,18 @@ class Reply:
 def acceptor_step(
     state: AcceptorState, request: Request, floor: int = 0, member: str = ""
 ) -> tuple[AcceptorState, Reply]:
-    """Apply one request to a member's state; repeating a request changes nothing more.
+    """Apply one request to a member's state; repeating a request has no further effect.
 
-    The new state must be durable before the reply leaves the member. A refusal and a read leave
-    the state as it was.
+    The new state must be durable before the reply leaves the member. Refusals and reads do not
+    change the state.
 
     Args:
         state: the member's state for the register.
-        request: what it is asked.
-        floor: the lowest configuration the member still begins a register in. To be read *after*
-            the state and, where the request may write, after the register's name can be listed
-            on the member; only looked at where the state is of an older configuration.
-        member: whose state it is, as the configuration names it.
+        request: the request.
+        floor: the lowest configuration in which the member still begins a register. Must be read
+            *after* the state and, if the request may write, after the register's name can be
+            listed on the member. Used only if the state is of an older configuration.
+        member: the member's name in the configuration.
     """
     if request.witness and state.changes < dict(request.witness).get(member, 0):
         return state, Reply(request, ReplyStatus.FORGETFUL, state)
@@ -280,8 +281,8 @@ def _step(state: AcceptorState, request: Request, floor: int) -> tuple[AcceptorS
     before = state
     if state.configuration < here:
         if floor > here:
-            # The registers of this configuration have been listed, without this one. Beginning it
-            # now would make a register that no change of the members moves any more.
+            # The registers of this configuration have been listed without this one. If it were
+            # begun now, no change of the members would move it any more.
             return state, Reply(request, ReplyStatus.STALE, state)
         if isinstance(request, Install):
             installed = replace(request.state.installed_in(here), changes=state.changes)
@@ -290,7 +291,7 @@ def _step(state: AcceptorState, request: Request, floor: int) -> tuple[AcceptorS
             return state, Reply(request, ReplyStatus.UNINSTALLED, state)
         state = _begun(state, here)
     if isinstance(request, Install):
-        # Installed already, and perhaps further on: the first to install it was right as well.
+        # Installed already, perhaps with later changes: any earlier install is equally valid.
         return before, Reply(request, ReplyStatus.GRANTED, state)
     if isinstance(request, Read):
         return before, Reply(request, ReplyStatus.GRANTED, state)
@@ -300,7 +301,7 @@ def _step(state: AcceptorState, request: Request, floor: int) -> tuple[AcceptorS
         promised = replace(state, promised=request.ballot)
         return promised, Reply(request, ReplyStatus.GRANTED, promised)
     if (request.ballot, request.sequence) < state.place:
-        # A delayed accept of the same owner, overtaken by its own next one.
+        # A delayed accept, overtaken by a later one of the same owner.
         return before, Reply(request, ReplyStatus.FENCED, state)
     accepted = replace(
         state,
@@ -317,7 +318,7 @@ def _moved_out(state: AcceptorState, request: Seal | Choose) -> tuple[AcceptorSt
     if state.configuration > here:
         return state, Reply(request, ReplyStatus.STALE, state)
     if state.configuration < here:
-        # A configuration that gets a successor is stable: this member has only missed everything.
+        # A configuration with a successor was stable: this member has only missed its writes.
         state, before = _begun(state, here), state
     else:
         before = state
@@ -338,5 +339,5 @@ def _moved_out(state: AcceptorState, request: Seal | Choose) -> tuple[AcceptorSt
 
 
 def _begun(state: AcceptorState, configuration: int) -> AcceptorState:
-    """The state of a member that has missed everything in a configuration so far."""
+    """Return the state of a member that has missed all writes of a configuration so far."""
     return AcceptorState(configuration=configuration, changes=state.changes)

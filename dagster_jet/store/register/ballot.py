@@ -1,4 +1,4 @@
-"""Who may write: ballots and their order. Pure."""
+"""Ballots: the right to write a register, and their order. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ballot:
-    """Who may write: a number (the execution id), its owner, and the owner's attempt.
+    """The right to write: a number (the execution id), its owner, and the owner's attempt.
 
-    The order is meaningful between ballots of different numbers or of one owner; there are no
-    others among accepted values (``register/__init__.py``, rule 1).
+    The order is meaningful between ballots of different numbers or of one owner; accepted values
+    have no others (``register/__init__.py``, rule 1).
     """
 
     number: int
@@ -19,15 +19,15 @@ class Ballot:
     nonce: str = ""
 
     def supersedes(self, other: Ballot) -> bool:
-        """Whether a member that promised ``other`` may promise or accept this one instead."""
+        """Whether a member that promised ``other`` may promise or accept this ballot instead."""
         if self.number != other.number:
             return self.number > other.number
         return self.owner == other.owner and self >= other
 
     def to_json(self) -> list[int | str]:
-        """Return the arguments this ballot is made from."""
+        """Return the constructor arguments of this ballot."""
         return [self.number, self.owner, self.attempt, self.nonce]
 
 
 NO_BALLOT = Ballot(0, "")
-"""Below every ballot; what a member that never heard of the register has promised."""
+"""Lower than every ballot; the promise of a member without data for the register."""

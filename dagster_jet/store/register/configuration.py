@@ -1,4 +1,4 @@
-"""Configurations: which members a register is on, and was on before. Pure; members are names."""
+"""Configurations: the members of a register, now and before. Pure; members are names."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Configuration(Generic[M]):
     """A numbered set of members.
 
     Attributes:
-        number: 0 for the members a store is created with, then one more with every change. A
-            number means one set of members for ever.
-        members: all of them by id, also those that are down: majorities are counted among all.
-        previous: the configuration before, while the change from it is under way: not every
-            register may have moved yet. None: every register that was ever written is on a
-            majority of ``members`` (the configuration is *stable*); this is what
-            ``move_registers`` establishes, and only a stable one may get a successor.
+        number: 0 for the members at creation, one more with every change. A number always stands
+            for the same set of members.
+        members: all members by id, including those that are down: they count for majorities.
+        previous: the configuration before, while the change from it is under way and registers may
+            not have moved yet. None: every register that was ever written is on a majority of
+            ``members`` (the configuration is *stable*). ``move_registers`` makes a configuration
+            stable, and only a stable one may get a successor.
 
     Raises:
-        ConfigurationError: no member, or a ``previous`` that is not the stable predecessor.
+        ConfigurationError: no member, or ``previous`` is not the stable predecessor.
     """
 
     number: int
@@ -45,7 +45,7 @@ class Configuration(Generic[M]):
 
     @property
     def is_stable(self) -> bool:
-        """Whether no change is under way, as far as this process knows."""
+        """Whether this process knows of no change under way."""
         return self.previous is None
 
     def __repr__(self) -> str:

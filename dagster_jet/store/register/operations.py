@@ -1,4 +1,4 @@
-"""What owners and readers do: rounds of requests to the members of one configuration. Pure."""
+"""Operations of owners and readers: rounds of requests to one configuration's members. Pure."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ from dagster_jet.store.register.configuration import Configuration
 
 
 class Outcome(Enum):
-    """How an operation on the register ended."""
+    """Result of an operation on the register."""
 
     SUCCEEDED = "succeeded"
     """A majority confirmed."""
     FENCED = "fenced"
-    """A newer ballot was met (``fenced_by``). What was being written may still be adopted by it."""
+    """Overtaken by a newer ballot (``fenced_by``), which may still adopt the value."""
     STALE = "stale"
-    """The register has moved on to a newer configuration, or is about to. What was being written
-    may have moved with it."""
+    """The register has moved to a newer configuration, or is about to. The value being written may
+    have moved with it."""
     UNINSTALLED = "uninstalled"
-    """Members of a configuration that is just beginning wait for the register's state: move it
-    (``Move``), then do the same again."""
+    """Members of a new configuration lack the register's state: move it (``Move``), then repeat
+    the operation."""
     DOUBTED = "doubted"
-    """Members have reported more changes to others than to us: either they made them since,
-    or they forgot them. Do the same again with what was ``heard``, and they have to say which."""
+    """Members have reported more changes to others than to us: they made them since, or forgot
+    them. Repeat the operation with ``heard``; the members' answers then show which."""
     UNKNOWN = "unknown"
-    """No majority confirmed, yet something may have been written and become the value."""
+    """No majority confirmed, but the value may have been written and may be chosen."""
     UNAVAILABLE = "unavailable"
     """No majority answered, and no value was written anywhere."""
 
 
 class Round:
-    """One request to all members, until enough have answered to decide.
+    """One request to all members, until enough have answered for a decision.
 
     Args:
-        configuration: whose members are asked, also those known to be down. One name may stand for
-            different members in two configurations: a member that lost its data and came back.
-        request: what each is asked.
+        configuration: its members are asked, including those known to be down. A name may stand
+            for different members in two configurations: a member that lost its data came back.
+        request: the request to each member.
     """
 
     def __init__(self, configuration: Configuration[Any], request: Request) -> None:
@@ -64,11 +64,11 @@ class Round:
         self.silent: dict[str, bool] = {}
         """Members that did not answer; True: they may have carried the request out."""
         self.heard: Witness = request.witness
-        """What is known of the members' changes: by the request, from themselves, from others."""
+        """Known change counts of the members: from the request, the members and others."""
 
     @property
     def majority(self) -> int:
-        """How many members are more than half."""
+        """Number of members that form a majority."""
         return len(self.members) // 2 + 1
 
     @property
@@ -78,13 +78,13 @@ class Round:
 
     @property
     def doubted(self) -> dict[str, AcceptorState]:
-        """The states of members that have reported more changes than they know of here."""
+        """The states of members that have reported more changes than they remember here."""
         heard = dict(self.heard)
         return {m: s for m, s in self.states.items() if s.changes < heard.get(m, 0)}
 
     @property
     def granted(self) -> dict[str, AcceptorState]:
-        """The states of the members that granted the request, and are not in doubt."""
+        """The states of members that granted the request and are not doubted."""
         said = self.said(ReplyStatus.GRANTED)
         if not self.heard:
             return said
@@ -102,14 +102,14 @@ class Round:
         return bool(self.said(ReplyStatus.GRANTED)) or any(self.silent.values())
 
     def said(self, status: ReplyStatus) -> dict[str, AcceptorState]:
-        """Return the states of the members that gave this answer."""
+        """Return the states of the members with this answer."""
         return {member: self.states[member] for member, v in self.answers.items() if v is status}
 
     def receive(self, member: str, reply: Reply) -> None:
-        """Take a reply. One to another request, or one that comes twice, is dropped."""
+        """Take a reply; drops replies to other requests and repeated ones."""
         if reply.request != self.request or member not in self.members or member in self.answers:
             return
-        self.silent.pop(member, None)  # given up too early; the answer counts after all
+        self.silent.pop(member, None)  # given up too early; the answer counts
         self.answers[member] = reply.status
         self.states[member] = state = reply.state
         if state.changes or state.witnessed:
@@ -123,7 +123,7 @@ class Round:
             self.silent[member] = may_have_applied
 
     def fenced_by(self) -> Ballot | None:
-        """Return the highest ballot for which a member refused, None if none did."""
+        """Return the highest ballot for which a member refused; None if none did."""
         refused = self.said(ReplyStatus.FENCED).values()
         if isinstance(self.request, Seal | Choose):
             return max((s.sealed_by for s in refused if s.sealed_by is not None), default=None)
@@ -131,19 +131,19 @@ class Round:
 
 
 class Operation:
-    """What all operations share: rounds, one after the other.
+    """Base class of operations: a sequence of rounds.
 
-    The driver sends ``current.request`` to every member in ``current.waiting``, hands answers to
-    ``receive`` and silence to ``no_answer``, until ``outcome`` is set. It may go on handing in
-    answers after that; they change nothing.
+    The driver sends ``current.request`` to every member in ``current.waiting``, passes answers to
+    ``receive`` and silence to ``no_answer``, until ``outcome`` is set. Later answers have no
+    effect.
 
     Attributes:
-        configuration: whose members are asked.
+        configuration: its members are asked.
         outcome: None while the operation runs.
-        fenced_by: with FENCED, the ballot that was met.
+        fenced_by: with FENCED, the ballot that has overtaken it.
         state: with SUCCEEDED, the value and its place.
-        heard: by the number of a configuration, what is known of its members' changes; to be given
-            to the next operation on the same register.
+        heard: known change counts of the members, by the number of their configuration; to be
+            passed to the next operation on the same register.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class Operation:
 
 
 class Inquire(Operation):
-    """Ask all who can be reached what they hold; SUCCEEDED: a majority answered (``states``)."""
+    """Ask all reachable members for their states; SUCCEEDED: a majority answered (``states``)."""
 
     def __init__(
         self, configuration: Configuration[Any], heard: Mapping[int, Witness] | None = None
@@ -213,7 +213,7 @@ class Inquire(Operation):
 
     @property
     def states(self) -> dict[str, AcceptorState]:
-        """What the members hold."""
+        """The members' states."""
         return self.current.granted
 
     def _decide(self) -> None:
@@ -226,19 +226,19 @@ class Inquire(Operation):
 
 
 class ClaimBallot(Operation):
-    """Win a ballot: promises from a majority, then the newest value found, written back.
+    """Win a ballot: promises from a majority, then the newest value found is written back.
 
     After SUCCEEDED ``state`` is the adopted value under the new ballot, and no value of a lower
-    ballot can be written or come to light any more. That a register is empty is written back like
-    a value, for the same reason. A claim that ends otherwise may have fenced the former owner, and
-    may have chosen a value of theirs that was pending; it has written nothing of its own.
+    ballot can be written or reappear any more. For the same reason an empty register is written
+    back like a value. A claim that ends otherwise may have fenced the former owner, and may have
+    chosen a pending value of that owner; it has written no value of its own.
 
     Args:
-        configuration: whose members are asked.
-        ballot: not used before.
+        configuration: its members are asked.
+        ballot: must not have been used before.
         heard: see ``Operation``.
-        found: states met just before (``Inquire``). A newer value among them is adopted, too: a
-            majority that promises may consist of one member that missed it and one that forgot it.
+        found: states read just before (``Inquire``). A newer value among them is adopted, too:
+            a promising majority may consist of a member that missed it and one that forgot it.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class ClaimBallot(Operation):
                 )
                 self._next(accept_of(self.configuration, self.state))
             elif self.current.said(ReplyStatus.STALE) or self.current.said(ReplyStatus.FENCED):
-                # One refusal is enough: going on could only split the votes with the other claim.
+                # One refusal is enough: continuing could only split the votes with the other claim.
                 self._end_without_majority(wrote=False)
             elif not self.current.waiting:
                 self._end_without_majority(wrote=False)
@@ -283,9 +283,9 @@ class ClaimBallot(Operation):
 class Write(Operation):
     """Write the next value under a ballot that was won in the same configuration.
 
-    Goes on after a majority has confirmed only as far as the driver likes: SUCCEEDED stands. FENCED
-    and STALE do not mean "not written": the newer owner may have adopted the value. After
-    UNINSTALLED and DOUBTED the same value may be written again, and no other.
+    SUCCEEDED is final, although the driver may pass in more answers. FENCED and STALE do not mean
+    "not written": the newer owner may have adopted the value. After UNINSTALLED and DOUBTED the
+    same value may be written again, but no other.
     """
 
     def __init__(
@@ -307,18 +307,18 @@ class Write(Operation):
 
     def _decide(self) -> None:
         if self.current.has_majority:
-            # Also when others refused: a claim under way will find this value on its majority.
+            # Also if others refused: a concurrent claim will find this value on its majority.
             self._end(Outcome.SUCCEEDED)
         elif not self.current.waiting:
             self._end_without_majority(wrote=self.current.may_have_written)
 
 
 class ReadLatest(Operation):
-    """Return the newest value of a majority, chosen.
+    """Read the newest value of a majority; only a chosen value is returned.
 
-    FENCED: a claim under way refuses the write-back; whether it adopts the value found is open, so
-    there is no answer yet: read again. UNKNOWN and UNAVAILABLE both mean that a majority could not
-    be reached; a reader writes nothing of its own.
+    FENCED: a concurrent claim refuses the write-back and may or may not adopt the value found, so
+    there is no result yet: read again. UNKNOWN and UNAVAILABLE both mean that a majority could not
+    be reached; a reader writes no value of its own.
     """
 
     def __init__(
@@ -328,8 +328,8 @@ class ReadLatest(Operation):
 
     def _decide(self) -> None:
         if isinstance(self.current.request, Read):
-            # All who can be reached are waited for: then most reads need no write-back, and the
-            # write-back is sent to those who lack the value.
+            # Wait for all reachable members: most reads then need no write-back, and a write-back
+            # goes to the members that lack the value.
             if self.current.waiting:
                 return
             if not self.current.has_majority:
@@ -357,12 +357,12 @@ class ReadLatest(Operation):
 
 
 def read_of(configuration: Configuration[Any]) -> Read:
-    """Return the request that asks what a member holds in a configuration."""
+    """Return the request for a member's state in a configuration."""
     return Read(configuration=configuration.number, stable=configuration.is_stable)
 
 
 def accept_of(configuration: Configuration[Any], state: AcceptorState) -> Accept:
-    """Return the request to take the value of ``state`` at its own place."""
+    """Return the request to accept the value of ``state`` at its own place."""
     if state.accepted_ballot is None:
         raise ValueError("a value without a ballot cannot be written")
     return Accept(

@@ -1,20 +1,20 @@
-"""How a register moves from one set of members to the next. Pure.
+"""The move of a register from one set of members to the next. Pure.
 
-*Closing* a configuration is a consensus of its own among its members, on one question: with which
-state does this register leave? Movers answer it as owners win a register, with ballots of their
-own that no owner's ballot can stand against:
+*Closing* a configuration is a separate consensus among its members about the state with which the
+register leaves. Movers win it as owners win a register, with ballots of their own that override
+every owner's ballot:
 
-1. **Seal**: a majority promises the mover to serve no owner and no reader any more, and says what
-   it holds. Whatever was confirmed in this configuration is among these answers.
-2. **Choose**: the mover writes one state to a majority: what an earlier mover had chosen, else
-   the newest value with the highest promise. From here on every mover finds this state: two movers
-   never carry different states into the next configuration.
-3. **Install**: the chosen state goes to the new members. They take it once, in place of whatever
-   they held before, and serve the new configuration from then on.
+1. **Seal**: a majority promises the mover to serve no owner and no reader any more, and returns its
+   states. Every value confirmed in this configuration is among these answers.
+2. **Choose**: the mover writes one state to a majority: the state that an earlier mover had chosen,
+   else the newest value with the highest promise. From here on every mover finds this state: two
+   movers never carry different states into the next configuration.
+3. **Install**: the chosen state is sent to the new members. They install it once, replacing their
+   former state, and serve the new configuration from then on.
 
-Why not simply install what the seal has found? A value on a minority may or may not be among the
+The sealed states must not be installed directly: a value on a minority may or may not be among the
 answers of a majority. Two movers could carry different states over, each to some of the members; a
-value that a claim had already passed over would then lie on a majority, and be taken for chosen.
+value that a claim had already passed over would then be on a majority, and be taken for chosen.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from dagster_jet.store.register.operations import Operation, Outcome, read_of
 class Close(Operation):
     """Choose the last state of a register in a configuration that has a successor.
 
-    Must only be begun when the successor has been decided: it ends the register's service in this
-    configuration. After SUCCEEDED ``state`` is what the next configuration begins with; where a
-    member was met that is there already, ``state`` is what that member holds. FENCED: another mover
-    has the higher ballot; try again with one above ``fenced_by``. UNAVAILABLE and UNKNOWN: too few
-    members answered; repeat it. STALE: the successor is history as well.
+    Begin it only after the successor has been decided: it ends the register's service in this
+    configuration. After SUCCEEDED ``state`` is the initial state of the next configuration; if a
+    member of the next configuration answered, it is that member's state. FENCED: another mover has
+    the higher ballot; try again with one above ``fenced_by``. UNAVAILABLE and UNKNOWN: too few
+    members answered; repeat it. STALE: the successor has been left as well.
 
-    Sealing is a change of its own, so a member that forgot a single one would look whole after it:
+    Sealing is a change itself, so a member that forgot only one change would look intact after it:
     ``heard`` should come from an ``Inquire`` of the same configuration.
     """
 
@@ -77,8 +77,8 @@ class Close(Operation):
     def _has_met_the_successor(self) -> bool:
         for state in self.current.said(ReplyStatus.STALE).values():
             if state.serves(self._closing.number + 1):
-                # Only chosen states are installed, so this one knows all that was confirmed here.
-                # Another member that takes it over looks as if it had received what this one has.
+                # Only chosen states are installed, so this one contains all that was confirmed
+                # here. A member that installs it looks as if it had received the same requests.
                 self.state = state
                 self._closed()
             else:
@@ -107,9 +107,9 @@ class Close(Operation):
 class Move(Close):
     """Bring a register into a configuration whose change is under way.
 
-    May be done by anyone, at any time, by several at once, and again after a crash anywhere in it.
-    After SUCCEEDED a majority of the new members serves the register; it then stays so. Without a
-    majority of new members that answer, nothing is begun.
+    Any process may do it, at any time, concurrently, and again after a crash. After SUCCEEDED a
+    majority of the new members serves the register, for good. If no majority of the new members
+    answers, nothing is begun.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Move(Close):
             if not self.current.waiting:
                 self._looked()
         elif isinstance(request, Install):
-            if not self.current.waiting:  # all who can be reached; the others follow later
+            if not self.current.waiting:  # all reachable members; the others follow later
                 if self.current.has_majority:
                     self._end(Outcome.SUCCEEDED)
                 else:

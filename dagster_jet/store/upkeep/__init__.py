@@ -1,1 +1,1 @@
-"""What keeps a store whole: members that come and go, verification, repair, orphans."""
+"""Maintenance of a store: changes of members, verification, repair, orphans."""

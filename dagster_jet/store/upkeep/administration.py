@@ -1,10 +1,9 @@
-"""Members join, leave, are lost and replaced, while jobs run.
+"""Changes of a store's members while jobs run: join, leave, loss and replacement.
 
-``membership.py`` has the decisions, ``routing.py`` the rules for data; here they are carried out.
-Every function first finishes what an earlier one has left undone, may die at any point, and is then
-called again, by anybody: what is decided is in the register "store", and all work in between is
+``membership.py`` contains the decisions, ``routing.py`` the rules for data; this module carries
+them out. Every function first completes interrupted changes. It may die at any point and be called
+again by any process: decisions are in the register "store", and all steps in between are
 repeatable.
-
     step                     if the process dies after it
     decide: changed          the next repair moves the registers; so does any client that needs one
     registers moved          the next repair finds them moved
@@ -48,16 +47,16 @@ _PAUSE_SECONDS = 0.2
 
 @dataclass(slots=True)
 class Changes:
-    """What was done about a store's members.
+    """Result of a change of a store's members.
 
     Attributes:
-        joined: members that are new.
-        readmitted: members that had lost their data and were given it again.
-        left: members that do not belong to the store any more.
-        registers: how many registers were moved.
-        migrated: what was copied.
-        dropped: copies removed that nobody holds any more.
-        verified: what the verification at the end of a repair has found.
+        joined: new members.
+        readmitted: members that had lost their data and have received it again.
+        left: members that have left the store.
+        registers: number of registers moved.
+        migrated: result of the copying.
+        dropped: number of orphans removed.
+        verified: result of the verification at the end of a repair.
     """
 
     joined: list[str] = field(default_factory=list)
@@ -70,12 +69,12 @@ class Changes:
 
 
 class Administration:
-    """Changes of one store, made by this process.
+    """Makes changes of one store in this process.
 
     Args:
-        connection: to the store.
-        view: the store as it was last seen.
-        on_progress: called with how far every step has come.
+        connection: the connection to the store.
+        view: the last known view of the store.
+        on_progress: called with the progress of every step.
     """
 
     def __init__(
@@ -87,10 +86,10 @@ class Administration:
         self._changes = Changes()
 
     def add(self, url: str) -> Changes:
-        """Take in a new member and give it its share of the data.
+        """Add a new member and give it its share of the data.
 
         Raises:
-            ConfigurationError: it is a member already.
+            ConfigurationError: it is already a member.
             StoreMismatchError: it belongs to another store.
             StoreUnavailableError: it, or a majority of the members, does not answer.
             StoreUnwritableError: it cannot be written.
@@ -107,10 +106,10 @@ class Administration:
         return self._changes
 
     def remove(self, member_id: str, *, accept_loss: bool = False) -> Changes:
-        """Give up a member, whether it answers or not; first its data goes to the others.
+        """Remove a member, whether it answers or not; its data is first copied to the others.
 
         Raises:
-            ConfigurationError: it is no member, or too few would stay.
+            ConfigurationError: it is not a member, or too few members would stay.
             StoreCorruptedError: it does not answer, and partitions would be lost; names them.
             StoreUnavailableError: a majority of the members does not answer.
         """
@@ -126,17 +125,17 @@ class Administration:
         return self._changes
 
     def repair(self, *, accept_loss: bool = False) -> Changes:
-        """Bring every partition back to all its replicas, and compare all copies.
+        """Restore all replicas of every partition, and compare all copies.
 
-        Finishes a change that was interrupted. Members that answer but have lost their data, or
-        came back older, are given it again; those that do not answer leave the store, their backups
-        are promoted and rebuilt elsewhere. A member that comes back later is added as a new one.
+        Completes an interrupted change. Members that answer but have lost their data, or came back
+        older, receive it again. Members that do not answer leave the store; their backups are
+        promoted and rebuilt elsewhere. A member that comes back later is added as a new one.
 
         Raises:
             ConfigurationError: too few members would stay.
             StoreCorruptedError: partitions would be lost; names them.
             StoreUnavailableError: a majority of the members does not answer.
-            StoreUnwritableError: a member cannot be written, for a reason a person can remove.
+            StoreUnwritableError: a member cannot be written, for a reason an operator can fix.
         """
         view = self._view_with_registers_moved()
         disown_rolled_back_members(view.configuration)
@@ -147,7 +146,7 @@ class Administration:
                 if member_id in dict(view.metadata.members):
                     joining[member_id] = self._take_in(view.metadata, member_id)
             elif isinstance(trouble, StoreUnwritableError):
-                # A full disk, a missing password: not a reason to throw its data away unasked.
+                # A full disk or a missing password is no reason to discard its data automatically.
                 raise StoreUnwritableError(
                     f"{member_id} is not given up by a repair: {trouble}",
                     cure=f"To go on without it: dagster-jet store remove {member_id}",
@@ -162,16 +161,16 @@ class Administration:
         return self._changes
 
     def give_up(self, member_ids: Collection[str]) -> Changes:
-        """Go on without members that stay away: what a process does unasked.
+        """Continue without members that stay away; called automatically.
 
-        As ``repair``, but nobody is taken in again, nothing is lost, and copies that are there are
-        not compared. A member that answers by now stays.
+        Like ``repair``, but no member is readmitted, nothing is lost, and existing copies are not
+        compared. A member that answers again stays.
 
         Raises:
             ConfigurationError: too few members would stay.
             StoreCorruptedError: partitions would be lost; names them.
             StoreUnavailableError: a majority of the members does not answer.
-            StoreUnwritableError: a member cannot take its share.
+            StoreUnwritableError: a member cannot write its share.
         """
         view = self._view_with_registers_moved()
         troubles = self._troubles(view)
@@ -201,18 +200,18 @@ class Administration:
             view.members, view.metadata.routing, view.sealer, on_progress=self._on_progress
         )
         if done.left == 0:
-            # Registers come last: until they are sealed, others are asked to do this again.
+            # Registers come last: until they are sealed, operators are asked to run this again.
             done.registers = sum(
                 self._connection.reseal_registers(member_id, view.metadata.store_id)
                 for member_id in sorted(view.members)
             )
         if done.left == 0 and view.metadata.key_id != sealer.keyring.newest_id:
-            # Crash window: everything is sealed anew, and the store does not say so yet.
+            # Crash window: everything is sealed again, but the metadata does not say so yet.
             self._connection.decide(view, replace(view.metadata, key_id=sealer.keyring.newest_id))
         return done
 
     def drop_orphans(self) -> int:
-        """Remove copies that nobody holds any more, unless a change is under way.
+        """Remove copies on members that no longer hold them, unless a change is under way.
 
         Raises:
             StoreUnavailableError: a majority of the members does not answer.
@@ -226,7 +225,7 @@ class Administration:
         return self._move_registers(self._connection.discover_after(self._last_seen))
 
     def _move_registers(self, view: View) -> View:
-        """Move all registers to where the members are, if a change has not done so yet."""
+        """Move all registers to the current members, unless they have moved already."""
         if view.metadata.registers_have_moved:
             return view
         steps = Steps("registers", 0, self._on_progress)
@@ -261,7 +260,7 @@ class Administration:
         )
 
     def _check_majority(self, metadata: StoreMetadata) -> None:
-        """Refuse a change after which nobody could decide anything, not even to take it back."""
+        """Refuse a change after which no majority could decide anything, even a reversal."""
         members = self._connection.view(metadata).configuration.members
         _, failures = _pinged(members)
         majority = len(members) // 2 + 1
@@ -273,7 +272,7 @@ class Administration:
             )
 
     def _copy(self, view: View, former: Mapping[str, Member] | None = None) -> View:
-        """Give the receivers what they lack, decide that it is done, and drop the orphans."""
+        """Copy missing data to the receivers, decide the end of the change, drop the orphans."""
         mine = replace(view.metadata, mover=secrets.token_hex(8))
         view = self._connection.decide(view, mine)
         try:
@@ -285,12 +284,12 @@ class Administration:
                 on_progress=self._on_progress,
             )
         except StoreError:
-            # Does a member not answer because another operator has taken it out in the meantime?
+            # The member may not answer because another operator has removed it meanwhile.
             view.check_unchanged()
             raise
         done = self._connection.decide(view, finished(view.metadata))
-        # Also from members that have left and may come back one day. Newer entries come last: a
-        # member that was taken in again is asked as the one it is now.
+        # Also from members that have left and may return later. Newer entries win: a readmitted
+        # member is used with its present identity.
         self._changes.dropped += self._drop(done, {**(former or {}), **view.members})
         return done
 
@@ -305,7 +304,7 @@ class Administration:
     # --- looking at members ---------------------------------------------------------------------
 
     def _troubles(self, view: View) -> dict[str, StoreError]:
-        """Return the members that do not answer as the ones the store knows, asked repeatedly."""
+        """Return the members that repeatedly fail, or lack the identity that the store lists."""
         members = dict(view.members)
         for attempt in range(_PINGS):
             _, failures = _pinged(members)
@@ -317,7 +316,7 @@ class Administration:
         return dict(failures)
 
     def _is_empty_again(self, view: View, member_id: str) -> bool:
-        """Whether a member answers, but not as the one it was."""
+        """Whether a member answers, but with another identity."""
         try:
             found = identity_of(self._connection.reopen(member_id))
         except (StoreUnavailableError, StoreUnwritableError):
@@ -325,7 +324,7 @@ class Administration:
         return found != view.metadata.identities[member_id]
 
     def _take_in(self, metadata: StoreMetadata, member_id: str) -> str:
-        """Return the identity of a member that is about to join; a new one has none yet.
+        """Return the identity of a joining member; a new member gets one.
 
         Raises:
             StoreMismatchError: it belongs to another store.
@@ -344,7 +343,7 @@ class Administration:
 
 
 def no_store(connection: Connection) -> StoreUnavailableError:
-    """Return the error of somebody who expects a store where none is found."""
+    """Return the error of opening a store that does not exist."""
 
     def ask(member: Member) -> Callable[[], str | None]:
         return lambda: identity_of(member)

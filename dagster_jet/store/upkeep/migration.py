@@ -1,13 +1,13 @@
-"""Copies what receivers lack, while everybody goes on reading and writing.
+"""Copies missing data to receivers during concurrent reads and writes.
 
-``routing.py`` has the rules and says why they suffice. May be stopped or die at any point: whoever
-runs it again compares, and copies the rest. Values are handled in batches of a few megabytes; the
-names of the keys that move are kept in memory.
+``routing.py`` contains the rules and the proof. A migration may stop at any point: the next one
+compares, and copies the rest. Values are handled in batches of a few megabytes; the names of the
+moving keys are kept in memory.
 
-Two movers at once do no harm while both are awake: each looks whether the change is still its own
-after reading and before writing a batch. One that sleeps exactly between the two (a stopped
-process), while another finishes the change and the same keys are written anew, can spoil one copy
-of that one batch: ``verify`` shows and repairs it from the others.
+Two concurrent movers do no harm while both are running: each checks that the change is still its
+own after reading and before writing a batch. If a mover is suspended between these two steps while
+another one finishes the change and the same keys are rewritten, it can spoil one copy of that
+batch; ``verify`` detects it and repairs it from the others.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _LOOKS_MAX = 1_000
 
 @dataclass(slots=True)
 class Migrated:
-    """What a migration did.
+    """Result of a migration.
 
     Attributes:
-        partitions: partitions that had to be given to somebody.
-        keys: copies written.
+        partitions: number of partitions that had receivers.
+        keys: number of copies written.
         bytes: their size.
-        removed: copies taken from receivers, of keys that do not exist (any more).
-        damaged: keys of which no holder has a good copy: copied as they are, so that reading them
-            goes on being refused.
+        removed: number of copies removed from receivers, of keys that do not exist (any more).
+        damaged: keys without a good copy on any holder: copied as they are, so that reads are
+            still refused.
     """
 
     partitions: int = 0
@@ -60,19 +60,19 @@ def migrate(
 ) -> Migrated:
     """Make every receiver equal to the holders of its partitions.
 
-    To be called after all registers have moved, so that what writers of the former configuration
-    have written is either there or does not count.
+    Call it after all registers have moved: data of writers of the former configuration is then
+    either visible or does not count.
 
     Args:
         members: all holders and receivers.
-        routing: with the target.
-        check_still_ours: raises when another one has taken over, or the change is finished.
-        sealer: how values are stored: copies move as they are, but for those that are not good.
+        routing: a routing with a target.
+        check_still_ours: raises when another mover has taken over, or the change is finished.
+        sealer: verifies copies. Good copies are moved unchanged.
         on_progress: called after every batch.
 
     Raises:
-        StoreUnavailableError: a receiver, or of some partition every holder that has the value,
-            does not answer. What was copied stays; run it again.
+        StoreUnavailableError: a receiver, or every holder that has a value, does not answer.
+            Finished copies stay; run it again.
         StoreUnwritableError: a receiver cannot be written.
     """
     partitions = routing.moving_partitions()
@@ -83,7 +83,7 @@ def migrate(
     batches = Batches()
     for receiver in sorted({m for p in partitions for m in routing.receivers(p)}):
         received = [p for p in partitions if receiver in routing.receivers(p)]
-        # Batches reach over partitions: each costs the receiver one sync of its disk.
+        # Batches span partitions: each costs the receiver one sync of its disk.
         keys = [key for partition in received for key in names[partition]]
         unfinished = deque(accumulate(len(names[partition]) for partition in received))
         copied = 0
@@ -98,7 +98,7 @@ def migrate(
 
 
 def _pop_up_to(ends: deque[int], copied: int) -> int:
-    """Drop the partitions whose last key has been copied; return how many they are."""
+    """Drop the partitions whose last key has been copied; return their number."""
     dropped = 0
     while ends and ends[0] <= copied:
         ends.popleft()
@@ -108,7 +108,7 @@ def _pop_up_to(ends: deque[int], copied: int) -> int:
 
 @dataclass(slots=True)
 class _Copying:
-    """One receiver."""
+    """Copies to one receiver."""
 
     members: Mapping[str, Member]
     routing: ReplicaRouting
@@ -118,15 +118,15 @@ class _Copying:
     done: Migrated
 
     def equalise(self, keys: Sequence[bytes]) -> int:
-        """Make the receiver's copies equal to the holders', and look again until they are.
+        """Make the receiver's copies equal to the holders'; compares again until they are.
 
         Returns:
-            The bytes of values the first look found on the holders.
+            Bytes of values that the first read found on the holders.
         """
         member = self.members[self.receiver]
         size: int | None = None
         for _ in range(_LOOKS_MAX):
-            # The receiver first: it is only replaced while it still has what was read here.
+            # Read the receiver first: it is replaced only if it still has the value read here.
             there = member.get_many(keys)
             here = self._on_holders(keys)
             if size is None:
@@ -185,7 +185,7 @@ class _Copying:
 def _names_by_partition(
     members: Mapping[str, Member], routing: ReplicaRouting, partitions: Sequence[int]
 ) -> dict[int, list[bytes]]:
-    """Return the stored keys of each partition, on whatever replica they are."""
+    """Return the stored keys of each partition, on any of its replicas."""
 
     def listing(member_id: str) -> Callable[[], list[bytes]]:
         return lambda: members[member_id].list_keys(ALL_MAPS)

@@ -1,14 +1,14 @@
-"""Orphans: copies on members that do not hold the partition any more, after a change.
+"""Orphans: copies on members that no longer hold the partition, after a change.
 
-Harmless, but they cost space. A reader of an older table may still be reading them; when it finds
-them gone it notices that its table is old (``replicated_map.py``).
+They are harmless, but cost space. A reader of an older table may still be reading them; when they
+are gone it notices that its table is old (``replicated_map.py``).
 
-The next change may give a member its partition back while somebody is still about to remove its
-copy. So a removal intent is first put on the copy (``intents.py``), then the table is read, then
-the copy is removed if it still has this intent. If the table is read before the next change is
-decided, the copier of that change (``migration.py``) comes later: it finds the copy marked or gone,
-and writes it anew, without the intent. If it is read afterwards, nothing is removed. A crash in
-between leaves a copy with an intent on it, which is as good as any other.
+The next change may return a partition to a member while its copy is about to be removed. So a
+removal intent is first put on the copy (``intents.py``), then the table is read, then the copy is
+removed if it still has this intent. If the table is read before the next change is decided, the
+copier of that change (``migration.py``) comes later: it finds the copy marked or gone, and rewrites
+it without the intent. If it is read afterwards, nothing is removed. A crash in between leaves a
+copy with an intent on it, which is a valid copy.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def drop_orphans(
     check_table: Callable[[], None],
     on_progress: OnProgress = unwatched,
 ) -> int:
-    """Remove, from every member given, the copies of partitions that the routing does not give it.
+    """Remove copies on the given members whose partitions they neither hold nor receive.
 
-    Best effort: a member that does not answer keeps what it has, until the next time. Interrupted,
-    the rest stays.
+    Best effort: a member that does not answer keeps its orphans until the next call. An
+    interrupted call leaves the rest.
 
     Args:
-        members: may name members that have left; they hold nothing.
-        routing: who holds and receives what.
+        members: may include members that have left; they hold nothing.
+        routing: the holders and receivers of each partition.
         check_table: raises when this routing is not the store's any more.
 
     Returns:
-        How many copies were removed.
+        Number of copies removed.
     """
     dropped = 0
     steps = Steps("gc", len(members), on_progress)
@@ -69,7 +69,7 @@ def drop_orphans(
 def _removed(
     member: Member, keys: Sequence[bytes], check_table: Callable[[], None]
 ) -> tuple[int, int]:
-    """Remove some copies; return how many, and their size."""
+    """Remove copies; return their number and size."""
     found = dict(zip(keys, member.get_many(keys), strict=True))
     copies = {key: copy for key, copy in found.items() if copy is not None}
     marked = {key: removal_intent(copy) for key, copy in copies.items()}

@@ -1,4 +1,4 @@
-"""How far a long piece of work on the store has come, for those who watch it."""
+"""Progress reports of long operations on the store."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class UpkeepProgress:
-    """One moment of a piece of work.
+    """Progress of an operation at one time.
 
     Attributes:
-        step: what is being done: "registers", "copy", "verify", "gc".
-        done: how many of ``total`` are finished: registers, replicas of partitions ("copy"),
-            partitions ("verify"), or members ("gc").
-        total: how many there are.
-        bytes: how many bytes of values were copied or read so far.
-        seconds: since the step began.
+        step: the current step: "registers", "copy", "verify", "rewrite", "gc".
+        done: finished units of ``total``: registers, replicas of partitions ("copy"),
+            partitions ("verify", "rewrite"), or members ("gc").
+        total: number of units.
+        bytes: bytes of values copied or read so far.
+        seconds: time since the step began.
     """
 
     step: str
@@ -33,11 +33,11 @@ class UpkeepProgress:
 
 
 OnProgress = Callable[[UpkeepProgress], None]
-"""Called often, in the working thread; what it raises ends the work, which can be resumed."""
+"""Called often, on the working thread; an exception ends the work, which can be resumed."""
 
 
 def unwatched(_: UpkeepProgress) -> None:
-    """Do nothing: the progress of work that nobody watches."""
+    """Ignore the progress."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Steps:
     _began: float = field(default_factory=time.monotonic)
 
     def advance(self, *, done: int = 0, bytes: int = 0) -> None:
-        """Add to what is done."""
+        """Add to the finished units and bytes, and report."""
         self.done += done
         self.bytes += bytes
         self.watcher(

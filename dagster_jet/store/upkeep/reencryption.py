@@ -1,7 +1,7 @@
 """Re-encryption of every value after the keys have changed. Runs beside jobs; may be repeated.
 
-All replicas of a key get the same bytes: copies are compared byte by byte. A copy is replaced only
-while it is the one that was read, so that a newer value always stays.
+All replicas of a key get the same bytes, because copies are compared byte by byte. A copy is
+replaced only if it is unchanged since it was read, so that a newer value always stays.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _PASSES_MAX = 10
 
 @dataclass(slots=True)
 class Reencrypted:
-    """What was done.
+    """Result of a re-encryption.
 
     Attributes:
-        copies: copies that were sealed anew.
-        left: copies that are still as they were: damaged, or being written all the time.
-        registers: members' copies of registers that were sealed anew; only once nothing is left.
+        copies: copies that were sealed again.
+        left: copies that were not: damaged ones, or those written concurrently all the time.
+        registers: members' copies of registers that were sealed again; only if ``left`` is 0.
     """
 
     copies: int = 0
@@ -43,20 +43,20 @@ def reencrypt(
     *,
     on_progress: OnProgress = unwatched,
 ) -> Reencrypted:
-    """Seal every copy as ``sealer`` would today, on all holders, in all namespaces.
+    """Seal every copy in the current form, on all holders, in all namespaces.
 
     Args:
         members: all holders; every one must answer.
-        routing: who holds what.
-        sealer: with all keys that are still in use.
+        routing: the holders of each partition.
+        sealer: a sealer with all keys that are still in use.
         on_progress: called after every batch.
 
     Raises:
         StoreUnavailableError: a member does not answer; repeat the call.
-        StoreMismatchError: a value is encrypted with a key that is not here.
+        StoreMismatchError: a value is encrypted with an unknown key.
     """
     done = Reencrypted()
-    for _ in range(_PASSES_MAX):  # what a writer of yesterday has written meanwhile comes next
+    for _ in range(_PASSES_MAX):  # a pass also covers concurrent writes with old keys
         before = done.copies
         done.left = 0
         _one_pass(members, routing, sealer, done, on_progress)
@@ -110,7 +110,7 @@ def _rewrite_batch(
                 if (key, copy) not in anew:
                     anew[key, copy] = sealer.seal(sealer.unseal(copy, key), key)
             except BadCopyError:
-                done.left += 1  # for `verify --repair`, which has good ones to go by
+                done.left += 1  # left to `verify --repair`, which uses good copies
                 continue
             batches.setdefault(member_id, {})[key] = Replacement(seen=copy, value=anew[key, copy])
 

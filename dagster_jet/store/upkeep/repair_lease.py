@@ -1,9 +1,9 @@
-"""The lease of the process that repairs the store by itself: one at a time, of all that would.
+"""The lease for repairing the store automatically: only one process at a time.
 
-Two repairs at once do no harm (``administration.py``), but each stops the other's copying, and may
-do so for ever. The lease is a value in a register: its owner, and a heartbeat that the owner counts
-up while it works. Where the heartbeat stands still the lease is taken over; the former owner hears
-of it at its next heartbeat. Operators do not wait for a lease.
+Two concurrent repairs do no harm (``administration.py``), but each stops the other's copying,
+possibly for ever. The lease is a value in a register: its owner, and a heartbeat that the owner
+increments while it works. A lease whose heartbeat stops is taken over; the former owner learns of
+it at its next heartbeat. Operators do not wait for the lease.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from dagster_jet.errors import StaleConfigurationError, StoreError
 from dagster_jet.store.quorum import RegisterClient
 
 REPAIR = "repair"
-"""The name of the register with the lease; no namespace has one of that name."""
+"""Name of the register with the lease; no namespace has a register of that name."""
 
 _FORMAT = 1
 _BEAT_SECONDS = 1.0
 
 
 class RepairLease:
-    """The lease as one process sees it. For one thread.
+    """One process's view of the lease. For one thread.
 
     Args:
-        register: returns the register with the lease, on the members as they are now.
+        register: returns the register with the lease, on the current members.
     """
 
     def __init__(self, register: Callable[[], RegisterClient]) -> None:
@@ -40,12 +40,12 @@ class RepairLease:
         self._next_beat = 0.0
 
     def acquire(self, dead_after_s: float) -> bool:
-        """Acquire the lease, if nobody has it or its owner has been silent for so many seconds.
+        """Acquire the lease, if it is free or its owner has been silent for ``dead_after_s``.
 
-        After a crash of the owner it goes to the first who has watched it for that long.
+        After a crash of the owner the first process that has watched it for that long acquires it.
 
         Returns:
-            Whether this process has the lease now.
+            Whether this process now has the lease.
 
         Raises:
             StoreUnavailableError: no majority of the members answers.
@@ -57,7 +57,7 @@ class RepairLease:
         return self._replace(found, over=False)
 
     def is_abandoned(self, dead_after_s: float) -> bool:
-        """Whether a repair began and did not end: this process's, or one of a process now dead.
+        """Whether a repair of this process or of a dead one has begun and not ended.
 
         Raises:
             StoreUnavailableError: no majority of the members answers.
@@ -66,10 +66,10 @@ class RepairLease:
         return not _is_over(found) and not self._is_working(found, dead_after_s)
 
     def renew(self) -> None:
-        """Count the heartbeat up; to be called often, writes once a second at most.
+        """Increment the heartbeat. Call it often; it writes at most once a second.
 
         Raises:
-            StaleConfigurationError: another process has taken the lease over: stop.
+            StaleConfigurationError: another process has taken over the lease: stop.
         """
         if time.monotonic() < self._next_beat:
             return
@@ -81,21 +81,21 @@ class RepairLease:
                 self._replace(found, over=False)
                 return
         except StoreError:
-            return  # the registers may be on their way: the next heartbeat finds out
+            return  # the registers may be moving: the next heartbeat finds out
         raise StaleConfigurationError(
             "another process has taken over the repair of the store.",
             cure="Nothing is to be done: it goes on from there.",
         )
 
     def release(self) -> None:
-        """Release the lease, all being done; where that fails it counts as abandoned later."""
+        """Release the lease after the repair; if that fails it counts as abandoned later."""
         with suppress(StoreError):
             found = self._look()
             if found is not None and json.loads(found)["by"] == self._me:
                 self._replace(found, over=True)
 
     def _is_working(self, found: bytes | None, dead_after_s: float) -> bool:
-        """Whether another process is at it."""
+        """Whether another process is repairing."""
         if found is None or _is_over(found) or json.loads(found)["by"] == self._me:
             return False
         return time.monotonic() - self._seen_at < dead_after_s

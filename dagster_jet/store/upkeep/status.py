@@ -1,4 +1,4 @@
-"""How a store is at the moment it was asked: members, and partitions that lack replicas."""
+"""Status of a store when it was read: members, and partitions that lack replicas."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dagster_jet.store.metadata import StoreMetadata
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """One member.
+    """Status of one member.
 
     Attributes:
         member_id: the member.
-        reachable: it answers, and is the member the store knows.
-        primaries: partitions it is read first for.
-        backups: partitions it holds a further replica of.
-        receiving: partitions it is still to be given, while a change is under way.
-        is_leaving: it does not belong to the store any more, but its copies are still needed.
-        trouble: why it is not reachable, None if it is.
-        damaged: damaged copies that were met on it since all copies of the store were verified.
+        reachable: it answers, with the identity that the store lists.
+        primaries: number of partitions of which it is the primary.
+        backups: number of partitions of which it holds another replica.
+        receiving: number of partitions it still has to receive during a change.
+        is_leaving: it has left the store, but its copies are still needed.
+        trouble: the reason why it is not reachable; None if it is.
+        damaged: damaged copies found on it since the last complete verification.
     """
 
     member_id: str
@@ -39,7 +39,7 @@ class PartitionStatus:
 
     Attributes:
         partition: its number.
-        missing: how many replicas fewer than wanted are on members that answer.
+        missing: number of wanted replicas that are not on members that answer.
         away: members that hold a replica and do not answer.
     """
 
@@ -50,12 +50,12 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """The whole store.
+    """Status of the whole store.
 
     Attributes:
         members: every member.
-        under_replicated: the partitions that have fewer replicas than they should.
-        lost: of these, the ones of which no replica answers.
+        under_replicated: the partitions with fewer replicas than they should have.
+        lost: the partitions of which no replica answers.
         configuration_number: the number of the members' configuration.
         is_moving: a change of the members is not finished; ``repair`` finishes it.
         strangers: configured members that do not belong to the store (yet, or any more).
@@ -70,7 +70,7 @@ class StoreStatus:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What an operator should know, as sentences."""
+        """Notices for an operator, as sentences."""
         said = [
             f"{member_id} is not a member of this store: take it in with 'dagster-jet store add', "
             "or remove it from the configuration."
@@ -94,13 +94,13 @@ class StoreStatus:
 
     @property
     def damaged(self) -> tuple[MemberStatus, ...]:
-        """The members on which damaged copies were met."""
+        """The members on which damaged copies were found."""
         return tuple(member for member in self.members if member.damaged)
 
     @property
     def is_safe(self) -> bool:
-        """Whether every partition has all its replicas and every write reaches them, and no damage
-        was met since all copies were verified."""
+        """Whether every partition has all its replicas, all members answer, no change is under way,
+        and no damage was found since all copies were verified."""
         everybody = all(member.reachable for member in self.members)
         lacks = self.under_replicated or self.is_moving or self.damaged
         return everybody and not lacks
@@ -112,8 +112,8 @@ def status_of(
     strangers: tuple[str, ...] = (),
     damaged: Mapping[str, int] | None = None,
 ) -> StoreStatus:
-    """Return a store's status, given why members do not answer and how many damaged copies were met
-    on them, by id. Pure."""
+    """Return a store's status. Pure. ``troubles`` has the reasons why members do not answer, and
+    ``damaged`` the numbers of damaged copies, by member id."""
     routing = metadata.routing
     partitions = range(routing.partition_count)
     leaving = dict(metadata.leaving)

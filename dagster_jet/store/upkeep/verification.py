@@ -1,8 +1,8 @@
-"""Reads every copy of every key, compares them, and repairs what is not whole.
+"""Reads every copy of every key, compares them, and repairs missing or bad ones.
 
-Runs beside jobs. What looks wrong is looked at again, because a write under way looks the same for
-a moment. Values are read in batches of a few megabytes; the names of the keys of a store are kept
-in memory, about a hundred bytes for each replica.
+Runs beside jobs. Suspect copies are read again, because a write under way looks the same for a
+short time. Values are read in batches of a few megabytes; the names of the store's keys are kept in
+memory, about a hundred bytes per replica.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _PAUSE_SECONDS = 0.05
 
 @dataclass(slots=True)
 class Verified:
-    """What a verification found.
+    """Result of a verification.
 
     Attributes:
-        keys: how many keys there are.
-        copies: how many copies of them were read.
+        keys: number of keys.
+        copies: number of copies read.
         bytes: their size.
-        missing: copies that a replica should have and has not.
+        missing: copies that a replica lacks.
         damaged: copies that do not match their checksum.
-        differing: whole copies that are not the one that counts (``choosing.py``).
-        repaired: of these three, how many were written anew.
-        lost: keys of which no good copy is left on the members that answer.
-        undecided: keys whose whole copies differ while nothing says which one counts; left alone.
+        differing: intact copies that are not the valid one (``reconciliation.py``).
+        repaired: number of missing, damaged and differing copies that were rewritten.
+        lost: keys without a good copy on the members that answer.
+        undecided: keys whose intact copies differ without a rule to choose one; not changed.
         unreachable: members that did not answer; their copies were not read.
-        unreadable: places on members that cannot be read and were not repaired: copies that other
-            replicas name are counted above, of any others nothing is known.
+        unreadable: objects on members that cannot be read and were not repaired. Copies listed by
+            other replicas are counted above; any others are unknown.
     """
 
     keys: int = 0
@@ -61,12 +61,12 @@ class Verified:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every copy was read, and each was right or is right now."""
+        """Whether every copy was read, and each is valid, possibly after repair."""
         return self.is_undamaged and not self.undecided
 
     @property
     def is_undamaged(self) -> bool:
-        """Whether every copy was read, and each matches its checksum, or does now."""
+        """Whether every copy was read, and each matches its checksum, possibly after repair."""
         troubles = self.missing + self.damaged + self.differing
         silent = self.lost or self.unreachable or self.unreadable
         return not silent and troubles == self.repaired
@@ -75,7 +75,7 @@ class Verified:
 def verify_store(
     view: View, *, repair: bool = False, on_progress: OnProgress = unwatched
 ) -> Verified:
-    """Verify a whole store; where all is well (again), take back the notes of damaged copies.
+    """Verify a whole store; if all copies are good, remove the notes of damaged copies.
 
     Raises:
         StaleConfigurationError, StoreUnavailableError: as ``verify``.
@@ -107,17 +107,18 @@ def verify(
 
     Args:
         members: all holders.
-        routing: who holds what; receivers are not looked at, their copies are still being made.
-        check_table: raises when this routing is not the store's any more; asked before anything is
-            called wrong or rewritten, since by an older table much looks wrong that is not.
-        repair: rewrite copies that are missing, damaged or different, from the good copy that
-            counts, where they are still what was seen.
-        sealer: how values are stored: with keys a copy that was written without them is damaged.
+        routing: the holders of each partition; receivers are skipped, because their copies are
+            still being made.
+        check_table: raises when this routing is not the store's any more. Called before a copy is
+            reported or rewritten: under an older table, valid copies look wrong.
+        repair: replace missing, damaged or differing copies with the valid copy, if they are
+            unchanged since they were read.
+        sealer: verifies copies: with keys, unencrypted copies are damaged.
         on_progress: called after every batch.
 
     Raises:
         StaleConfigurationError: the members changed meanwhile; verify again.
-        StoreUnavailableError: something looks wrong, and no majority says by which table.
+        StoreUnavailableError: a copy looks wrong, and no majority confirms the table.
     """
     report = Verified()
     steps = Steps("verify", routing.partition_count, on_progress)
@@ -132,7 +133,7 @@ def verify(
         steps.advance(done=1)
     if repair and report.unreadable:
         report.unreadable.clear()
-        _names_by_partition(members, routing, report)  # what is still so
+        _names_by_partition(members, routing, report)  # keeps only what is still unreadable
     return report
 
 
@@ -146,7 +147,7 @@ def _names_by_partition(
     listed, failures = fan_out({member_id: listing(member_id) for member_id in holding})
     for member_id, failure in failures.items():
         if isinstance(failure, IncompleteListingError):
-            # The rest of it is compared with what others list.
+            # Its other copies are compared with the lists of other members.
             listed[member_id] = list(failure.listed)
             report.unreadable += [f"{name} of {member_id}" for name in failure.damaged]
         else:
@@ -162,7 +163,7 @@ def _names_by_partition(
 
 @dataclass(slots=True)
 class _Comparing:
-    """One partition's replicas."""
+    """Comparison of one partition's replicas."""
 
     members: Mapping[str, Member]
     asked: Sequence[str]
@@ -172,7 +173,7 @@ class _Comparing:
     report: Verified
 
     def compare(self, keys: Sequence[bytes]) -> int:
-        """Compare all copies of some keys; return the bytes read at the first look."""
+        """Compare all copies of some keys; return the bytes of the first read."""
         copies = self._read(keys)
         size = sum(len(copy) for held in copies.values() for copy in held.values() if copy)
         suspects = [
@@ -184,16 +185,16 @@ class _Comparing:
                 return size
             time.sleep(_PAUSE_SECONDS)
             again = self._read(suspects)
-            # Only what stays the same from one look to the next is not a write under way.
+            # Only copies that are equal in two reads are not part of a write under way.
             steady = [key for key in suspects if again[key] == copies[key]]
             moved = [key for key in suspects if again[key] != copies[key]]
             self._judge({key: again[key] for key in steady})
             copies, suspects = again, moved
-        self._count({key: copies[key] for key in suspects})  # being written all the time
+        self._count({key: copies[key] for key in suspects})  # written all the time
         return size
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, dict[str, bytes | None]]:
-        """Return per key the copy of each replica that answers."""
+        """Return the copies of each key on the replicas that answer."""
 
         def get(member_id: str) -> Callable[[], list[bytes | None]]:
             return lambda: self.members[member_id].get_many(keys)

@@ -1,1 +1,1 @@
-"""How values lie on members: envelopes, encryption."""
+"""The format of values on members: envelopes, encryption."""

@@ -1,12 +1,12 @@
 """Encryption of values at rest: AES-256-GCM, keys from the environment, several at a time.
 
-A value is encrypted for the key it is stored under: copied to another place it does not decrypt.
-Layout: ``key id(8) salt(16) nonce(12) ciphertext tag(16)``. Each value has a subkey of its own,
-HMAC-SHA-256(key, salt): random nonces under one AES-GCM key are safe for about 2**32 values (NIST
-SP 800-38D, 8.3), which a stream writes within weeks.
+A value is encrypted for the key under which it is stored: copied to another place it cannot be
+decrypted. Layout: ``key id(8) salt(16) nonce(12) ciphertext tag(16)``. Each value has its own
+subkey, HMAC-SHA-256(key, salt): random nonces under one AES-GCM key are safe for about 2**32 values
+(NIST SP 800-38D, 8.3), which a stream writes within weeks.
 
-To rotate, put the new key in front and keep the old ones until everything has been written anew.
-What is not encrypted: keys (they hold stage names and snapshot numbers), and sizes.
+To rotate, put the new key in front and keep the old ones until everything has been rewritten. Keys
+(they contain stage names and snapshot numbers) and sizes are not encrypted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OVERHEAD_BYTES = KEY_ID_BYTES + _SALT_BYTES + _NONCE_BYTES + _TAG_BYTES
 
 
 class Keyring:
-    """Keys by id. The first encrypts, all decrypt. Never shown, never pickled.
+    """Keys by id. The first one encrypts, all of them decrypt. Never shown, never pickled.
 
     Args:
         keys: at least one, each of 32 bytes.
@@ -45,7 +45,7 @@ class Keyring:
         """Read base64 keys, separated by commas, the newest first.
 
         Raises:
-            ConfigurationError: the variable is missing, or holds something else.
+            ConfigurationError: the variable is missing, or its content is not valid.
             MissingEnvironmentError: the package ``cryptography`` is not installed.
         """
         cure = (
@@ -63,7 +63,7 @@ class Keyring:
                 key = base64.b64decode(part.strip(), validate=True)
             except (binascii.Error, ValueError):
                 key = b""
-            if len(key) != KEY_BYTES:  # what is there instead is not repeated: it may be a secret
+            if len(key) != KEY_BYTES:  # the invalid content is not repeated: it may be a secret
                 raise ConfigurationError(
                     f"key {position} in the environment variable {variable} is not the base64 of "
                     f"{KEY_BYTES} bytes.",
@@ -74,7 +74,7 @@ class Keyring:
 
     @property
     def newest_id(self) -> str:
-        """The id of the key that encrypts, as text."""
+        """The hexadecimal id of the key that encrypts."""
         return self._newest.hex()
 
     @property
@@ -83,7 +83,7 @@ class Keyring:
         return tuple(identity.hex() for identity in self._keys)
 
     def encrypt(self, value: Payload, place: bytes) -> bytes:
-        """Return the value encrypted under the newest key, for one place."""
+        """Return the value encrypted with the newest key for one place."""
         salt, nonce = os.urandom(_SALT_BYTES), os.urandom(_NONCE_BYTES)
         subkey = _subkey(self._keys[self._newest], salt)
         return b"".join(
@@ -91,11 +91,11 @@ class Keyring:
         )
 
     def decrypt(self, encrypted: bytes, place: bytes) -> bytes:
-        """Return the value.
+        """Return the decrypted value.
 
         Raises:
             BadCopyError: changed, truncated, or written for another place.
-            StoreMismatchError: encrypted with a key that is not here.
+            StoreMismatchError: encrypted with an unknown key.
         """
         from cryptography.exceptions import InvalidTag
 
@@ -131,7 +131,7 @@ class Keyring:
 
 
 def key_id(key: bytes) -> bytes:
-    """Return a name of a key that says nothing about it."""
+    """Return a name of a key that does not reveal it."""
     return hashlib.sha256(b"dagster-jet key id\0" + key).digest()[:KEY_ID_BYTES]
 
 

@@ -1,12 +1,12 @@
 """The envelope around every stored value: format version, length and checksum.
 
-A member may hand back a copy that a disk, a cable or a half-finished write has changed. The
-envelope makes every such copy recognisable, so that it can be read from another replica.
+A disk, a network or an incomplete write may change a member's copy. The envelope makes every such
+copy recognisable, so that the value is read from another replica.
 
 Layout, little endian: ``magic(2) version(1) zero(1) length(4) checksum(8) payload(length)``. The
 checksum is xxh3_64 over the first eight bytes and the payload. Magic, version, length and checksum
-keep their place and meaning in **every** future version: this is what lets an old reader tell "made
-by a newer version" (checksum right, version unknown) from "damaged" (checksum wrong).
+keep their position and meaning in **every** future version. So an old reader can distinguish
+"written by a newer version" (checksum right, version unknown) from "damaged" (checksum wrong).
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from dagster_jet.errors import StoreMismatchError
 
 
 class Form(IntEnum):
-    """What a payload is: the envelope's format version."""
+    """Kind of a payload: the envelope's format version."""
 
     PLAIN = 1
-    """The value as it is."""
+    """Not encrypted."""
     ENCRYPTED = 2
-    """Encrypted (``encryption.py``), bound to its key. Not written any more."""
+    """Encrypted (``encryption.py``), bound to its key. No longer written."""
     BOUND = 3
-    """Encrypted, bound to where it is as ``sealing.py`` says."""
+    """Encrypted, bound to its place (``sealing.py``)."""
 
 
 FORMAT_VERSION = max(Form)
-"""The newest that is read."""
+"""Newest version that can be read."""
 
 OVERHEAD_BYTES = 16
 MAX_PAYLOAD_BYTES = 2**32 - 1 - OVERHEAD_BYTES
 
 Payload: TypeAlias = bytes | memoryview
-"""A value on its way into the store: looked at where it lies, copied once, into its envelope."""
+"""A value to be stored: not copied until it is written into its envelope."""
 
 _MAGIC = b"DJ"
 _HEAD = struct.Struct("<2sBBI")
@@ -50,10 +50,10 @@ class BadCopyError(ValueError):
 
 
 def seal(payload: Payload, form: Form = Form.PLAIN) -> bytes:
-    """Wrap ``payload`` so that any later change to it is noticed.
+    """Wrap ``payload`` so that any later change of it is detected.
 
     Raises:
-        ValueError: the payload is larger than a length field of four bytes can say.
+        ValueError: the payload is too large for a length field of four bytes.
     """
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise ValueError(f"a value of {len(payload)} bytes is too large to store in one piece")
@@ -62,7 +62,7 @@ def seal(payload: Payload, form: Form = Form.PLAIN) -> bytes:
 
 
 def unseal(sealed: bytes) -> bytes:
-    """Return the payload of a value that is not encrypted; see ``open_envelope``."""
+    """Return the payload of an unencrypted value; see ``open_envelope``."""
     payload, form = open_envelope(sealed)
     if form is not Form.PLAIN:
         raise StoreMismatchError(
@@ -74,11 +74,11 @@ def unseal(sealed: bytes) -> bytes:
 
 
 def open_envelope(sealed: bytes) -> tuple[bytes, Form]:
-    """Return the payload after checking every byte of it, and what it is.
+    """Return the payload and its form, after verifying every byte.
 
     Raises:
         BadCopyError: the copy is truncated, extended or changed. Read another replica.
-        StoreMismatchError: the copy is whole, but written by a newer version of this library.
+        StoreMismatchError: the copy is intact, but written by a newer version of this library.
     """
     if len(sealed) < OVERHEAD_BYTES:
         raise BadCopyError(f"a copy has {len(sealed)} bytes, fewer than its envelope")
@@ -92,7 +92,7 @@ def open_envelope(sealed: bytes) -> tuple[bytes, Form]:
     (expected,) = _CHECKSUM.unpack_from(sealed, _HEAD.size)
     if _checksum(head, payload) != expected:
         raise BadCopyError("a copy does not match its checksum")
-    # Only after the checksum: a flipped bit in the version is damage, not a newer version.
+    # After the checksum: a flipped bit in the version is damage, not a newer version.
     if version > FORMAT_VERSION:
         raise StoreMismatchError(
             f"a stored value has format version {version}, this library reads up to "

@@ -1,8 +1,8 @@
 """A member of an encrypted store: its registers are encrypted and bound to it.
 
-Values pass as they are: their replicas are equal, and sealed before (``sealing.py``). So does the
-member's identity: it is read before anything else is known, and whoever exchanges it has a member
-that nobody uses.
+Values pass unchanged: they are sealed before, because their replicas must be equal
+(``sealing.py``). The member's identity passes unchanged, too: it is read before anything else is
+known. A changed identity only makes the member unusable.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ _PREFIXES = (b"member/", b"register/")
 
 
 class UnsealableError(StoreUnavailableError):
-    """A member's copy of a register is not one that the keys here have written.
+    """A member's copy of a register was not written with the present keys.
 
-    Others may have good ones: such a member has no say, and the job goes on with a majority.
+    Other members may have good ones: such a member does not count, and the job continues with a
+    majority.
     """
 
 
 class SealedMember:
-    """A ``Member`` that seals what it is given under compare-and-set.
+    """A ``Member`` that seals compare-and-set values.
 
     Args:
-        member: where it is kept.
-        sealer: with keys.
+        member: the member that stores them.
+        sealer: a sealer with keys.
     """
 
     def __init__(self, member: Member, sealer: Sealer) -> None:
@@ -50,7 +51,7 @@ class SealedMember:
         """See ``Member.get_versioned``.
 
         Raises:
-            UnsealableError: the copy is not one that was written here.
+            UnsealableError: the copy was not written with the present keys.
         """
         stored = self._member.get_versioned(key)
         if stored is None or key == IDENTITY_KEY:
@@ -65,9 +66,9 @@ class SealedMember:
         return self._member.compare_and_set(key, expected_version, value)
 
     def reseal(self) -> int:
-        """Seal every register anew that is not sealed with the newest key; return how many.
+        """Seal every register again that is not sealed with the newest key; return the number.
 
-        Each keeps its content: whoever writes meanwhile comes before or after. May be repeated.
+        Register contents stay the same; concurrent writes come before or after. May be repeated.
 
         Raises:
             UnsealableError: a copy is damaged.

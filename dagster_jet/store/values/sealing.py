@@ -1,16 +1,16 @@
-"""Values and registers as members keep them: in an envelope, encrypted where there are keys.
+"""Format of values and registers on members: in an envelope, encrypted if there are keys.
 
-With keys, what is read was written by somebody who has them, in that place:
+With keys, a value that is read was written by an owner of the keys, in the same place:
 
 - A value is bound to its store and its key: copied to another key or store it is a bad copy. (A
-  key holds one value only where its name says which: snapshots, manifests and transaction logs. A
-  map's value may be replaced by an older one of the same key.)
+  key holds only one value if its name identifies the value: snapshots, manifests and transaction
+  logs. A map's value may be replaced by an older one of the same key.)
 - A register's copy is bound to its store, its member, its key and its version on that member. (The
-  register "store" says itself of which store it is, and is read before that is known.)
-- What is not encrypted, or not bound so, is a bad copy, too, unless the configuration names a
-  migration: ``accept_older_seals``.
+  register "store" contains its store's id, and is read before that id is known.)
+- A value that is not encrypted, or not bound in this way, is a bad copy, too, unless the
+  configuration allows it during a migration: ``accept_older_seals``.
 
-Whoever can write to a member may still delete what is there, or bring all of an older state back.
+Anybody who can write to a member can still delete its data, or restore its whole older state.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _SELF_DESCRIBING = b"register/store"
 
 
 class Sealer:
-    """Seals and unseals what one store keeps.
+    """Seals and unseals the values of one store.
 
     Args:
-        keyring: None: what is written is not encrypted, and what is encrypted is not read.
-        store_id: the store's; empty while it is not known yet: only the register "store" is used.
-        accept_older: read also what is not encrypted, or not bound to its store: while a store is
-            brought up to date by ``rewriting.py``.
+        keyring: None: values are written unencrypted, and encrypted ones are not read.
+        store_id: the store's id; empty while it is unknown: only the register "store" is used.
+        accept_older: also read values that are not encrypted, or not bound to their store, while
+            a store is upgraded by ``reencryption.py``.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class Sealer:
         self._store = bytes.fromhex(store_id)
 
     def of_store(self, store_id: str) -> Sealer:
-        """Return the sealer of a store that is known by now."""
+        """Return the sealer of a store once its id is known."""
         return Sealer(self.keyring, store_id, accept_older=self.accept_older)
 
     # --- values ---------------------------------------------------------------------------------
 
     def seal(self, value: Payload, stored_key: bytes) -> bytes:
-        """Return a value as it is stored under a key."""
+        """Return the stored form of a value under a key."""
         if self.keyring is None:
             return seal(value)
         return seal(self.keyring.encrypt(value, self._value_place(stored_key)), Form.BOUND)
@@ -62,7 +62,7 @@ class Sealer:
 
         Raises:
             BadCopyError: damaged, written for another key or store, or without a key.
-            StoreMismatchError: encrypted with a key that is not here, or by a newer version.
+            StoreMismatchError: encrypted with an unknown key, or by a newer version.
         """
         if self.keyring is None:
             return unseal(sealed)
@@ -73,10 +73,10 @@ class Sealer:
         return self.keyring.decrypt(payload, stored_key) if form is Form.ENCRYPTED else payload
 
     def check(self, sealed: bytes, stored_key: bytes) -> None:
-        """Look whether a copy is a good one.
+        """Check that a copy is good.
 
         Raises:
-            BadCopyError: as ``unseal``; without keys what is encrypted counts as good.
+            BadCopyError: as ``unseal``; without keys, encrypted copies count as good.
             StoreMismatchError: as ``unseal``.
         """
         if self.keyring is None:
@@ -87,18 +87,18 @@ class Sealer:
     # --- registers ------------------------------------------------------------------------------
 
     def seal_register(self, copy: bytes, member_id: str, key: bytes, version: int) -> bytes:
-        """Return a member's copy of a register as it keeps it; ``copy`` has its own envelope."""
+        """Return the stored form of a register on a member; ``copy`` has its own envelope."""
         assert self.keyring is not None
         place = self._register_place(member_id, key, version)
         return seal(self.keyring.encrypt(copy, place), Form.BOUND)
 
     def unseal_register(self, sealed: bytes, member_id: str, key: bytes, version: int) -> bytes:
-        """Return what ``seal_register`` was given.
+        """Return the ``copy`` that ``seal_register`` was given.
 
         Raises:
             BadCopyError: damaged, written without a key, for another store or member, under
                 another key, or as another version.
-            StoreMismatchError: encrypted with a key that is not here, or by a newer version.
+            StoreMismatchError: encrypted with an unknown key, or by a newer version.
         """
         assert self.keyring is not None
         payload, form = open_envelope(sealed)
@@ -110,7 +110,7 @@ class Sealer:
     # --- rotation -------------------------------------------------------------------------------
 
     def is_current(self, sealed: bytes) -> bool:
-        """Whether a good copy is stored as it would be today.
+        """Whether a good copy is stored in the current form.
 
         Raises:
             BadCopyError: the copy is damaged.
@@ -140,4 +140,4 @@ class Sealer:
 
 
 PLAIN = Sealer()
-"""Without keys."""
+"""The sealer without keys."""
