@@ -1,4 +1,4 @@
-"""Kits that users run against their own members, connectors and pipelines."""
+"""Test kits that users run against their own members, connectors and pipelines."""
 
 from dagster_jet.connectors.trial import collected
 from dagster_jet.dag.local import LocalJob, MemorySnapshots, Snapshot

@@ -1,4 +1,4 @@
-"""The conformance suite of a store member: ``Member``'s contract as a test anyone can run.
+"""Conformance suite of a store member: a test of the ``Member`` contract.
 
 from functools import partial
 from dagster_jet.store import open_member
@@ -31,13 +31,13 @@ def check_member(make_member: MakeMember, *, several_processes: bool = True) -> 
     """Check that a backend keeps every clause of the ``Member`` contract.
 
     Args:
-        make_member: returns a new ``Member`` object; every call one for the **same** place, which
-            is empty at the first call. Must be picklable (a module's function, or a
+        make_member: returns a new ``Member`` object; every call for the **same** place, which is
+            empty at the first call. Must be picklable (a module's function, or a
             ``functools.partial`` of one) unless ``several_processes`` is False.
-        several_processes: also let processes race. False for a place inside one process.
+        several_processes: also run concurrent processes. False for a place inside one process.
 
     Raises:
-        AssertionError: names the member and the clause that is broken.
+        AssertionError: names the member and the broken clause.
     """
     for clause in _CLAUSES:
         _check(make_member, clause)
@@ -72,7 +72,7 @@ def _expect(found: object, expected: object) -> None:
 
 
 def _expect_equal_values(found: Sequence[bytes | None], expected: Sequence[bytes | None]) -> None:
-    """As ``_expect``, without printing megabytes."""
+    """Like ``_expect``, without printing megabytes."""
     _expect([at for at, value in enumerate(expected) if found[at] != value], [])
 
 
@@ -87,7 +87,7 @@ def _an_empty_member_answers(member: Member) -> None:
 
 
 def _values_come_back_in_order(member: Member) -> None:
-    """get_many returns what was put, in the order asked, None for what is not there."""
+    """get_many returns the stored values in the order asked, None for absent keys."""
     values = {b"v/one": b"1", b"v/empty": b"", b"v/large": bytes(range(256)) * 2_000}
     member.put_many(values)
     asked = [b"v/large", b"v/absent", b"v/empty", b"v/one", b"v/large"]
@@ -96,7 +96,7 @@ def _values_come_back_in_order(member: Member) -> None:
 
 def _large_batches_and_values_are_whole(member: Member) -> None:
     """A batch of 300 keys and a value of 2 MB are written, read, replaced and removed whole."""
-    # Keys as a snapshot's shard writes them, one per partition: members may keep these together.
+    # Keys as a snapshot's shard writes them, one per partition: members may group these.
     keys = [b"map/b/m/%04d/stage/7-3-0" % partition for partition in range(_LARGE_BATCH)]
     values = {key: key * 50 for key in keys}
     first, large = keys[0], keys[150]
@@ -141,12 +141,12 @@ def _empty_batches_are_no_error(member: Member) -> None:
 
 
 def _another_object_sees_it(member: Member) -> None:
-    """What one object wrote, another object of the same place reads."""
+    """Values that one object wrote, another object of the same place reads."""
     _expect(member.get_many([b"r/a"]), [b"new"])
 
 
 def _deleting_removes(member: Member) -> None:
-    """delete_many removes what is there, ignores what is not, and may be repeated."""
+    """delete_many removes present keys, ignores absent ones, and may be repeated."""
     member.put_many({b"d/a": b"1", b"d/b": b"2"})
     for _ in range(2):
         member.delete_many([b"d/a", b"d/never"])
@@ -195,7 +195,7 @@ def _versions_count_sets(member: Member) -> None:
 
 
 def _key_spaces_never_meet(member: Member) -> None:
-    """A versioned value and a value of one key are two things."""
+    """A versioned value and a value of the same key are independent."""
     _expect(member.compare_and_set(b"s/key", 0, b"versioned"), True)
     _expect(member.get_many([b"s/key"]), [None])
     _expect(member.list_keys(b"s/"), [])
@@ -214,7 +214,7 @@ def _versioned_keys_can_be_listed(member: Member) -> None:
 
 
 def _replacing_is_won_by_one(make_member: MakeMember, member: Member) -> None:
-    """Of two objects that replace what both have seen, exactly one writes each key."""
+    """When two objects replace the same seen values, exactly one of them writes each key."""
     keys = [b"w/%d" % number for number in range(_RACED_KEYS)]
     other = make_member()
     try:
@@ -245,10 +245,10 @@ def _replacing_is_won_by_one(make_member: MakeMember, member: Member) -> None:
 
 
 def _a_forked_child_uses_it_too(member: Member) -> None:
-    """A member that was used works on in a forked child, and in the parent as before."""
+    """A member that was used works in a forked child, and still works in the parent."""
     member.put_many({b"f/parent": b"1"})
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # raised for a fork beside threads
         child = os.fork()
     if child == 0:
         is_right = False

@@ -1,4 +1,4 @@
-"""The conformance suite of a sink: `Sink`'s and `Committer`'s contract as a test anyone can run.
+"""Conformance suite of a sink: a test of the `Sink` and `Committer` contracts.
 
 from functools import partial
 from dagster_jet.testing import check_sink
@@ -6,7 +6,7 @@ from dagster_jet.testing import check_sink
 def test_my_table(tmp_path):
     check_sink(partial(SqliteTable, f"{tmp_path}/a.db", "rows", f"{tmp_path}/staged"), read)
 
-It runs without the engine: it does what the engine does with a sink, and what crashes do.
+It runs without the engine: it makes the engine's calls and simulates crashes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WRITERS, _LONG = 12, 1_000_000
 
 
 def in_one_log(row: Row) -> object:
-    """For a place that keeps the order of all its rows."""
+    """`log_of` of a place that keeps the order of all its rows."""
     return None
 
 
@@ -61,30 +61,31 @@ def check_sink(
     """Check that a sink keeps every clause of its contract.
 
     Args:
-        make_sink: returns the sink's definition; every call one for the **same** place, which is
-            empty at the first call and takes the columns of `SCHEMA`. Picklable, unless
+        make_sink: returns the sink's definition; every call for the **same** place, which is empty
+            at the first call and takes the columns of `SCHEMA`. Picklable, unless
             `several_processes` is False.
-        read: what a reader sees in it now. Of each row every column of `SCHEMA` that is there is
-            compared; `id` is. A place without such a type may keep times and dates as ISO 8601 (no
-            zone: UTC), bytes as base64, decimals as text or number, `flag` as 0 or 1.
+        read: returns the rows that are visible now. `id` and all other columns of `SCHEMA` that a
+            row has are compared. A place without such a type may keep times and dates as ISO 8601
+            (no zone: UTC), bytes as base64, decimals as text or number, `flag` as 0 or 1.
         spark: for a sink that renders its rows with Spark.
         several_processes: also let another process commit. False for a place inside one process.
-        outages: by a name for messages, what makes the place unusable while it is entered (a full
-            disk, a locked table, a server that is down): a commit in it is to be retried.
-        steps: fail points of the connector: it is made to fail at each, in both phases. Each has to
+        outages: context managers by name (for messages) that make the place unusable while entered
+            (a full disk, a locked table, a server that is down): a commit must then ask for a
+            retry.
+        steps: fail points of the connector. It is made to fail at each, in both phases; each must
             be reached.
-        secrets: texts that must not be in what is sent, shown or kept.
-        log_of: for a row that `read` has returned, the part of the place that keeps the order of
-            its rows: a partition or, where only rows of one key keep their order, the key. `read`
-            returns the rows of such a part in its order. By default the place is one part. None: a
-            place without an order, such as a map.
-        set_back: by a name for messages, what makes the place another one while it is entered, and
-            the same again afterwards: emptied, made anew, restored from an earlier copy.
-        refused: values of columns that the place never takes, each in a row of its own: the sink is
-            a `KnowsRefusals`, and names the row.
+        secrets: texts that must not be in anything sent, shown or kept.
+        log_of: returns for a row of `read` the part of the place that keeps the order of its rows:
+            a partition or, where only rows of one key keep their order, the key. `read` returns the
+            rows of each part in its order. By default the place is one part. None: a place without
+            an order, such as a map.
+        set_back: context managers by name (for messages) that replace the place while entered and
+            bring it back afterwards: emptied, created again, restored from an earlier copy.
+        refused: column values that the place never takes, each used in a separate row: the sink is
+            a `KnowsRefusals` and must name the row.
 
     Raises:
-        AssertionError: names the sink and the clause that is broken.
+        AssertionError: names the sink and the broken clause.
     """
     kind = make_sink().describe()["kind"]
     place = Place(
@@ -122,7 +123,7 @@ def _shows_no_secret(place: Place) -> None:
 
 
 def _is_checked_at_every_start(place: Place) -> None:
-    """check passes for a new job at an empty place, and again."""
+    """check passes twice for a new job at an empty place."""
     for _ in range(2):
         sink = place.make_sink()
         sink.check(JOB, STAGE, is_new_job=True)
@@ -131,15 +132,15 @@ def _is_checked_at_every_start(place: Place) -> None:
 
 
 def _nothing_of_nothing(place: Place) -> None:
-    """A writer without rows leaves no artifact, and a commit of nothing changes nothing."""
+    """A writer without rows leaves no artifact, and a commit of no artifacts changes nothing."""
     assert place.stage([], shards=2) == ()
     place.commit(())
     place.expect()
 
 
 def _visible_with_phase_2(place: Place) -> None:
-    """Rows are invisible after phase 1 and visible, all of them, after phase 2; artifacts say how
-    many."""
+    """Rows are invisible after phase 1 and all visible after phase 2; artifacts have their
+    number."""
     rows = place.rows(10)
     artifacts = place.stage(rows, shards=2)
     assert sum(artifact.rows for artifact in artifacts) == len(rows)
@@ -150,7 +151,7 @@ def _visible_with_phase_2(place: Place) -> None:
 
 
 def _says_what_is_committed(place: Place) -> None:
-    """A committer that says what is committed says it of what is, and of nothing else."""
+    """A committer that says what is committed says it of all committed artifacts, and no others."""
     if not isinstance(place.make_sink().open_committer(JOB, STAGE), KnowsCommits):
         return
     rows = place.rows(10)
@@ -168,8 +169,8 @@ def _says_what_is_committed(place: Place) -> None:
 
 
 def _notices_a_place_set_back(place: Place) -> None:
-    """Of a place that is empty, new or older than it was, a committer that says what is committed
-    does not say so of what it had; and says so again once it is back."""
+    """A committer that says what is committed does not say it of artifacts whose place is empty,
+    new or older than it was, and says it again once the place is back."""
     place.looks, rows = True, place.rows(4)
     artifacts = place.stage(rows, shards=2)
     for name, set_back in place.set_back.items():
@@ -226,7 +227,7 @@ def _refused_before(place: Place) -> None:
 
 
 def _epochs_together(place: Place) -> None:
-    """Several epochs are committed in one call, in whatever order their artifacts come."""
+    """Several epochs are committed in one call, with their artifacts in any order."""
     first = place.rows(3)
     staged = place.stage(first)
     second = place.rows(3)
@@ -236,8 +237,8 @@ def _epochs_together(place: Place) -> None:
 
 
 def _order(place: Place) -> None:
-    """Rows of twelve writers are visible in the order of the writers and of their rows, and one
-    epoch's after the other's."""
+    """Rows of twelve writers are visible in the order of the writers and of their rows, and epoch
+    after epoch."""
     rows = place.rows(60 * _WRITERS)
     rows = [{**row, "text": f"key {n % 7}"} for n, row in enumerate(rows)]
     half = len(rows) // 2
@@ -256,7 +257,7 @@ def _order(place: Place) -> None:
 
 
 def _again_and_again(place: Place) -> None:
-    """A commit that is repeated, by whatever object, changes nothing."""
+    """A commit that is repeated, by any object, changes nothing."""
     rows = place.rows(5)
     artifacts = place.stage(rows, shards=2)
     for _ in range(3):
@@ -265,7 +266,7 @@ def _again_and_again(place: Place) -> None:
 
 
 def _by_another_process(place: Place) -> None:
-    """Another process finishes the commit, from what pickles."""
+    """Another process finishes the commit, from pickled objects."""
     rows = place.rows(5)
     artifacts = place.stage(rows)
     if place.several_processes:
@@ -281,8 +282,8 @@ def _by_another_process(place: Place) -> None:
 
 
 def _late_commit(place: Place) -> None:
-    """A commit that is made again after its successors, late, by this execution or by a dead one,
-    changes nothing; it may be refused as fenced."""
+    """A commit that is made again after its successors, by this execution or by a dead one, changes
+    nothing; it may be refused as fenced."""
     sink, dead = place.make_sink(), place.execution_id - 1
     of_dead = place.stage(old := place.rows(4), shards=2, execution_id=dead)
     by_dead = sink.open_committer(JOB, STAGE)
@@ -311,8 +312,8 @@ def _late_commit(place: Place) -> None:
 
 
 def _orphans(place: Place) -> None:
-    """What an older execution has staged and nobody has decided is removed, however many writers it
-    had; what is decided, or newer, stays."""
+    """What an older execution has staged and nobody has decided is removed, for any number of
+    writers; decided or newer artifacts stay."""
     decided, later = place.rows(3), None
     kept = place.stage(decided, shards=3, execution_id=place.execution_id - 2)
     place.stage(place.rows(3), shards=3, execution_id=place.execution_id - 1)
@@ -321,14 +322,14 @@ def _orphans(place: Place) -> None:
     place.abort_orphans([artifact.token for artifact in kept])
     place.abort_orphans(
         [artifact.token for artifact in kept], execution_id=place.execution_id - 2
-    )  # of a sleeper that wakes up
+    )  # from a fenced execution that wakes up
     place.commit(kept + newer)
     place.expect(decided, later)
 
 
 def _zombie_writer(place: Place) -> None:
     """What a writer of a dead execution prepares late is refused or never visible, and its epoch,
-    written anew by the successor, is visible once."""
+    written again by the successor, is visible once."""
     rows = place.rows(3)
     place.stage(rows, execution_id=place.execution_id - 1)
     place.abort_orphans()
@@ -341,7 +342,7 @@ def _zombie_writer(place: Place) -> None:
 
 
 def _attempts(place: Place) -> None:
-    """Of two attempts of a task only the one counts whose artifact is committed; an aborted one
+    """Of two attempts of a task only the one with a committed artifact counts; an aborted one
     leaves nothing."""
     rows = place.rows(4)
     place.stage(rows, attempt="a0")
@@ -358,7 +359,7 @@ def _attempts(place: Place) -> None:
 
 
 def _crashes(place: Place) -> None:
-    """Whatever named step fails, the next execution rolls back and writes anew, or commits again,
+    """Whatever named step fails, the next execution rolls back and writes again, or commits again,
     and every row is visible once."""
     for step in place.steps:
         for hit in (1, 2):
@@ -370,7 +371,7 @@ def _crashes(place: Place) -> None:
             try:
                 staged = place.stage(rows, shards=2)
                 place.commit(staged)
-            except Exception:  # noqa: BLE001 - whatever it is that the step's failure causes
+            except Exception:  # noqa: BLE001 - any error that the step's failure causes
                 place.execution_id += 1
             finally:
                 hits = failpoint.hits(step)
@@ -384,8 +385,8 @@ def _crashes(place: Place) -> None:
 
 
 def _outages(place: Place) -> None:
-    """A commit in the middle of an outage is to be retried or restarts the job, leaves nothing
-    half done, and succeeds afterwards; what it says has no secret."""
+    """A commit in the middle of an outage is to be retried or restarts the job, leaves nothing half
+    done, and succeeds afterwards; its error shows no secret."""
     for name, outage in place.outages.items():
         rows = place.rows(4)
         artifacts = place.stage(rows, shards=2)
@@ -406,14 +407,14 @@ def _outages(place: Place) -> None:
 
 
 def _reopened(place: Place) -> None:
-    """A sink that is reopened from its destination, as JSON, commits what was staged for it."""
+    """A sink that is reopened from its destination, as JSON, commits artifacts staged before."""
     rows = place.rows(4)
     artifacts = place.stage(rows)
     sink = place.make_sink()
     if isinstance(sink, ReopenableSink):
         destination = json.loads(json.dumps(sink.destination()))
         sink = sink.reopen(destination)
-        # What the engine puts in at every start: it is no part of what a sink is compared by.
+        # Set by the engine at every start, and not part of a sink's equality.
         made: Any = place.make_sink()
         engines = {f.name: getattr(made, f.name) for f in fields(made) if not f.compare and f.init}
         sink = replace(sink, **engines)  # type: ignore[type-var]
@@ -441,5 +442,5 @@ _CLAUSES: tuple[Callable[[Place], None], ...] = (
     _crashes,
     _outages,
     _reopened,
-    _any_value,  # last: every clause reads all that is there
+    _any_value,  # last: every clause reads all rows there
 )

@@ -1,10 +1,10 @@
-"""The conformance suite of a source: `SourceReader`'s contract as a test anyone can run.
+"""Conformance suite of a source: a test of the `SourceReader` contract.
 
 def test_my_queue(tmp_path, spark):
     check_source(partial(SqliteQueue, f"{tmp_path}/q.db", "id long, text string"), send, spark)
 
-It runs without the engine: it does what the engine does with a source, and what crashes do. Spark
-is there to read the frames.
+It runs without the engine: it makes the engine's calls and simulates crashes. Spark only reads the
+frames.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Item = tuple[int, str | None]
-"""A row of the suite: its id, which is unique, and its text."""
+"""Row of the suite: its id, which is unique, and its text."""
 MakeSource = Callable[[], Source]
 Send = Callable[[list[dict[str, Any]]], None]
 
@@ -71,22 +71,22 @@ TYPES: Mapping[str, Sequence[Any]] = {
 
 @dataclass(frozen=True)
 class Typed:
-    """A place of its own for rows with a column of every type that a source can carry."""
+    """A separate place, for rows with a column of every type that a source can carry."""
 
     make_source: Callable[[str], Source]
     """Returns the source's definition for a schema: `id long`, and the columns `v0`, `v1`, ... of
     `types`. The place is empty at the first call."""
     send: Send
-    """Puts rows of these columns into it, as Python values; all but the id may be None."""
+    """Writes rows with these columns, as Python values; all but the id may be None."""
     types: Sequence[str] = tuple(TYPES)
-    """Of `TYPES`."""
+    """Keys of `TYPES`."""
 
     @property
     def schema(self) -> str:
         return ", ".join(["id long", *(f"v{n} {kind}" for n, kind in enumerate(self.types))])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every value of every type, and nulls."""
+        """Rows with every value of every type, and nulls."""
         count = max(len(TYPES[kind]) for kind in self.types)
         rows = [
             {f"v{n}": TYPES[kind][i % len(TYPES[kind])] for n, kind in enumerate(self.types)}
@@ -101,7 +101,7 @@ _JOB, _STAGE, _LONG, _POLLS_MAX, _PAUSE_S = "check_source", "in", 1_000_000, 200
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """What a snapshot keeps of a source, and what had been read by then."""
+    """A source's part of a snapshot, and the rows read before it."""
 
     position: str
     journal: pa.Table | None
@@ -111,7 +111,7 @@ class _Snapshot:
 
 @dataclass
 class _Consumer:
-    """A reader as the engine drives one: it polls on a thread of its own."""
+    """Drives a reader like the engine: polls run on a separate thread."""
 
     reader: SourceReader
     spark: SparkSession
@@ -124,12 +124,12 @@ class _Consumer:
     )
 
     def poll(self) -> None:
-        """Raises what the poll has raised."""
+        """Raises the error of the poll."""
         self.reader.accept(self.on_own_thread(self.reader.poll))
 
     def poll_again(self) -> None:
-        """After an outage, with pauses, as the engine does: a client may take a moment to connect
-        again."""
+        """Polls after an outage, with pauses, like the engine: a client may need time to
+        reconnect."""
         for _ in range(_POLLS_MAX):
             try:
                 return self.poll()
@@ -143,7 +143,7 @@ class _Consumer:
         return self._own.submit(call).result()
 
     def epoch(self, max_rows: int = 1_000_000) -> bool:
-        """Plans and reads a split; False if nothing waits."""
+        """Plans and reads a split; False if no rows wait."""
         split = self.reader.plan(max_rows)
         if split is None:
             return False
@@ -156,7 +156,7 @@ class _Consumer:
         return True
 
     def _compare_prepared(self, split: Any, rows: list[Any]) -> None:
-        """A frame that was made for any split has the same rows, in one partition."""
+        """A prepared frame has the same rows, in one partition."""
         if not isinstance(self.reader, PreparesFrames):
             return
         parameters = self.reader.split_parameters(split)
@@ -172,7 +172,7 @@ class _Consumer:
             assert prepared.rows.rdd.getNumPartitions() == 1, "a prepared frame has one partition"
 
     def drain(self, wanted: int | None = None, max_rows: int = 1_000_000) -> Counter[Item]:
-        """Reads what there is, or until it has read so many; what it has read since its start."""
+        """Reads until `wanted` rows were read, or all; returns all rows read since the start."""
         for _ in range(_POLLS_MAX):
             self.poll()
             while self.epoch(max_rows):
@@ -182,7 +182,8 @@ class _Consumer:
         return self.read
 
     def to_the_end(self) -> None:
-        """Until all has been delivered again that is known by its id: it is not among the rows."""
+        """Polls until all redelivered rows that are known by id have arrived; they are not read
+        again."""
         if isinstance(self.reader, ReadsBacklog):
             self.reader.mark_backlog()
             for _ in range(_POLLS_MAX):
@@ -213,7 +214,7 @@ class _Consumer:
 
 @dataclass
 class _Place:
-    """The place that all clauses read from, and what has been sent to it."""
+    """The place that all clauses read from, and the rows sent to it."""
 
     make_source: MakeSource
     send: Send
@@ -225,7 +226,7 @@ class _Place:
     many: int
     sent: Counter[Item] = field(default_factory=Counter)
     acknowledged: Counter[Item] = field(default_factory=Counter)
-    """What a queue has forgotten: nobody reads it any more."""
+    """Rows that a queue has forgotten: they cannot be read any more."""
 
     def put(self, count: int = 1, text: str | None = "") -> None:
         first = 1 + max((number for number, _ in self.sent), default=0)
@@ -238,7 +239,7 @@ class _Place:
         return self.sent - self.acknowledged
 
     def consumer(self, snapshot: _Snapshot | None = None) -> _Consumer:
-        """A new execution's, from a snapshot if there is one."""
+        """A reader of a new execution, restored from a snapshot if given."""
         reader = self.make_source().open(_JOB, _STAGE, None)
         consumer = _Consumer(reader, self.spark, self.row_of)
         if snapshot is not None:
@@ -274,19 +275,19 @@ def check_source(
     """Check that a source keeps every clause of its contract.
 
     Args:
-        make_source: returns the source's definition; every call one for the **same** place, which
-            is empty at the first call.
-        send: puts rows with `id` (a number) and `text` (or None) into the place.
+        make_source: returns the source's definition; every call for the **same** place, which is
+            empty at the first call.
+        send: writes rows with `id` (a number) and `text` (or None) to the place.
         row_of: the id and the text of a row of the source.
-        outages: by a name for messages, what makes the place unreadable while it is entered: a
-            poll in it is to be made again.
-        secrets: texts that must not be in what is sent, shown or kept.
-        typed: how rows with columns of other types get into another place of this kind, if the
-            source can carry any.
-        many: how many rows are sent at once; fewer for a stand-in of a server that is slow.
+        outages: context managers by name (for messages) that make the place unreadable while
+            entered: a poll must then ask for a retry.
+        secrets: texts that must not be in anything sent, shown or kept.
+        typed: a second place of this kind for rows with columns of other types, if the source can
+            carry any.
+        many: number of rows sent at once; fewer for a slow stand-in of a server.
 
     Raises:
-        AssertionError: names the source and the clause that is broken.
+        AssertionError: names the source and the broken clause.
     """
     kind = make_source().describe()["kind"]
     place = _Place(make_source, send, spark, row_of, outages or {}, secrets, typed, many)
@@ -299,7 +300,7 @@ def check_source(
 
 
 def _forgets(reader: SourceReader) -> TypeGuard[Acknowledging]:
-    """Whether what is acknowledged is not delivered again."""
+    """Whether acknowledged rows are not delivered again."""
     return isinstance(reader, Acknowledging) and not isinstance(reader, KeepsAcknowledged)
 
 
@@ -313,7 +314,7 @@ def _shows_no_secret(place: _Place) -> None:
 
 
 def _nothing_of_nothing(place: _Place) -> None:
-    """Without input nothing waits and nothing is planned; a reader closes whatever it has done."""
+    """Without input no row waits and no split is planned; a reader can be closed at any time."""
     place.consumer().close()
     consumer = place.consumer()
     assert consumer.reader.plan(10) is None, "planned before the first poll"
@@ -322,8 +323,8 @@ def _nothing_of_nothing(place: _Place) -> None:
 
 
 def _each_row_once(place: _Place) -> None:
-    """Every row is read once, in splits of any size: nulls, long texts, many rows, what comes while
-    it reads; then nothing waits."""
+    """Every row is read once, in splits of any size: nulls, long texts, many rows, rows sent while
+    it reads; then no row waits."""
     place.put(3)
     place.put(1, None)
     place.put(1, "x" * _LONG)
@@ -338,8 +339,8 @@ def _each_row_once(place: _Place) -> None:
 
 
 def _to_its_end(place: _Place) -> None:
-    """Where the input is to end one poll brings all that is there, or polls do until the backlog
-    is read, which comes to an end although others go on sending."""
+    """Where the input is to end one poll brings all that is there, or polls do until the backlog is
+    read, which ends although more rows are sent."""
     there = 20
     place.put(there)
     wanted = place.there
@@ -372,7 +373,7 @@ def _to_its_end(place: _Place) -> None:
 
 
 def _any_value(place: _Place) -> None:
-    """A value of any type that it carries arrives as it was sent, null too."""
+    """A value of any supported type arrives as it was sent, null too."""
     typed = place.typed
     if typed is None:
         return
@@ -380,7 +381,7 @@ def _any_value(place: _Place) -> None:
     reader = typed.make_source(typed.schema).open(_JOB, _STAGE, None)
     names = ["id", *(f"v{n}" for n in range(len(typed.types)))]
 
-    def row_of(row: Any) -> Item:  # without what the connector tells the engine of it
+    def row_of(row: Any) -> Item:  # without the columns the connector adds for the engine
         values = row.asDict(recursive=True)
         return _shown({name: values[name] for name in names})
 
@@ -391,7 +392,7 @@ def _any_value(place: _Place) -> None:
 
 
 def _shown(row: Mapping[str, Any]) -> Item:
-    """A row with its values as text: NaN is not equal to itself."""
+    """A row with its values as text, because NaN is not equal to itself."""
     return row["id"], repr([_plain(value) for name, value in row.items() if name != "id"])
 
 
@@ -399,14 +400,14 @@ def _plain(value: Any) -> Any:
     match value:
         case bytearray():
             return bytes(value)
-        case datetime():  # Spark's have no zone, and are of this machine's
+        case datetime():  # Spark's have no zone and are in local time
             return value.astimezone(timezone.utc)
     return value
 
 
 def _poll_changes_nothing(place: _Place) -> None:
-    """A poll beside an epoch changes nothing: neither what waits nor the position, until its answer
-    is accepted; an answer that is older than a split brings nothing twice."""
+    """A poll beside an epoch changes nothing, neither the waiting rows nor the position, until its
+    answer is accepted; an answer older than a split brings no row twice."""
     place.put(3)
     consumer = place.consumer()
     before = consumer.reader.position(), consumer.reader.waiting()
@@ -432,7 +433,7 @@ def _replay(place: _Place) -> None:
     place.expect(first.drain(place.there.total()), place.there)
     forgets = _forgets(first.reader)
     if forgets:
-        first.close()  # a broker keeps for a consumer that lives what it has given it
+        first.close()  # a broker keeps rows for a living consumer that got them
     for snapshot in snapshots:
         consumer = place.consumer(snapshot)
         rest = place.there - snapshot.read
@@ -448,8 +449,8 @@ def _replay(place: _Place) -> None:
 
 
 def _acknowledged(place: _Place) -> None:
-    """What is not acknowledged is delivered again, what a snapshot has is then dropped; what was
-    acknowledged, once or twice, is never delivered again."""
+    """What is not acknowledged is delivered again, and dropped if a snapshot has it; acknowledged
+    rows are never delivered again, even if acknowledged twice."""
     place.put(4)
     dead = place.consumer()
     dead.drain(place.there.total())
@@ -478,8 +479,8 @@ def _acknowledged(place: _Place) -> None:
 
 
 def _outages(place: _Place) -> None:
-    """A poll in an outage is to be made again, and nothing is lost or read twice by that; what it
-    says has no secret."""
+    """A poll in an outage is to be made again, without loss or duplicates; its error shows no
+    secret."""
     for name, outage in place.outages.items():
         place.put(2)
         consumer = place.consumer()
@@ -488,7 +489,7 @@ def _outages(place: _Place) -> None:
         with outage():
             for _ in range(_POLLS_MAX):
                 try:
-                    consumer.poll()  # it may bring what came before the outage
+                    consumer.poll()  # it may return rows from before the outage
                 except Exception as error:  # noqa: BLE001 - classified below
                     reaction = reaction_to(error, consumer.reader)
                     assert reaction is Reaction.RETRY, f"{name}: {error!r} asks for {reaction}"
@@ -525,7 +526,7 @@ def _works_on_other_threads(place: _Place) -> None:
 
 
 def _finish(place: _Place, consumer: _Consumer) -> None:
-    """Ends an execution after a snapshot of all that it has read."""
+    """Ends an execution after a snapshot of all rows read."""
     if _forgets(consumer.reader):
         snapshot = consumer.snapshot()
         consumer.acknowledge(snapshot.unacknowledged)
@@ -543,5 +544,5 @@ _CLAUSES: tuple[Callable[[_Place], None], ...] = (
     _poll_changes_nothing,
     _replay,
     _outages,
-    _each_row_once,  # last: every clause reads all that is there
+    _each_row_once,  # last: every clause reads all rows there
 )

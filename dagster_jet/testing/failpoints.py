@@ -1,9 +1,9 @@
-"""Fail points for crash tests: which ones there are, and a child process that meets one.
+"""Fail points for crash tests: lists them, and runs a child process that hits one.
 
     death = FailPoints(log).run([sys.executable, "jobs/job.py"], "record.snapshot.after:3=kill")
     assert death.was_killed and death.reached == ("record.snapshot.after",)
 
-The rules travel in the environment, because the processes to hit are children of a JVM.
+Rules are passed in the environment, because the processes to hit are children of a JVM.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parents[1]
 _PLACEHOLDERS = {"purpose": ("Purpose", ("WriteRecord", "_write_record"))}
 """By placeholder in a point's name: an enumeration, and the calls whose first argument is a member
-that the placeholder stands for."""
+for which the placeholder stands."""
 
 
 @dataclass(frozen=True)
 class Death:
-    """How a child ended.
+    """End of a child process.
 
     Attributes:
-        returncode: as `subprocess` says it: negative for a signal.
-        reached: the points that were met and acted upon, in order.
-        output: what the child and its JVM printed.
+        returncode: as in `subprocess`: negative for a signal.
+        reached: the points that acted, in order.
+        output: the output of the child and its JVM.
     """
 
     returncode: int
@@ -43,10 +43,10 @@ class Death:
 
 
 class FailPoints:
-    """Configures fail points for child processes and remembers which ones were reached.
+    """Configures fail points for child processes and records which ones were reached.
 
     Args:
-        log: file to which every process appends the points that it acted upon.
+        log: file to which every process appends the points that acted.
     """
 
     def __init__(self, log: Path) -> None:
@@ -54,7 +54,7 @@ class FailPoints:
 
     @staticmethod
     def in_source(package: Path | None = None) -> dict[str, str]:
-        """All points of a package (this library) by name, each with the place of its first call."""
+        """Returns all points of a package (default: this one) by name, with the place of a call."""
         package = package or _PACKAGE
         trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(package.rglob("*.py"))}
         constants = {
@@ -77,12 +77,12 @@ class FailPoints:
         return points
 
     def environment(self, rules: str) -> dict[str, str]:
-        """What to add to a process's environment before it starts Spark."""
+        """Returns the variables to add to a process's environment before it starts Spark."""
         return {"JET_FAIL_POINTS": rules, "JET_FAIL_POINT_LOG": str(self.log)}
 
     @property
     def reached(self) -> tuple[str, ...]:
-        """Points acted upon so far, in order of time."""
+        """Points that acted so far, in order of time."""
         if not self.log.exists():
             return ()
         lines = self.log.read_text("utf-8").split()
@@ -90,7 +90,7 @@ class FailPoints:
 
     @property
     def frozen(self) -> tuple[int, ...]:
-        """Process ids of all that a ``freeze`` has stopped so far; SIGCONT wakes them."""
+        """Ids of the processes that a ``freeze`` has stopped so far; SIGCONT resumes them."""
         if not self.log.exists():
             return ()
         actions = (line.partition("=")[2] for line in self.log.read_text("utf-8").split())
@@ -99,8 +99,8 @@ class FailPoints:
     def start(
         self, command: Sequence[str], rules: str, output: Path, env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Starts a child with `rules` configured; its output goes to a file, because the child's
-        own children outlive it for a moment and would keep a pipe open."""
+        """Starts a child with `rules` configured. Its output goes to a file: the child's own
+        children outlive it briefly and would keep a pipe open."""
         with open(output, "ab") as sink:
             return subprocess.Popen(
                 command,
@@ -121,7 +121,7 @@ class FailPoints:
         """Runs a child with `rules` configured and waits for its end.
 
         Raises:
-            subprocess.TimeoutExpired: it still runs; it has been killed.
+            subprocess.TimeoutExpired: it did not end in time; it has been killed.
         """
         before = len(self.reached)
         output = self.log.with_suffix(".out")
@@ -146,7 +146,7 @@ def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
 
 
 def _first_arguments(tree: ast.AST, name: str, enumeration: str) -> Iterator[str]:
-    """Values of the members that calls begin with: a member is its value in capital letters."""
+    """Yields values of members that are first arguments: the lower-case names of the members."""
     for call in _calls(tree, name):
         match call.args[0]:
             case ast.Attribute(value=ast.Name(id=owner), attr=member) if owner == enumeration:

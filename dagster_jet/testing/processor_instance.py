@@ -1,4 +1,4 @@
-"""One processor on the bench of `verify_processor`: an outbox of capacity 1, every call watched."""
+"""One processor under `verify_processor`: an outbox of capacity 1, every call checked."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from dagster_jet.dag.calls import Callback
 from dagster_jet.dag.saved_entry import SavedEntry
 
 REPEATS_MAX = 100_000
-"""Calls of one callback that never returns True, before it is called endless."""
+"""Maximum number of calls of one callback that does not return True."""
 
 
 class Bucket:
-    """Room for one item, until it is emptied."""
+    """Holds one item until it is taken."""
 
     def __init__(self) -> None:
         self.items: list[object] = []
@@ -41,7 +41,7 @@ class Bucket:
 
 
 class SnapshotBucket(Bucket):
-    """Serialises at once, as a snapshot does: what cannot travel is found here."""
+    """Serialises entries at once, like a snapshot, to find those that cannot be serialised."""
 
     def __init__(self, partitioning: Partitioning) -> None:
         super().__init__()
@@ -60,9 +60,9 @@ class Instance:
     """A processor between its `init` and its `close`.
 
     Args:
-        outputs: where emitted items are collected, one list per outbound edge.
+        outputs: collects emitted items, one list per outbound edge.
         checks_progress: every call must consume, emit, save or return True.
-        ends: False: `complete` may have nothing to do.
+        ends: False: `complete` may make no progress.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Instance:
         self._until_true(Callback.WATERMARK, lambda: self.calls.watermark(watermark))
 
     def forward(self, item: object) -> None:
-        """An item that the processor must not see, as the runtime forwards it."""
+        """Forwards an item that the processor must not see, like the runtime."""
         assert item is not DONE
         for output in self._outputs:
             output.append(item)
@@ -134,10 +134,10 @@ class Instance:
         self._until_true(Callback.COMPLETE_EDGE, lambda: self.calls.complete_edge(ordinal))
 
     def complete_once(self) -> bool:
-        """One call; True if it emitted something or is through."""
+        """Calls `complete` once; True if it emitted an item or is completed."""
         before = self._collected()
         self.is_completed = self._once(Callback.COMPLETE, self.calls.complete)
-        # As the runtime does before a snapshot: the refused item is taken, and no further one.
+        # As the runtime does before a snapshot: takes the refused item, and no other.
         self._outbox.block()
         while not self.is_completed and self._outbox.has_unfinished_item:
             self.is_completed = self._once(Callback.COMPLETE, self.calls.complete)
@@ -171,13 +171,13 @@ class Instance:
         before = self._collected(), 0 if inbox is None else len(inbox)
         done = call()
         if not done and self._outbox.has_unfinished_item:
-            # Refused: another call finds the outbox as full as before and must take that well.
+            # The outbox refused an item: the processor must handle a call with a full outbox.
             done = call()
         self._empty()
         after = self._collected(), 0 if inbox is None else len(inbox)
         moved = done or after != before
         if callback is Callback.PROCESS and inbox and done:
-            moved = after != before  # True with items left means: the same inbox again
+            moved = after != before  # True with items left: the same inbox again
         waits = callback is Callback.COMPLETE and not self._ends
         if self._checks_progress and not moved and not waits:
             raise AssertionError(

@@ -1,4 +1,4 @@
-"""The ways in which `verify_processor` runs a processor."""
+"""Modes in which `verify_processor` runs a processor."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Mode:
-    """One way of cutting the input, taking snapshots and restarting."""
+    """One way of splitting the input, taking snapshots and restarting."""
 
     name: str
     inbox_limit: int = 1
     snapshot_every: int = 0
-    """After how many steps a snapshot is taken, and once before the first; 0: never."""
+    """Steps between snapshots; one more is taken before the first step. 0: never."""
     restore_every: int = 0
-    """After how many snapshots a new instance goes on from the last one; 0: never."""
+    """Snapshots between restarts, in which a new instance restores the last one. 0: never."""
     restores_in_the_middle: bool = False
-    """A new instance goes on once, half way through the input."""
+    """A new instance is restored once, halfway through the input."""
     commits_before_restore: bool = True
     """False: the crash comes between the decision and phase 2."""
     fails_every: int = 0
-    """After how many snapshots one is discarded: phase 2 says success=False; 0: never."""
+    """Snapshots between discarded ones, whose phase 2 has success=False. 0: never."""
     parallelisms: tuple[int, ...] = (1,)
-    """Instances, changed at every restore."""
+    """Numbers of instances; the next one is used at each restore."""
     overtaking: int = 0
-    """At-least-once: after a barrier so many more steps before the state is saved. At a restore
-    they are taken again. Then every expected item has to come at least once."""
+    """At-least-once: number of steps taken after a barrier before the state is saved. They are
+    repeated after a restore. Every expected item must then come at least once."""
 
 
 LARGE = 1024
@@ -61,7 +61,7 @@ _OVERTAKING = (
 
 
 def modes(*, snapshots: bool, overtaking: bool, parallelisms: tuple[int, ...] | None) -> list[Mode]:
-    """The modes to run.
+    """Returns the modes to run.
 
     Args:
         snapshots: whether the processor takes part in snapshots.
@@ -77,6 +77,6 @@ def modes(*, snapshots: bool, overtaking: bool, parallelisms: tuple[int, ...] | 
 
 
 def _with_instances(mode: Mode, parallelisms: tuple[int, ...]) -> Mode:
-    if mode.restores_in_the_middle:  # not into a single instance, where every key is at home
+    if mode.restores_in_the_middle:  # not into a single instance, which owns every key
         parallelisms = (parallelisms[0], max(parallelisms))
     return replace(mode, name=f"{mode.name}, instances {parallelisms}", parallelisms=parallelisms)

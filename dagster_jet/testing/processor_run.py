@@ -1,4 +1,4 @@
-"""One mode of `verify_processor`: feeds the instances, interrupts them, compares the output."""
+"""Runs one mode of `verify_processor`: feeds the instances, restarts them, compares output."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from dagster_jet.testing.processor_modes import Mode
 _logger = logging.getLogger(__name__)
 
 _QUIET_CALLS = 10
-"""Calls after the expected output of an endless source, which must bring nothing more."""
+"""Calls after the expected output of an endless source, which must emit nothing more."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """What is to be checked, the same in every mode."""
+    """Parameters of a check, the same in every mode."""
 
     supplier: Callable[[], Processor]
     inputs: list[list[object]]
@@ -54,12 +54,12 @@ class Check:
 
 @dataclass
 class Reading:
-    """How far the input is read."""
+    """Reading position in the input."""
 
     edges: list[deque[object]]
-    """What is left, per edge."""
+    """Remaining items per edge."""
     turns: deque[int]
-    """The open edges, the next one to be read first."""
+    """The open edges; the first is read next."""
     coalescer: WatermarkCoalescer
     ended: list[int]
 
@@ -69,14 +69,14 @@ class Reading:
         return cls(list(map(deque, inputs)), turns, WatermarkCoalescer(len(inputs)), [])
 
     def copy(self) -> Reading:
-        """A place to go back to; the items are the same ones."""
+        """Returns a copy to return to later; items are shared."""
         edges = [edge.copy() for edge in self.edges]
         return Reading(edges, self.turns.copy(), deepcopy(self.coalescer), self.ended.copy())
 
 
 @dataclass
 class ProcessorRun:
-    """One mode: the instances, what they emitted, and the last snapshot."""
+    """One mode: the instances, their output, and the last snapshot."""
 
     check: Check
     mode: Mode
@@ -110,7 +110,7 @@ class ProcessorRun:
         self.starts += 1
         shares = redistribute(saved, parallelism) if saved is not None else None
         name = getattr(self.check.supplier, "__name__", "processor")
-        made = [instance.calls.processor for instance in self.instances]  # of the last start
+        made = [instance.calls.processor for instance in self.instances]  # from the last start
         self.instances = []
         for index in range(parallelism):
             processor = new_processor(self.check.supplier, name, index, others=made)
@@ -133,11 +133,11 @@ class ProcessorRun:
             self.instances.append(instance)
             if shares is not None:
                 instance.restore(shares[index])
-                for ordinal in self.reading.ended:  # as the runtime: they end again, at once
+                for ordinal in self.reading.ended:  # as in the runtime: they end again, at once
                     instance.complete_edge(ordinal)
 
     def _step(self, *, is_behind_barrier: bool = False) -> None:
-        """One look at the next edge. Its end is not seen behind a barrier that has not gone on."""
+        """Reads the next edge once. Its end is not observed after a barrier not yet forwarded."""
         reading, coalescer = self.reading, self.reading.coalescer
         ordinal = reading.turns.popleft()
         for instance in self.instances:
@@ -151,7 +151,7 @@ class ProcessorRun:
         if reading.edges[ordinal] or is_behind_barrier:
             reading.turns.append(ordinal)
             return
-        # As in the runtime: the watermark that an end brings, then complete_edge.
+        # As in the runtime: first the watermark caused by the end, then complete_edge.
         self._forward(coalescer.observe_done(ordinal))
         for instance in self.instances:
             instance.complete_edge(ordinal)
@@ -219,7 +219,7 @@ class ProcessorRun:
                 progress = instance.complete_once() or progress
             calls += 1
             if calls % 1000 == 0 and self._is_too_much():
-                return  # for ever, if each restart emits the same again; the comparison says so
+                return  # endless if each restart emits the same again; the comparison reports it
             if calls > REPEATS_MAX:
                 raise AssertionError(
                     f"complete() did not return True in {REPEATS_MAX} calls"
@@ -250,7 +250,7 @@ class ProcessorRun:
         if restores:
             for instance in self.instances:
                 instance.calls.close()
-            # What is behind the barrier comes again, and what it has brought out does not count.
+            # Items after the barrier are read again; their output before the restart is dropped.
             self.reading = barrier
             for output, begin, end in zip(self.outputs, before, after, strict=True):
                 del output[begin:end]

@@ -1,4 +1,4 @@
-"""A whole pipeline over a few rows, in seconds: rows in by source, rows out by sink."""
+"""Runs a whole pipeline on a few rows in seconds: takes rows by source, returns rows by sink."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def run_pipeline(
     config: JobConfig | None = None,
     spark: Mapping[str, str] | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Runs a pipeline on rows that are given, until all windows are closed; touches nothing else.
+    """Runs a pipeline on given rows until all windows are closed, without side effects.
 
-    Its sources and sinks are replaced; tables to enrich with are read where they are. It has a
-    store of its own in a temporary folder, and is exactly the job that would run for real: with
-    epochs, snapshots, late rows and dead letters.
+    Its sources and sinks are replaced; tables for enrichment are read from their places. It has its
+    own store in a temporary folder, and otherwise is the real job: with epochs, snapshots, late
+    rows and dead letters.
 
     Args:
-        pipeline: it stays as it is.
-        inputs: for every source by name, its rows: see `sources.items`.
+        pipeline: it is not changed.
+        inputs: rows by source name: see `sources.items`.
         config: for example smaller epochs: ``JobConfig(max_items_per_epoch=1)``.
         spark: settings of Spark; by default two local threads.
 
     Returns:
-        For every sink by name, its rows in no order.
+        Rows by sink name, in no order.
 
     Raises:
-        ConfigurationError: a source has no rows here, or no schema that rows could be made by.
-        JetError: what the job ended with.
+        ConfigurationError: a source has no rows in `inputs`, or no schema to make rows from.
+        JetError: the error that ended the job.
 
     Example:
         >>> out = run_pipeline(p, {"rows": [{"id": 1}]})  # doctest: +SKIP
@@ -82,7 +82,7 @@ def run_pipeline(
 
 
 def _once(config: JobConfig | None) -> JobConfig:
-    """A trial that fails is not tried again."""
+    """A failed trial is not restarted."""
     return (config or JobConfig()).model_copy(update={"restart_attempts_max": 0})
 
 

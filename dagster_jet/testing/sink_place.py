@@ -1,4 +1,4 @@
-"""The place that the clauses of `check_sink` write to, and what the engine does with a sink."""
+"""The place that the clauses of `check_sink` write to, with the calls that the engine makes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TASK = "__task"
 
 @dataclass
 class Place:
-    """The place that all clauses write to, and what must be visible in it."""
+    """The place that all clauses write to, and the rows that must be visible in it."""
 
     make_sink: MakeSink
     read: Callable[[], Iterable[Row]]
@@ -46,11 +46,11 @@ class Place:
     refused: Sequence[Row]
     expected: dict[int, Row] = field(default_factory=dict)
     compared: dict[int, Row] = field(default_factory=dict)
-    """What a reader has seen of a row that is right: to read it again costs little."""
+    """Rows read that were found correct: comparing them again is cheap."""
     epoch_id: int = 0
     execution_id: int = 1
     looks: bool = False
-    """A sink's definition looks at its place (`LooksAtItsPlace`), as at every start."""
+    """True if definitions look at their place (`LooksAtItsPlace`), as at every start."""
 
     def sink(self) -> Sink:
         made: Any = self.make_sink()
@@ -85,7 +85,7 @@ class Place:
     def written(
         self, rows: pa.Table, shard: int, execution_id: int, attempt: str = "a0"
     ) -> tuple[Artifact, ...]:
-        """Phase 1 of one task, whose rows are as the sink renders them."""
+        """Phase 1 of one task, whose rows have been rendered by the sink."""
         transaction = TransactionId(JOB, STAGE, 1, execution_id, self.epoch_id, shard, attempt)
         writer = self.sink().open_writer(transaction)
         try:
@@ -99,8 +99,8 @@ class Place:
             writer.close()
 
     def stage_in_tasks(self, rows: Sequence[Row], tasks: int) -> tuple[Artifact, ...]:
-        """Phase 1 of an epoch whose rows come in so many tasks, the first of which is done last.
-        The artifacts are in the order of the contract."""
+        """Phase 1 of an epoch whose rows come in `tasks` tasks, the first of which ends last. The
+        artifacts are in the order of the contract."""
         self.epoch_id += 1
         sink, each = self.make_sink(), -(-len(rows) // tasks)
         parts = [
@@ -110,7 +110,7 @@ class Place:
         if not sink.takes(SCHEMA):
             parts = self._rendered_in_tasks(parts)
         order = range(len(parts))
-        # A writer that produces at once has the order of its own rows alone to keep.
+        # A writer that produces at once keeps only the order of its own rows.
         held = isinstance(sink, HoldsTransactions)
         found = {
             shard: self.written(parts[shard], shard, self.execution_id)
@@ -129,11 +129,11 @@ class Place:
         return [rows.filter(pc.equal(task, one)) for one in pc.unique(task).to_pylist()]
 
     def commit(self, artifacts: Collection[Artifact], *, execution_id: int | None = None) -> None:
-        """Phase 2, by an object that knows nothing."""
+        """Phase 2, with a new committer."""
         commit(self.sink(), artifacts, self.context(execution_id))
 
     def has_committed(self, artifacts: Collection[Artifact], *, owns_job: bool = False) -> bool:
-        """What the place says of them, asked by an object that knows nothing."""
+        """Asks the place with a new committer whether the artifacts are committed."""
         committer = self.sink().open_committer(JOB, STAGE)
         assert isinstance(committer, KnowsCommits)
         try:
@@ -151,7 +151,7 @@ class Place:
         return CommitContext(JOB, STAGE, 1, by, recovering=True)
 
     def expect(self, *more: Sequence[Row]) -> None:
-        """Exactly what was committed is visible, once, and as it was written."""
+        """Checks that exactly the committed rows are visible, once, with their values."""
         self.expected.update({row["id"]: row for rows in more for row in rows})
         seen: dict[int, Row] = {}
         for row in self.read():
@@ -166,7 +166,7 @@ class Place:
                 self.compared[number] = row
 
     def rendered(self, rows: Sequence[Row]) -> pa.Table:
-        """As the sink's writers get them, in this order."""
+        """The rows as the sink's writers get them, in this order."""
         table, sink = pa.Table.from_pylist(list(rows), SCHEMA), self.make_sink()
         if not rows or sink.takes(SCHEMA):
             return table

@@ -1,4 +1,4 @@
-"""The rows that `check_sink` writes, and what a place may make of their values."""
+"""Rows that `check_sink` writes, and the forms in which a place may keep their values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMA = pa.schema(
         pa.field("price", pa.decimal128(10, 2)),
     ]
 )
-"""What every row of the suite has. `id` is unique and never null; a sink with a key has it."""
+"""Columns of every row. `id` is unique and never null; it is the key of a sink with a key."""
 
 
 def row_of(number: int) -> Row:
@@ -56,7 +56,7 @@ EXTREMES: Sequence[Row] = (
         "price": Decimal("0.01"),
     },
 )
-"""Values that every place takes, and that a careless one changes."""
+"""Values that every place accepts and that a faulty sink changes."""
 
 
 def compare(expected: Row, seen: Row) -> None:
@@ -69,7 +69,7 @@ def compare(expected: Row, seen: Row) -> None:
 
 
 def _is_same(expected: Any, seen: Any) -> bool:
-    """Whether it is this value, or what a place without such a type keeps of it."""
+    """Whether it is this value, or the form of it in a place without such a type."""
     if expected is None or seen is None:
         return expected is seen
     match expected:
@@ -83,7 +83,7 @@ def _is_same(expected: Any, seen: Any) -> bool:
             found = base64.b64decode(seen) if isinstance(seen, str) else bytes(seen)
             return found == expected
         case datetime():
-            # Python 3.10 knows no Z.
+            # Python 3.10 does not parse Z.
             text = seen.replace("Z", "+00:00") if isinstance(seen, str) else ""
             at = datetime.fromisoformat(text) if text else seen
             return bool(at.replace(tzinfo=at.tzinfo or timezone.utc) == expected)

@@ -1,8 +1,8 @@
-"""Runs a processor through snapshots, restarts and full outboxes, and compares what comes out.
+"""Runs a processor through snapshots, restarts and full outboxes, and compares its output.
 
-Source: Hazelcast Jet `TestSupport`; beyond it: `try_process`, prepares and both outcomes of
-phase 2, crashes before phase 2, IDLE, several edges with coalesced watermarks, and restarts with
-another number of instances.
+Source: Hazelcast Jet `TestSupport`. Additions: `try_process`, prepares and both outcomes of phase
+2, crashes before phase 2, IDLE, several edges with coalesced watermarks, and restarts with another
+number of instances.
 """
 
 from __future__ import annotations
@@ -42,41 +42,40 @@ def verify_processor(
     call_limit_s: float = CALL_LIMIT_S,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
-    """Checks that a processor gives the same output however its input is cut and interrupted.
+    """Checks that a processor gives the same output however its input is split and interrupted.
 
-    Every mode hands in the same input: item by item and at once, with a snapshot after every step
-    and a new instance restored from every one, every second one, or none, with the crash before or
+    Every mode feeds the same input: item by item and at once, with a snapshot after every step and
+    a new instance restored from every one, every second one, or none, with the crash before or
     after phase 2, and with discarded snapshots; edges that had ended end again at once. The outbox
     takes one item per edge; after each refusal the callback is called once more before there is
     room again. With `key` or `split`, several instances share the input, and each restore changes
     their number.
 
-    In at-least-once, items and watermarks that are behind a barrier are also processed before the
-    state is saved, and come again after the restart; watermarks then go back. What they have
-    brought out before the crash does not count, as if whoever it was for had lost it: every
-    expected item has to come at least once on the way that the saved state and the replay make.
-    That a replayed item is counted twice is allowed, and changes a count: compare without it
-    (`unpack`).
+    In at-least-once, items and watermarks after a barrier are also processed before the state is
+    saved, and are replayed after the restart; watermarks then go back. Their output before the
+    crash is dropped, as if its receiver had lost it: every expected item must come at least once
+    from the saved state and the replay. A replayed item may be counted twice, which changes a
+    count: compare without it (`unpack`).
 
     Args:
         supplier: makes an instance; called once for each restart.
         input: items of inbound edge 0. Watermarks in it go to `try_process_watermark`; `IDLE` is
-            forwarded, as the runtime does, and never seen by the processor.
+            forwarded, as by the runtime, and never seen by the processor.
         inputs: instead of `input`, items of each inbound edge; read in turns, watermarks coalesced.
-        expect: what comes out on outbound edge 0. None: the output is not compared.
-        expect_each: instead of `expect`, what comes out on each outbound edge.
+        expect: expected output on outbound edge 0. None: the output is not compared.
+        expect_each: instead of `expect`, expected output on each outbound edge.
         ordered: False: compare as multisets.
-        unpack: splits an item into what is compared, such as a batch into its rows; watermarks are
-            left alone.
-        key: of an item, as on a partitioned edge. Then instances run side by side as well; their
-            outputs are compared as multisets without watermarks, for each one emits its own.
+        unpack: splits an item into the parts to compare, such as a batch into its rows; watermarks
+            are not split.
+        key: key of an item, as on a partitioned edge. Instances then also run side by side; their
+            outputs are compared as multisets without watermarks, because each one emits its own.
         split: instead of `key`, for items that hold many keys: `Edge.partitioned_by`.
         parallelisms: the numbers of instances, one after the other.
         snapshots: False: the processor is for jobs without a guarantee.
-        ends: False: `complete` never returns True; it is called until the expected output is there,
+        ends: False: `complete` never returns True; it is called until the expected output has come,
             and then a few times more.
         assert_progress: False: for processors that wait for something outside.
-        guarantee: what `ProcessorContext.guarantee` says; and "at-least-once" lets items overtake
+        guarantee: value of `ProcessorContext.guarantee`; "at-least-once" also lets items overtake
             barriers.
         partitioning: of keys; default: the store's.
         slow_call_s: cooperative calls that take longer are logged as a warning.
@@ -84,8 +83,8 @@ def verify_processor(
         clock: seconds, monotonic.
 
     Raises:
-        AssertionError: another output than expected, no progress, or a call over the limit; the
-            message names the mode.
+        AssertionError: unexpected output, no progress, or a call over the limit; the message names
+            the mode.
         ProcessorError: the processor broke its contract; it names callback and cure.
 
     Example:
