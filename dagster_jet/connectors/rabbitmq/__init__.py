@@ -1,4 +1,4 @@
-"""RabbitMQ's queues as a source: messages are acknowledged once a snapshot has them."""
+"""RabbitMQ queues as a source. Messages are acknowledged once a snapshot contains them."""
 
 from dagster_jet.connectors.rabbitmq.source import RabbitSource
 

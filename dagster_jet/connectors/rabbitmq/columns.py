@@ -1,4 +1,4 @@
-"""Messages as an Arrow table: value, position, and what the server says of each if asked."""
+"""Messages as an Arrow table: value, position, and metadata if requested."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ METADATA_DDL = (
 
 @dataclass(frozen=True)
 class Message:
-    """One that is new."""
+    """A message that was not read before."""
 
     message_id: str
     body: bytes
@@ -29,7 +29,7 @@ class Message:
     routing_key: str
     is_redelivered: bool
     timestamp: int | None
-    """Seconds, as its publisher has set it."""
+    """Seconds since 1970, as set by the publisher."""
     headers: dict[str, str | None] | None
 
 
@@ -55,14 +55,14 @@ def table_of(messages: Sequence[Message], queue: str, *, with_metadata: bool) ->
 
 
 def seconds_of(timestamp: Any) -> int | None:
-    """As pika hands it over: a number, or a `datetime` without zone in UTC."""
+    """Seconds since 1970 from pika's value: a number, or a naive `datetime` in UTC."""
     if isinstance(timestamp, datetime):
         return int((timestamp - datetime(1970, 1, 1)).total_seconds())
     return timestamp if isinstance(timestamp, int) else None
 
 
 def texts_of(headers: Any) -> dict[str, str | None] | None:
-    """Headers have types of their own; here they are text."""
+    """Converts header values of any AMQP type to text; None if there are no headers."""
     if not headers:
         return None
     return {str(name): None if value is None else _text(value) for name, value in headers.items()}

@@ -1,6 +1,6 @@
-"""What RabbitMQ and a queue of it can do for exactly once: asked, and tried with another queue.
+"""Probes whether RabbitMQ and a queue support exactly-once; tries redelivery with its own queue.
 
-A probe that dies leaves that queue, `jet-probe-...`, which the server removes after ten minutes.
+If it crashes, that queue, `jet-probe-...`, remains; the server removes it after ten minutes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NAME = re.compile(r"jet-probe-[0-9a-f]{12}")
 _EXPIRES_MS = 600_000
 _DELIVERIES_MIN = 10
 _NO_LIMIT = 999_999_937
-"""Nobody has this one."""
+"""An x-delivery-limit that no queue has, so that the server refuses it."""
 _LIMIT = re.compile(r"'x-delivery-limit'.*current is (?:the value )?'(\d+)'")
 _DEFAULT_TIMEOUT = timedelta(minutes=30)
 _COMES_AGAIN = "Does a message that was not acknowledged come again after a disconnect?"
@@ -29,10 +29,10 @@ RESTART = "Does it come again after the server was restarted?"
 
 
 def probe(url: Url, queue: str, interval: timedelta) -> list[Finding]:
-    """All that can be asked of it now.
+    """Returns all findings about the queue.
 
     Raises:
-        JetError: the server cannot be reached, does not let us in, or has no such queue.
+        JetError: the server cannot be reached, refuses the login, or has no such queue.
     """
     server = RabbitServer(url)
     with (
@@ -46,7 +46,7 @@ def probe(url: Url, queue: str, interval: timedelta) -> list[Finding]:
         except client_library().exceptions.ChannelClosedByBroker as error:
             if error.reply_code != 403:
                 raise
-            facts = None  # what that means is found below
+            facts = None  # reported by `_may_read`
         findings = [_is_a_queue(True)] if facts else []
         findings += [*_may_read(connection, queue), _is_durable(connection, queue)]
         if facts and facts.type == "quorum":
@@ -62,8 +62,8 @@ def probe(url: Url, queue: str, interval: timedelta) -> list[Finding]:
 
 
 def leave(url: Url) -> str:
-    """Leaves a durable queue with one message that was taken and not acknowledged, and returns its
-    name to `find` it by. Raises `JetError`."""
+    """Leaves a durable queue with one delivered and unacknowledged message. Returns its name, for
+    `find`. Raises `JetError`."""
     server, name = RabbitServer(url), f"jet-probe-{secrets.token_hex(6)}"
     with server.as_source_errors(name, "probe", "queue"):
         _take_and_hang_up(server, name, {})
@@ -71,10 +71,10 @@ def leave(url: Url) -> str:
 
 
 def find(url: Url, name: str) -> list[Finding]:
-    """Whether what `leave` has left is there still; removes it.
+    """Checks whether the message of `leave` is still there, and removes its queue.
 
     Raises:
-        ConfigurationError: that is no name that `leave` gives out.
+        ConfigurationError: the name is not one that `leave` returns.
         JetError: the server cannot be reached.
     """
     if not _NAME.fullmatch(name):
@@ -97,7 +97,7 @@ def find(url: Url, name: str) -> list[Finding]:
 
 
 def _may_read(connection: Any, queue: str) -> list[Finding]:
-    """Looks at one message and gives it back: it is marked as delivered before, no more."""
+    """Gets one message and returns it to the queue, which marks it as redelivered."""
     question = "May the user read the queue?"
     channel = connection.channel()
     try:
@@ -143,8 +143,8 @@ def _is_a_queue(it_is: bool) -> Finding:
 
 
 def _delivery_limit(connection: Any, queue: str) -> Finding:
-    """Of a quorum queue: a declaration that does not fit is refused, and the server says in what.
-    A crash returns what was handed out, and that counts."""
+    """Checks a quorum queue's delivery limit: the server refuses a declaration with another limit
+    and names the current one. A crash returns unacknowledged messages, which counts."""
     question = "Do messages stay there when the job crashes again and again?"
     cure = f"Declare the queue with an x-delivery-limit of {_DELIVERIES_MIN} or more."
     asked = {"x-queue-type": "quorum", "x-delivery-limit": _NO_LIMIT}
@@ -183,7 +183,7 @@ def _delivery_limit(connection: Any, queue: str) -> Finding:
 
 
 def _is_durable(connection: Any, queue: str) -> Finding:
-    """A declaration that does not fit is refused, and the server says in what."""
+    """Checks durability: the server refuses a different declaration and names the argument."""
     holds: bool | None = True
     unknown = ""
     try:
@@ -249,7 +249,7 @@ def _take_and_hang_up(server: RabbitServer, name: str, arguments: dict[str, Any]
 
 
 def _is_redelivered(server: RabbitServer, name: str) -> bool:
-    """Removes the queue, too."""
+    """Checks whether the message was redelivered, and removes the queue."""
     with closing(server.connect()) as connection:
         channel = connection.channel()
         try:

@@ -1,4 +1,4 @@
-"""What a queue says of itself to somebody who may only read it."""
+"""Facts about a queue that a user with only the right to read can query."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _REFUSED, _NOT_IMPLEMENTED = 406, 540
 
 @dataclass(frozen=True)
 class QueueFacts:
-    """As it is now."""
+    """Facts about a queue at the time of the query."""
 
     type: str | None
-    """"classic" or "quorum"; None: it does not say."""
+    """"classic" or "quorum"; None if the server does not report it."""
     messages: int
-    """Which nobody has been given."""
+    """Messages ready for delivery."""
     consumers: int
 
 
 def ask_queue(connection: BlockingConnection, queue: str) -> QueueFacts:
-    """Takes no message, and asks for the right to read.
+    """Queries a queue without taking a message; checks the right to read.
 
-    No question of AMQP is for a queue's type. A subscription with an argument that is of streams
-    only is refused in its words, after the right was looked at. A stream has another reason: there
-    it needs a prefetch, and this one has none.
+    AMQP has no request for a queue's type. So this subscribes with an argument that only streams
+    support. After the permission check the server refuses it with an error that names the queue's
+    type. A stream refuses it for another reason: it requires a prefetch, and none is set.
 
     Raises:
-        AMQPError: there is no such queue, or we may not read it.
-        StreamQueueError: it is a stream.
+        AMQPError: the queue does not exist, or the user may not read it.
+        StreamQueueError: the queue is a stream.
     """
     known = client_library().exceptions
     channel = connection.channel()
@@ -52,11 +52,11 @@ def ask_queue(connection: BlockingConnection, queue: str) -> QueueFacts:
         kind = named[1] if named else None
         if kind == "stream" or "prefetch" in error.reply_text or "stream q" in error.reply_text:
             raise StreamQueueError from None
-    else:  # a server that does not look at it: what it has handed out goes back
+    else:  # the server ignored the argument: delivered messages go back
         with suppress(known.AMQPError):
             channel.close()
     return QueueFacts(kind, int(found.message_count), int(found.consumer_count))
 
 
 def _nothing(*_: Any) -> None:
-    """What a message is given to that was not asked for."""
+    """Consumer callback that ignores its message."""

@@ -1,8 +1,7 @@
-"""The driver's side of a queue: takes deliveries, hands out what is new, acknowledges what a
-snapshot has.
+"""Reader of a queue: receives deliveries, returns new messages, acknowledges those in a snapshot.
 
-An acknowledgement is proven once the server has answered behind it (`Subscription.acknowledge`). A
-server that is killed may deliver again what it has not written down yet.
+An acknowledgement is proven once the server has answered a request after it
+(`Subscription.acknowledge`). A killed server may redeliver if it had not written it to disk.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from dagster_jet.connectors.values import JsonObjects, RawValues
 from dagster_jet.errors import SourceError, SourceUnavailableError
 
 REMEMBERED_MAX = 40_000
-"""More than a server has not written down yet: `queue_index_max_journal_entries` is 32,768. Of
-10,000 that it had answered for, all came again after a SIGKILL at once; after 0.3 s none."""
+"""More ids than a server holds unwritten: `queue_index_max_journal_entries` is 32,768. Of 10,000
+acknowledged messages all came again after an immediate SIGKILL; after 0.3 s none did."""
 _SHOWN = 80
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What users have said."""
+    """Settings of the source."""
 
     server: RabbitServer
     queue: str
@@ -39,15 +38,15 @@ class Reading:
     metadata: bool
     prefetch: int
     needs_ids: bool
-    """For exactly once: a message is known by its id when it comes again."""
+    """True for exactly-once, where a redelivered message is recognised by its id."""
 
 
 class RabbitReader(MessageReader[Message]):
-    """Of one execution. `_subscription` belongs to the source's own thread."""
+    """Reader of one execution. Only the source's own thread uses `_subscription`."""
 
     def __init__(self, reading: Reading, job: str, stage: str, bad_rows: BadRowRule | None) -> None:
-        # A quorum queue hands out no more than `prefetch` before it has written acknowledgements
-        # down: so many may come again after its leader is killed.
+        # A quorum queue delivers at most `prefetch` messages before it has written acknowledgements
+        # to disk. So at most `prefetch` messages may come again after its leader is killed.
         remembered_max = max(REMEMBERED_MAX, reading.prefetch)
         super().__init__(job, stage, bad_rows, reading.values, remembered_max)
         self.reading = reading
@@ -81,7 +80,8 @@ class RabbitReader(MessageReader[Message]):
             return Found(tuple(new), tuple(again), self._stood(), backlog)
 
     def acknowledge(self, messages: Mapping[str, Any]) -> None:
-        """By id: a delivery on a connection that broke is acknowledged when it comes again."""
+        """Acknowledges by id. A delivery of a broken connection is acknowledged when
+        redelivered."""
         with self._server_errors():
             subscription = self._subscription
             proven = set() if subscription is None else subscription.acknowledge(messages.keys())
@@ -104,7 +104,7 @@ class RabbitReader(MessageReader[Message]):
 
     @contextmanager
     def _server_errors(self) -> Iterator[None]:
-        """After an error the connection is given up; the error is what it means for a job."""
+        """Translates errors for the job, and closes the connection after any error."""
         reading = self.reading
         try:
             with reading.server.as_source_errors(reading.queue, self.job, self.stage):

@@ -1,4 +1,4 @@
-"""A RabbitMQ server as a client finds it: its URL, connections, and what its errors mean."""
+"""RabbitMQ server as seen by a client: URL, connections and the meaning of errors."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 CONNECT_S = 10
 HEARTBEAT_S = 60
-"""A frozen process keeps its messages for twice as long. The connection is served between epochs
-only: one that is longer costs a second delivery, and nothing else."""
+"""The server redelivers the messages of a frozen process after twice this time. Heartbeats are
+served between epochs only. A longer epoch causes a redelivery and nothing else."""
 
 
 class StreamQueueError(Exception):
-    """What was to be read is a stream."""
+    """The queue is a stream."""
 
 
 @dataclass(frozen=True)
 class RabbitServer:
-    """Shows no password."""
+    """Address of a server; its repr shows no password."""
 
     url: Url
 
@@ -47,7 +47,8 @@ class RabbitServer:
         return f"RabbitServer({shown(self.url)!r})"
 
     def parameters(self) -> Any:
-        """Of a connection. Raises `ConfigurationError`: the URL is none; without showing it."""
+        """Connection parameters. Raises `ConfigurationError`, without the URL, if it is not
+        valid."""
         text = text_of(self.url)
         try:
             parts = urlsplit(text)
@@ -68,15 +69,15 @@ class RabbitServer:
         return found
 
     def connect(self) -> BlockingConnection:
-        """A connection for one thread. Raises pika's errors; see `as_source_errors`."""
-        # What fails is raised, and said once; pika would log each attempt as an error, too.
+        """Opens a connection for one thread. Raises pika's errors; see `as_source_errors`."""
+        # Errors are raised and reported once; pika would also log each attempt as an error.
         log = logging.getLogger("pika")
         if log.level == logging.NOTSET:
             log.setLevel(logging.CRITICAL)
         return client_library().BlockingConnection(self.parameters())
 
     def cleansed(self, text: str) -> str:
-        """A message of the client library without what is secret in the URL."""
+        """Removes the URL's secrets from a message of the client library."""
         try:
             url = text_of(self.url)
             password = urlsplit(url).password
@@ -89,7 +90,7 @@ class RabbitServer:
 
     @contextmanager
     def as_source_errors(self, queue: str, job: str, stage: str) -> Iterator[None]:
-        """Raises what pika raises inside as what it means for a job."""
+        """Translates pika's errors into errors with a reaction of the job."""
         try:
             yield
         except JetError:
@@ -148,7 +149,7 @@ class RabbitServer:
 
 
 def client_library() -> Any:
-    """pika. Raises `MissingEnvironmentError`."""
+    """Returns pika. Raises `MissingEnvironmentError`."""
     try:
         import pika
         import pika.exceptions
@@ -160,7 +161,7 @@ def client_library() -> Any:
 
 
 def _reply(error: Exception) -> tuple[int, str]:
-    """What the server has answered: its code, 0 for none, and its text."""
+    """Reply code of the server (0 if there is none) and its text."""
     for one in (error, *error.args):
         code = getattr(one, "reply_code", None)
         if isinstance(code, int):

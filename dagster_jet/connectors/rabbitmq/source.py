@@ -1,4 +1,4 @@
-"""A queue as a source: what users write, and what is asked of the server before a start."""
+"""Definition of a queue as a source, and the checks of the server before a start."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _logger = logging.getLogger(__name__)
 
 PREFETCH = 10_000
 PREFETCH_MAX = 65_535
-"""A number of two bytes in AMQP; 0 would be without a bound."""
+"""AMQP's maximum: two bytes. 0 would mean no limit."""
 
 
 @dataclass(frozen=True)
 class RabbitSource:
-    """Reads one queue, alone; declares nothing."""
+    """Reads one queue as its only consumer; declares nothing."""
 
     server: RabbitServer
     queue: str
     value: str
     value_schema: str | None
-    """Of JSON values, as DDL."""
+    """DDL of JSON values; None for raw values."""
     metadata: bool = False
     prefetch: int = PREFETCH
     max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     asset_key: tuple[str, ...] = ()
-    """The asset that it reads, in an orchestrator that knows it; () if none."""
+    """Asset that the source reads, if the orchestrator knows it; else ()."""
 
     def __post_init__(self) -> None:
         refuse_written_out(self.server.url, "url")
@@ -61,7 +61,7 @@ class RabbitSource:
 
     @property
     def schema(self) -> str:
-        """The columns as DDL."""
+        """Columns as DDL."""
         columns = self.values.schema
         return f"{columns}, {METADATA_DDL}" if self.metadata else columns
 
@@ -75,9 +75,9 @@ class RabbitSource:
         }
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> RabbitSource:
-        """Asks once, so that a wrong name, wrong credentials, a lacking right or a stream end the
-        start in a sentence. A server that is away is waited for by `poll`, beside the other
-        sources."""
+        """Checks the queue, so that a wrong name, wrong credentials, a missing right or a stream
+        fail the start with a clear error. If the server is unavailable, `poll` waits for it beside
+        the other sources."""
         with (
             suppress(SourceUnavailableError),
             self.server.as_source_errors(self.queue, job, stage),

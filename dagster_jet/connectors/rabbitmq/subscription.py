@@ -1,4 +1,4 @@
-"""One connection that is subscribed to one queue: what it has delivered, and acknowledges."""
+"""A connection subscribed to one queue: its deliveries and their acknowledgements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WAIT_S = 0.5
 
 @dataclass(frozen=True)
 class Delivery:
-    """A message, as it came this time."""
+    """One delivery of a message."""
 
     tag: int
     body: bytes
@@ -27,10 +27,10 @@ class Delivery:
 
 
 class Subscription:
-    """For one thread. After any error it is of no use any more: `close` it, and make another.
+    """Subscription for one thread. It is unusable after any error: `close` it and make another.
 
-    A delivery is acknowledged by the number that it has on its channel. If the channel breaks, the
-    server delivers again what it holds to be unacknowledged.
+    A delivery is acknowledged by its tag on the channel. If the channel breaks, the server
+    redelivers all messages that it regards as unacknowledged.
     """
 
     def __init__(self, server: RabbitServer, queue: str, prefetch: int) -> None:
@@ -38,11 +38,11 @@ class Subscription:
         self._queue, self._prefetch = queue, prefetch
         self._came: list[Delivery] = []
         self._tags: dict[str, list[int]] = {}
-        """By the message's id: publishers may send one twice."""
+        """Delivery tags by message id; publishers may send one id twice."""
         self._open: dict[int, None] = {}
-        """All tags that are not acknowledged, in order."""
+        """All unacknowledged tags, in order."""
         self._backlog: int | None = None
-        """How many of the messages that were there when it was counted have not come yet."""
+        """Number of messages of the backlog, as counted, that have not come yet."""
         self._is_cancelled = False
         self._connection = server.connect()
         try:
@@ -57,19 +57,19 @@ class Subscription:
 
     @property
     def has_ended(self) -> bool:
-        """The server has ended it: nothing comes any more. Of a channel that it has closed, because
-        a message was held for too long, pika says nothing where only deliveries are waited for."""
+        """True if the server has ended the subscription. If it closed the channel because a message
+        was held too long, pika does not report it to a client that only waits for deliveries."""
         return self._is_cancelled or not self._channel.is_open
 
     def receive(self, *, wait: bool = True) -> list[Delivery]:
-        """What has come; if nothing has, waits for about half a second."""
+        """Returns new deliveries; waits up to half a second for the first."""
         self._connection.process_data_events(_WAIT_S if wait and not self._came else 0)
         came, self._came = self._came, []
         return came
 
     def receive_backlog(self) -> tuple[list[Delivery], Backlog]:
-        """What has come, and what is left of what was there at the first call. A full window is
-        not waited for: nothing comes before something is acknowledged."""
+        """Returns new deliveries, and the state of the backlog counted at the first call. Does not
+        wait if the prefetch window is full: no delivery comes before an acknowledgement."""
         if self._backlog is None:
             ready = self._ready()
             if ready is None:
@@ -83,19 +83,19 @@ class Subscription:
             return came, Backlog.HELD
         if came or self._ready() != 0 or self._came:
             return came, Backlog.WAITING
-        return came, Backlog.READ  # the others have expired, or were taken by somebody else
+        return came, Backlog.READ  # the others have expired, or another consumer took them
 
     @property
     def _is_full(self) -> bool:
         return len(self._open) >= self._prefetch
 
     def _ready(self) -> int | None:
-        """How many messages the queue has handed to nobody; what it has handed to us has come then.
-        None: it does not say. Where a quorum queue's leader does not answer at once, the server
-        says that there are no messages, and no consumers: but we are one.
+        """Number of messages ready for delivery; those delivered to us before have then arrived.
+        None if unknown: if a quorum queue's leader does not answer at once, the server reports no
+        messages and no consumers, although we are a consumer.
 
-        The queue answers while deliveries wait for our channel, which may pass its answer on before
-        them; it passes on an answer to a second question behind them.
+        The queue answers while deliveries wait for our channel. The channel may forward this answer
+        before them, but forwards the answer to a second request after them.
         """
         found = self._channel.queue_declare(self._queue, passive=True).method
         self._channel.queue_declare(self._queue, passive=True)
@@ -103,16 +103,16 @@ class Subscription:
         return int(found.message_count) if found.consumer_count else None
 
     def belongs_to(self, message_id: str, delivery: Delivery) -> None:
-        """Notes whose delivery it is."""
+        """Notes the message of a delivery."""
         self._tags.setdefault(message_id, []).append(delivery.tag)
 
     def acknowledge(self, message_ids: Collection[str]) -> set[str]:
-        """Acknowledges all deliveries of these messages, and returns those that there were.
+        """Acknowledges all deliveries of these messages, and returns the ids that had any.
 
-        AMQP does not answer an acknowledgement. It answers the question for the queue that follows
-        on the same channel, and the queue's process gets both in order: after the answer nothing of
-        this is delivered again, as long as the server lives. Of a quorum queue that is its leader:
-        one that is lost before a majority has it may be followed by one that delivers again.
+        AMQP does not confirm an acknowledgement. But the server answers the passive declaration
+        after it, and the queue's process receives both in order. After the answer none of these
+        messages is redelivered as long as the server lives. For a quorum queue that is its leader:
+        if it is lost before a majority has the acknowledgement, the next leader may redeliver.
         """
         found = {one for one in message_ids if one in self._tags}
         if not found:
@@ -120,7 +120,7 @@ class Subscription:
         tags = {tag for one in found for tag in self._tags.pop(one)}
         fail_point("rabbitmq.acknowledge.before")
         upto = 0
-        for tag in self._open:  # in order: up to the first that stays, one word for all
+        for tag in self._open:  # in order: one acknowledgement for all up to the first that stays
             if tag not in tags:
                 break
             upto = tag
@@ -136,7 +136,7 @@ class Subscription:
         return found
 
     def close(self) -> None:
-        with suppress(Exception):  # it may be the connection that has failed
+        with suppress(Exception):  # this connection may be the one that has failed
             self._connection.close()
 
     def _take(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
@@ -144,5 +144,5 @@ class Subscription:
         self._came.append(Delivery(method.delivery_tag, body, method, properties))
 
     def _cancelled(self, frame: Any) -> None:
-        """The queue was deleted, or has moved to another node."""
+        """Called if the queue was deleted or has moved to another node."""
         self._is_cancelled = True
