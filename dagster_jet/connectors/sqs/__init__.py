@@ -1,4 +1,4 @@
-"""SQS's queues as a source: messages are deleted once a snapshot has them."""
+"""SQS queues as a source. Messages are deleted once a snapshot contains them."""
 
 from dagster_jet.connectors.sqs.source import SqsSource
 

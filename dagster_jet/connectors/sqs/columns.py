@@ -1,4 +1,4 @@
-"""Messages as an Arrow table: value, position, and what SQS says of each if asked."""
+"""Messages as an Arrow table: value, position, and metadata if requested."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SYSTEM_ATTRIBUTES = ("SentTimestamp", "ApproximateReceiveCount", "MessageGroupId
 
 @dataclass(frozen=True)
 class Message:
-    """One, as it was received this time."""
+    """One delivery of a message."""
 
     message_id: str
-    """By which it is known when it comes again."""
+    """Id that recognises the message when it is delivered again."""
     handle: str
-    """SQS's receipt handle: of this delivery."""
+    """SQS's receipt handle of this delivery."""
     body: bytes
     sent_ms: int | None
     receive_count: int | None
@@ -35,7 +35,7 @@ class Message:
 
 
 def message_of(received: Mapping[str, Any], message_id: str) -> Message:
-    """From what the client library returns, known by this id."""
+    """Converts the client library's message; `message_id` is its id."""
     system = received.get("Attributes", {})
     return Message(
         message_id,
@@ -74,7 +74,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _text(value: Mapping[str, Any]) -> str:
-    """Attributes are text, numbers or bytes; here they are text."""
+    """Converts text, number and bytes attributes to text."""
     if "StringValue" in value:
         return str(value["StringValue"])
     return bytes(value.get("BinaryValue", b"")).decode(errors="replace")

@@ -1,9 +1,9 @@
-"""What was received and is not deleted yet: by which handles, and until when it is hidden.
+"""Messages received and not deleted yet: their handles, and until when they are hidden.
 
-SQS hides a received message from everybody for its visibility time-out, counted from the receipt or
-the last renewal. As long as that lasts nobody else can have received it, so that its newest handle
-is ours, and a deletion by it is final. After that SQS answers a deletion by an old handle with
-success, and deletes nothing.
+SQS hides a received message from all consumers for its visibility time-out, counted from the
+receive or the last renewal. Meanwhile nobody else can receive it, so the newest handle is ours, and
+a deletion by it is final. Later, SQS answers a deletion by an old handle with success, but deletes
+nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class _Receipt:
 
 
 class HeldMessages:
-    """By id, the handles of what is held. No I/O and no clock of its own; any thread may call it.
+    """Handles of held messages, by message id. No I/O and no clock; thread-safe.
 
     Args:
-        visibility_s: for how long a receipt or a renewal hides a message.
+        visibility_s: seconds for which a receive or a renewal hides a message.
 
     Example:
         >>> held = HeldMessages(30.0)
@@ -39,21 +39,21 @@ class HeldMessages:
         self._visibility_s = visibility_s
         self._lock = threading.Lock()
         self._receipts: dict[str, _Receipt] = {}
-        """By handle; who is hidden for the longest is last."""
+        """By handle, in order of `hidden_until`."""
         self._handles: dict[str, dict[str, None]] = {}
-        """By message id: a message that came again has several, and so have two messages that
-        their publisher has given one id."""
+        """By message id. A redelivered message has several handles, as do messages with the same
+        publisher id."""
 
     def __len__(self) -> int:
         with self._lock:
             return len(self._receipts)
 
     def received(self, messages: Mapping[str, str], at: float) -> None:
-        """Notes message ids by handle.
+        """Adds message ids by handle.
 
         Args:
-            at: when they were asked for: they may be visible again earlier than we think, not
-                later.
+            at: when the receive call began. Messages may become visible later than computed from
+                it, never earlier.
         """
         with self._lock:
             for handle, message_id in messages.items():
@@ -61,7 +61,7 @@ class HeldMessages:
                 self._handles.setdefault(message_id, {})[handle] = None
 
     def due(self, now: float) -> list[str]:
-        """The handles of which half the time has passed, and not all of it."""
+        """Handles past half of their visibility time-out, but not past all of it."""
         with self._lock:
             due = []
             for handle, receipt in self._receipts.items():
@@ -72,7 +72,7 @@ class HeldMessages:
             return due
 
     def renewed(self, handles: Iterable[str], at: float) -> None:
-        """Notes that these are hidden anew. What was deleted meanwhile is passed over."""
+        """Notes a renewal; ignores handles that were deleted meanwhile."""
         with self._lock:
             for handle in handles:
                 receipt = self._receipts.pop(handle, None)
@@ -81,7 +81,7 @@ class HeldMessages:
                     self._receipts[handle] = receipt
 
     def forget(self, handles: Iterable[str]) -> None:
-        """Of messages that are deleted, or that SQS does not take for ours any more."""
+        """Removes handles of messages that are deleted, or whose handle SQS refuses."""
         with self._lock:
             for handle in handles:
                 receipt = self._receipts.pop(handle, None)
@@ -93,7 +93,7 @@ class HeldMessages:
             return list(self._handles.get(message_id, ()))
 
     def is_ours(self, message_id: str, now: float) -> bool:
-        """Whether nobody else can have received it since, in any of its deliveries."""
+        """True if no other consumer can have received the message since any of its deliveries."""
         with self._lock:
             receipts = [self._receipts[handle] for handle in self._handles.get(message_id, ())]
             return bool(receipts) and all(receipt.hidden_until > now for receipt in receipts)

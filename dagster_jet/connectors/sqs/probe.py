@@ -1,4 +1,4 @@
-"""What an SQS queue can do for exactly once: asked of its settings, and of its rights."""
+"""Probes whether an SQS queue supports exactly-once, by its settings and permissions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from dagster_jet.errors import SourceError, SourceUnavailableError
 
 _RECEIVES_MIN = 10
 _HIDDEN_MAX = 100_000
-"""Of 120,000; about."""
+"""Warn below SQS's limit of about 120,000."""
 _RETENTION_MIN = timedelta(days=1)
 
 
 def probe(
     url: Url, interval: timedelta, region: str | None = None, endpoint_url: Url | None = None
 ) -> list[Finding]:
-    """All that can be asked of it now, with the credentials that boto3 finds.
+    """Returns all findings about the queue, with the credentials that boto3 finds.
 
     Raises:
-        JetError: it cannot be reached, does not let us in, or there is no such queue.
+        JetError: the queue cannot be reached, refuses access, or does not exist.
     """
     with closing(SqsQueue.of(url, region, endpoint_url, {}).open("probe", "queue")) as client:
         attributes = client.attributes()

@@ -1,4 +1,4 @@
-"""An SQS queue as a client finds it: its URL, the calls a source makes, and what errors mean."""
+"""SQS queue as seen by a client: URL, calls of a source, and the meaning of errors."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailabl
 from dagster_jet.system.backoff import attempts
 
 BATCH_MAX = 10
-"""Of messages in one call: SQS's limit."""
+"""SQS's limit of messages per call."""
 LONG_POLL_S = 1
-"""For so long SQS waits for a message. It asks all of its servers then, as it does not otherwise;
-longer would delay acknowledgements, which wait for a poll."""
+"""Seconds for which a receive call waits for a message. Only a waiting call asks all of SQS's
+servers. A longer wait would delay acknowledgements, which wait for a poll."""
 HIDDEN_MAX_S = 12 * 3600
-"""SQS hides a message for so long after its receipt, however often that is renewed."""
+"""Maximum seconds after a receive for which SQS hides a message, including renewals."""
 RIGHTS = ("ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes")
-"""What a source needs, as sqs:..."""
+"""Permissions (sqs:...) that a source needs."""
 _AWS_HOST = re.compile(r"(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.amazonaws\.com(?:\.cn)?")
 _ANSWER_S = 10
 _ATTEMPTS_MAX = 5
@@ -32,13 +32,13 @@ _NO_HANDLE = "jet-asks-for-its-rights"
 
 @dataclass(frozen=True)
 class SqsQueue:
-    """Where a queue is, and how it is reached; picklable, without the values of secrets.
+    """Address of a queue and access to it; picklable, without the values of secrets.
 
     Attributes:
-        url: as AWS shows it; its host says the region.
-        region: None: the URL's, else as boto3 finds it.
-        endpoint_url: None: AWS's own for the region; of a URL of another host, that host.
-        credentials: key id, key and perhaps a session token; none: as boto3 finds them.
+        url: as AWS shows it; its host names the region.
+        region: None: the URL's, else the one that boto3 finds.
+        endpoint_url: None: AWS's endpoint of the region, or the URL's host if that is not AWS's.
+        credentials: key id, key and optionally a session token; if empty, those that boto3 finds.
     """
 
     url: Url
@@ -54,7 +54,7 @@ class SqsQueue:
         endpoint_url: Url | None,
         credentials: Mapping[str, Any],
     ) -> SqsQueue:
-        """Checks what users give. Raises `ConfigurationError`."""
+        """Validates the user's arguments. Raises `ConfigurationError`."""
         endpoint = None if endpoint_url is None else named(endpoint_url)
         if endpoint is not None and holds_password(endpoint):
             raise ConfigurationError(
@@ -85,16 +85,16 @@ class SqsQueue:
 
     @property
     def name(self) -> str:
-        """The last part of its URL; of a secret, the secret's name."""
+        """Last part of the URL; for a secret URL, the secret's name."""
         return self.shown.rpartition("/")[2]
 
     @property
     def is_fifo(self) -> bool:
-        """Their names end so, and no others."""
+        """True if the name ends in ".fifo", as all names of FIFO queues do and no others."""
         return text_of(self.url).endswith(".fifo")
 
     def settings(self) -> AwsSettings:
-        """Raises `ConfigurationError`: the URL is none, or contradicts the region."""
+        """Raises `ConfigurationError`: the URL is not valid, or contradicts the region."""
         try:
             parts = urlsplit(text_of(self.url))
             is_url = parts.scheme in ("http", "https") and parts.hostname and len(parts.path) > 1
@@ -127,8 +127,8 @@ class SqsQueue:
 
 
 class QueueClient:
-    """The calls, for any thread. Each raises what an error means for a job: `SourceError`, or
-    `SourceUnavailableError` for what passes."""
+    """Thread-safe calls. Each raises `SourceError`, or `SourceUnavailableError` if it is
+    temporary."""
 
     def __init__(self, queue: SqsQueue, job: str, stage: str) -> None:
         self._queue, self._job, self._stage = queue, job, stage
@@ -137,15 +137,15 @@ class QueueClient:
         self._aws = AwsAccess("sqs", self._settings, self._meaning)
 
     def attributes(self) -> dict[str, str]:
-        """All that the queue says of itself, by SQS's names."""
+        """All attributes of the queue, by SQS's names."""
         with self._aws.errors_named():
             found = self._aws.once.get_queue_attributes(QueueUrl=self._url, AttributeNames=["All"])
         attributes: dict[str, str] = found.get("Attributes", {})
         return attributes
 
     def check_rights(self) -> None:
-        """Raises `SourceError`: we may not receive, delete or renew. Asked for no message, and with
-        a handle that is none: rights come first."""
+        """Raises `SourceError` if receiving, deleting or renewing is not permitted. It requests no
+        message and uses an invalid handle, because SQS checks permissions first."""
         entry = {"Id": "0", "ReceiptHandle": _NO_HANDLE}
         client = self._aws.once
         with self._aws.errors_named(), _unless_of_arguments():
@@ -160,15 +160,15 @@ class QueueClient:
     def receive(
         self, count: int, visibility_s: int, system: Sequence[str], attributes: Sequence[str]
     ) -> list[dict[str, Any]]:
-        """Some messages, as the client library returns them; waits for `LONG_POLL_S` for one.
+        """Receives messages as the client library returns them; waits up to `LONG_POLL_S` for one.
 
-        Asked once: an answer that is lost hides its messages until their time is over.
+        Not retried: a lost answer hides its messages until their visibility time-out ends.
 
         Args:
-            count: how many at most, up to `BATCH_MAX`.
-            visibility_s: for how long they are hidden.
-            system: names of SQS's own attributes of messages to bring.
-            attributes: names of publishers' attributes to bring, or "All".
+            count: maximum number of messages, up to `BATCH_MAX`.
+            visibility_s: seconds for which they are hidden.
+            system: names of the message attributes of SQS to return.
+            attributes: names of the publishers' attributes to return, or "All".
         """
         with self._aws.errors_named():
             answer = self._aws.once.receive_message(
@@ -183,13 +183,12 @@ class QueueClient:
         return messages
 
     def delete(self, handles: Sequence[str]) -> set[str]:
-        """Deletes messages; to delete one twice is success. Returns the handles that SQS has
-        refused: they are no handles any more."""
+        """Deletes messages; idempotent. Returns the handles that SQS refused as not valid."""
         return self._batches("delete_message_batch", handles, {})
 
     def hide(self, handles: Sequence[str], seconds: int) -> set[str]:
-        """Hides messages for so long from now on; 0: gives them back. Returns those that SQS has
-        refused: they are not hidden any more."""
+        """Hides messages for `seconds` from now; 0 returns them to the queue. Returns the refused
+        handles, whose messages are not hidden any more."""
         given = {"VisibilityTimeout": seconds}
         return self._batches("change_message_visibility_batch", handles, given)
 
@@ -202,7 +201,7 @@ class QueueClient:
         return {handle for some in refused for handle in some}
 
     def _batch(self, call: str, handles: Sequence[str], given: Mapping[str, Any]) -> list[str]:
-        """A batch's entries fail by themselves: those of which it is SQS's fault are repeated."""
+        """Entries of a batch fail individually; those that failed on SQS's side are retried."""
         left, refused = list(handles), []
         for _ in attempts(_ATTEMPTS_MAX, base_s=0.1):
             entries = [{"Id": str(n), "ReceiptHandle": h, **given} for n, h in enumerate(left)]
@@ -221,7 +220,7 @@ class QueueClient:
 
     def _meaning(self, failure: AwsFailure) -> SourceError:
         place, where = self._queue.shown, self._settings.region or "the region that boto3 finds"
-        text = " ".join(failure.text.split())  # of what is no SQS it may be a page
+        text = " ".join(failure.text.split())  # an endpoint that is not SQS may answer with a page
         match failure.cause:
             case Cause.OUTAGE if "OverLimit" in text:
                 return self._error(

@@ -1,7 +1,7 @@
-"""The driver's side of a queue: hands out what receivers bring, and deletes what a snapshot has.
+"""Reader of a queue: returns the messages of the receivers, and deletes those in a snapshot.
 
-A deletion is proven if SQS has carried it out while the message was hidden from everybody else
-(`HeldMessages`). After a restart it is not: the handle may be an old one by then.
+A deletion is proven if SQS performed it while the message was hidden from all other consumers
+(`HeldMessages`). After a restart it is not proven, because the handle may be outdated.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from dagster_jet.connectors.values import JsonObjects, RawValues
 from dagster_jet.errors import SourceError
 
 REMEMBERED_MAX = 40_000
-"""SQS delivers a deleted message again where one of its servers was away when it was deleted."""
+"""SQS may redeliver a deleted message if one of its servers was away during the deletion."""
 VISIBILITY_MIN_S = 2
-"""It is a number of whole seconds, and renewed at half time."""
+"""The time-out is in whole seconds and is renewed at half of it."""
 _SHOWN = 80
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What users have said."""
+    """Settings of the source."""
 
     queue: SqsQueue
     values: JsonObjects | RawValues
@@ -38,14 +38,14 @@ class Reading:
     prefetch: int
     threads: int
     visibility_s: int | None
-    """None: as the queue is set."""
+    """None: the queue's own time-out."""
     id_attribute: str | None
-    """Of publishers; None: SQS's own id."""
+    """Publishers' attribute with the id; None: SQS's message id."""
     is_exactly_once: bool
 
 
 class SqsReader(MessageReader[Message]):
-    """Of one execution. `_receivers` belongs to the source's own thread."""
+    """Reader of one execution. Only the source's own thread uses `_receivers`."""
 
     def __init__(self, reading: Reading, job: str, stage: str, bad_rows: BadRowRule | None) -> None:
         remembered_max = REMEMBERED_MAX if reading.is_exactly_once else 0
@@ -130,10 +130,10 @@ class SqsReader(MessageReader[Message]):
 
 
 def visibility_of(client: QueueClient, wanted_s: int | None, job: str, stage: str) -> int:
-    """For how many seconds messages are hidden.
+    """Seconds for which messages are hidden.
 
     Raises:
-        SourceError: for too short a time to renew it.
+        SourceError: the time is too short to be renewed.
     """
     seconds = wanted_s or int(client.attributes().get("VisibilityTimeout", 30))
     if seconds < VISIBILITY_MIN_S:

@@ -1,4 +1,4 @@
-"""Threads that receive from one queue in the background, and one that renews what was received."""
+"""Background threads of a queue: several receive, and one renews visibility time-outs."""
 
 from __future__ import annotations
 
@@ -18,61 +18,61 @@ from dagster_jet.errors import SourceError
 from dagster_jet.system.failpoint import fail_point
 
 _GIVE_BACK_S, _END_S = 1.0, 0.7
-"""An execution waits for two seconds for all of its sources to close."""
+"""Together below 2 s, for which an execution waits for all of its sources to close."""
 BACKLOG_MIN = 1_000
-"""More than may have come while the queue says about how many it has."""
+"""Allowance for messages that arrive while the queue counts its messages approximately."""
 _AT_ONCE = 80
-"""Handles that are given back in one go: a batch for each of the client's threads."""
+"""Handles returned to the queue per step: one batch for each of the client's threads."""
 
 
 @dataclass(frozen=True)
 class Receiving:
-    """What users have said, and the queue."""
+    """Settings of the receivers."""
 
     visibility_s: int
     prefetch: int
-    """How many messages are held at most, received and not deleted."""
+    """Maximum number of messages that are received and not deleted."""
     threads: int
     id_of: Callable[[Mapping[str, Any]], str]
-    """Of a message as the client library returns it. Raises `SourceError`: it has none."""
+    """Id of a message as the client library returns it. Raises `SourceError` if it has none."""
     attributes: tuple[str, ...] = ()
-    """Of publishers, to be brought along."""
+    """Publishers' attributes to receive."""
     with_system_attributes: bool = False
     in_groups: bool = False
-    """Of a FIFO queue: what is held keeps others of its group from coming."""
+    """True for a FIFO queue, where a held message blocks the others of its group."""
 
 
 class Receivers:
-    """For the source's own thread: `poll`, `delete` and `close`.
+    """Receivers of one queue. The source's own thread calls `poll`, `delete` and `close`.
 
-    All threads receive while messages come in. Where a receipt was empty, one goes on alone: a
-    queue at rest costs a call a second. After an error all pause until the next poll, which comes
-    with the pauses of the engine.
+    All threads receive while messages come in. After an empty receive only one goes on, so an idle
+    queue costs one call per second. After an error all pause until the next poll, which the engine
+    delays.
     """
 
     def __init__(self, client: QueueClient, receiving: Receiving) -> None:
         self._client, self._receiving = client, receiving
         self._held = HeldMessages(receiving.visibility_s)
         self._changed = threading.Condition()
-        # All of these under `_changed`.
+        # `_changed` guards all of these.
         self._came: list[Message] = []
         self._failure: Exception | None = None
         self._polled_at = 0.0
-        """Since when receipts are wanted: one that was asked for earlier may fail unheard, because
-        it failed with others whose failure was told."""
+        """When receiving was last resumed. Errors of calls begun earlier are ignored, because an
+        error that they share was raised already."""
         self._is_paused, self._is_closing = True, False
-        """Paused until the first poll: what an earlier process has left to delete goes first."""
+        """Paused until the first poll, so that the deletions of an earlier process go first."""
         self._on_its_way = 0
-        """How many messages the receipts that are under way may bring."""
+        """Maximum number of messages that the receive calls under way may return."""
         self._asked_at: dict[int, float] = {}
-        """When those were begun, by thread."""
+        """Start of the receive calls under way, by thread."""
         self._active = 1
         self._empty_at = 0.0
-        """When a receipt was over that brought nothing: the queue had nothing then."""
+        """End of the last empty receive."""
         self._empty_asked_at = 0.0
-        """When that one was begun."""
+        """Start of the last empty receive."""
         self._backlog_max: int | None = None
-        """After so many messages the backlog is read."""
+        """Remaining number of messages after which the backlog counts as read."""
         self._threads = [
             threading.Thread(target=self._receive, args=(number,), name="jet-sqs", daemon=True)
             for number in range(receiving.threads)
@@ -82,8 +82,8 @@ class Receivers:
             thread.start()
 
     def poll(self) -> list[Message]:
-        """What has come; else waits until the queue has said that it has nothing, or until as many
-        are held as may be. Raises what a receipt has raised."""
+        """Returns new messages. Waits until there are some, until a receive is empty, or while none
+        may be received because `prefetch` are held. Raises the error of a receive call."""
         begun = time.monotonic()
         return self._come(lambda: self._empty_at >= begun)
 
@@ -104,11 +104,11 @@ class Receivers:
         return []
 
     def poll_backlog(self) -> tuple[list[Message], Backlog]:
-        """As `poll`; and what is left of what was there at the first call.
+        """Like `poll`; also returns the state of the backlog that the first call found.
 
-        Where nothing comes it waits until the queue has said so since, and until all receipts are
-        over that may have got the last before that. SQS does not say how many messages it has, only
-        about: where others go on filling it the end is after twice as many, and some.
+        The queue counts as empty after an empty receive that began during this call, once all
+        receives are over that began before its end. SQS counts messages only approximately. So if
+        others keep filling the queue, the backlog ends after twice that count plus `BACKLOG_MIN`.
         """
         if self._backlog_max is None:
             about = int(self._client.attributes().get("ApproximateNumberOfMessages", 0))
@@ -129,16 +129,16 @@ class Receivers:
         return self._empty_asked_at >= begun and before >= self._empty_at
 
     def put_back(self, messages: Iterable[Message]) -> None:
-        """For the next poll."""
+        """Returns messages to the next poll."""
         with self._changed:
             self._came[:0] = messages
 
     def delete(self, messages: Mapping[str, str]) -> set[str]:
-        """Deletes messages, in all of their deliveries, and returns the ids of those that are gone
-        for sure: nobody else can have received them meanwhile.
+        """Deletes all deliveries of messages. Returns the ids of those that are certainly gone,
+        because nobody else can have received them meanwhile.
 
         Args:
-            messages: by id, the handle to use where we do not hold the message.
+            messages: by id, the handle to use if the message is not held.
         """
         if not messages:
             return set()
@@ -159,7 +159,7 @@ class Receivers:
         return gone
 
     def close(self) -> None:
-        """Gives back what is held, as far as a second allows: it is received again at once."""
+        """Returns held messages to the queue, for up to one second, for immediate redelivery."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -199,7 +199,7 @@ class Receivers:
         failure: Exception | None = None
         try:
             messages = self._received(count)
-        except Exception as error:  # noqa: BLE001 - it is the poll's
+        except Exception as error:  # noqa: BLE001 - raised by the poll
             failure = error
         with self._changed:
             self._on_its_way -= count
@@ -235,11 +235,11 @@ class Receivers:
             raise
 
     def _give_back(self, handles: Sequence[str]) -> None:
-        with suppress(SourceError):  # they come back by themselves, later
+        with suppress(SourceError):  # they become visible later anyway
             self._client.hide(handles, 0)
 
     def _renew(self) -> None:
-        """At half time; what could not be renewed is tried again, as long as it is ours."""
+        """Renews at half of the time-out, and retries while the message is still hidden."""
         pause_s = self._receiving.visibility_s / 10
         while True:
             with self._changed:
@@ -248,7 +248,7 @@ class Receivers:
             asked_at = time.monotonic()
             if not (due := self._held.due(asked_at)):
                 continue
-            with suppress(SourceError):  # the receivers say what is wrong
+            with suppress(SourceError):  # the receivers report the error
                 refused = self._client.hide(due, self._receiving.visibility_s)
                 self._held.renewed([handle for handle in due if handle not in refused], asked_at)
                 self._held.forget(refused)

@@ -1,4 +1,4 @@
-"""A queue as a source: what users write, and what is asked of SQS before a start."""
+"""Definition of a queue as a source, and the checks of SQS before a start."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from dagster_jet.errors import ConfigurationError, SourceUnavailableError
 
 PREFETCH = 10_000
 PREFETCH_MAX = 100_000
-"""SQS hands out no more than 120,000 messages of a queue before some are deleted."""
+"""Below 120,000, SQS's limit of undeleted messages that a queue hands out."""
 RECEIVERS = 4
 RECEIVERS_MAX = 8
 
 
 @dataclass(frozen=True)
 class SqsSource:
-    """Reads one queue, alone; creates nothing."""
+    """Reads one queue as its only consumer; creates nothing."""
 
     queue: SqsQueue
     value: str
     value_schema: str | None
-    """Of JSON values, as DDL."""
+    """DDL of JSON values; None for raw values."""
     metadata: bool = False
     prefetch: int = PREFETCH
     receivers: int = RECEIVERS
@@ -36,7 +36,7 @@ class SqsSource:
     message_id: str | None = None
     max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     asset_key: tuple[str, ...] = ()
-    """The asset that it reads, in an orchestrator that knows it; () if none."""
+    """Asset that the source reads, if the orchestrator knows it; else ()."""
 
     def __post_init__(self) -> None:
         if self.value not in ("json", "raw"):
@@ -70,7 +70,7 @@ class SqsSource:
 
     @property
     def schema(self) -> str:
-        """The columns as DDL."""
+        """Columns as DDL."""
         columns = self.values.schema
         return f"{columns}, {METADATA_DDL}" if self.metadata else columns
 
@@ -83,15 +83,15 @@ class SqsSource:
         }
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> SqsSource:
-        """Asks once, so that a wrong queue, wrong credentials or a lacking right end the start in a
-        sentence. An SQS that is away is waited for by `poll`, beside the other sources."""
+        """Checks the queue, so that a wrong queue, wrong credentials or a missing permission fail
+        the start with a clear error. If SQS is unavailable, `poll` waits for it."""
         with suppress(SourceUnavailableError), closing(self.queue.open(job, stage)) as client:
             visibility_of(client, self.visibility_s, job, stage)
             client.check_rights()
         return self
 
     def check_snapshot_interval(self, interval: timedelta, job: str, stage: str) -> None:
-        """Raises `ConfigurationError`: no snapshot would have a message in time."""
+        """Raises `ConfigurationError` if messages would come again before a snapshot has them."""
         if interval.total_seconds() >= HIDDEN_MAX_S:
             raise ConfigurationError(
                 f"snapshot_interval is {interval}, and SQS hides a message that was received for "
