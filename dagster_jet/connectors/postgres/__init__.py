@@ -1,4 +1,4 @@
-"""PostgreSQL as a source: the changes of tables, from a logical replication slot."""
+"""PostgreSQL as a source: changes of a table, from a logical replication slot."""
 
 from dagster_jet.connectors.postgres.changes import ChangesSource
 

@@ -1,7 +1,7 @@
-"""The changes of a table as a source, exactly once, from a logical replication slot.
+"""Changes of a table as an exactly-once source, from a logical replication slot.
 
-The slot keeps the log until it is advanced. A poll only peeks; the snapshot has the position, and
-phase 2 advances the slot to it. So the server forgets nothing that no snapshot has.
+The slot keeps the log until it is advanced. A poll only peeks. The snapshot contains the position,
+and phase 2 advances the slot to it. So the server drops no log that is not in a snapshot.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
 
 @dataclass(frozen=True)
 class Found:
-    """What a start finds at the server."""
+    """State of the server at a start."""
 
     table: PublishedTable
     server: Server
     slot_begins: int
-    """What is committed from this position on is still in the slot."""
+    """Transactions committed after this position are still in the slot."""
     made_slot: bool
-    """There was none."""
+    """True if this start created the slot."""
 
 
 @dataclass(frozen=True)
 class ChangesSource:
-    """Reads what happens to the one table of a publication."""
+    """Reads the changes of the only table of a publication."""
 
     place: SqlPlace
-    """For people its table is the publication."""
+    """Its table, in messages, is the publication."""
     slot: str
     publication: str
     renamed: tuple[tuple[str, str | None], ...] = ()
-    """(former name, name today; None: the column is gone)."""
+    """(former name, current name or None for a dropped column)."""
     found: Found | None = field(default=None, compare=False, repr=False)
-    """As of this start."""
+    """Result of `at_start`."""
     asset_key: tuple[str, ...] = ()
-    """The asset that it reads, in an orchestrator that knows it; () if none."""
+    """Asset that the source reads, if the orchestrator knows it; else ()."""
 
     def __post_init__(self) -> None:
         refuse_written_out(self.place.url, "url")
@@ -78,7 +78,7 @@ class ChangesSource:
 
     @property
     def schema(self) -> str:
-        """The columns as DDL."""
+        """Columns as DDL."""
         if self.found is None:
             raise PipelineError(
                 "the columns of a publication are known once a job starts.",
@@ -87,7 +87,7 @@ class ChangesSource:
         return rows.schema(self.found.table)
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> ChangesSource:
-        """Asks for the columns, and makes the slot if there is none."""
+        """Reads the table's columns, and creates the slot if it does not exist."""
         with as_source_errors(self.place, job, stage), self.place.connected() as connection:
             server = server_of(connection, job, stage)
             table = self._table(connection, job, stage)
@@ -97,7 +97,7 @@ class ChangesSource:
                 "select cast(confirmed_flush_lsn as text) from pg_replication_slots "
                 "where slot_name = :slot"
             )
-            # A slot that is lost has no position; the first poll says so.
+            # A lost slot has no position; the first poll reports it.
             begins = connection.execute(sqlalchemy().text(asked), {"slot": self.slot}).scalar()
             position = rows.lsn_of(begins or "0/0")
             return replace(self, found=Found(table, server, position, made_slot))
@@ -179,7 +179,7 @@ class ChangesSource:
             )
 
     def _make_slot(self, connection: Connection, job: str, stage: str) -> bool:
-        """Whether there was none."""
+        """Returns True if the slot did not exist."""
         alchemy = sqlalchemy()
         asked = alchemy.text(
             "select plugin, database from pg_replication_slots where slot_name = :s"
@@ -193,7 +193,7 @@ class ChangesSource:
                 stage=stage,
                 cure="Name another slot; one that does not exist is made.",
             )
-        connection.rollback()  # a transaction that has written can make no slot, one that reads can
+        connection.rollback()  # a transaction that has written cannot create a slot
         if row is None:
             made = alchemy.text("select pg_create_logical_replication_slot(:s, 'pgoutput')")
             connection.execute(made, {"s": self.slot})

@@ -1,4 +1,4 @@
-"""The messages of PostgreSQL's `pgoutput` plug-in, protocol version 1, as changes of rows.
+"""Decoder of PostgreSQL's `pgoutput` plug-in, protocol version 1.
 
 https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
 """
@@ -15,55 +15,55 @@ _OPS = {"I": "insert", "U": "update", "D": "delete"}
 
 @dataclass(frozen=True)
 class LogColumn:
-    """A column as the log describes it, at the time of the change."""
+    """Column as described by the log at the time of the change."""
 
     name: str
     type_oid: int
     modifier: int
     is_identity: bool
-    """Deletions, and updates that change it, have its old value."""
+    """True if deletions, and updates that change it, contain its old value."""
 
 
 @dataclass(frozen=True)
 class Relation:
-    """A table as the log describes it, at the time of the change."""
+    """Table as described by the log at the time of the change."""
 
     oid: int
     name: str
     """`schema.table`."""
     columns: tuple[LogColumn, ...]
-    """In the order in which the table got them; without those that are generated."""
+    """In the order of their creation; without generated columns."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One row that was inserted, updated, deleted; or a table that was truncated."""
+    """Insert, update or delete of a row, or truncation of a table."""
 
     op: str
     relation: Relation
     values: Values = field(repr=False)
-    """As text; of a deleted row those of its replica identity."""
+    """Values as text; for a deletion only the replica identity."""
     old: Values | None = field(default=None, repr=False)
-    """Of an update or a deletion, the row's replica identity before it; with `replica identity
-    full` the whole row."""
+    """Replica identity of the row before an update or deletion; the whole row with `replica
+    identity full`."""
     unchanged: tuple[str, ...] = ()
-    """Large values that an update left as they were: the log does not repeat them."""
+    """Names of large values that an update did not change; the log omits them."""
 
 
 @dataclass(frozen=True)
 class Transaction:
-    """What one transaction has changed, in order."""
+    """Changes of one transaction, in order."""
 
     end: int
-    """The position in the log behind its commit."""
+    """Position in the log after its commit."""
     changes: tuple[Change, ...]
     messages: int
-    """How many the server has sent for it."""
+    """Number of messages that the server sent for it."""
 
 
 @dataclass
 class _Message:
-    """Reads what one message holds, from its beginning on."""
+    """Parser of one message."""
 
     data: bytes
     at: int = 1
@@ -88,7 +88,7 @@ class _Message:
 
 
 def transactions(messages: Iterable[bytes]) -> Iterator[Transaction]:
-    """Decodes messages, which begin with a transaction and end with one."""
+    """Decodes messages. The first begins a transaction, the last ends one."""
     relations: dict[int, Relation] = {}
     changes: list[Change] = []
     count = 0
@@ -113,7 +113,7 @@ def transactions(messages: Iterable[bytes]) -> Iterator[Transaction]:
 
 def _relation(message: _Message) -> Relation:
     oid, schema, name = message.number("I"), message.text(), message.text()
-    message.letter()  # how rows are identified
+    message.letter()  # replica identity setting
     columns = []
     for _ in range(message.number("H")):
         is_identity, column = bool(message.number("B") & 1), message.text()
@@ -127,7 +127,7 @@ def _change(message: _Message, kind: str, relation: Relation) -> Change:
     old: Values | None = None
     if part in "KO":
         old, _ = _tuple(message, relation)
-        if part == "K":  # the other columns are sent as nulls, which they need not be
+        if part == "K":  # the other columns are sent as nulls, whatever their values
             old = {column.name: old[column.name] for column in relation.columns
                    if column.is_identity}  # fmt: skip
         if kind == "D":
@@ -137,13 +137,13 @@ def _change(message: _Message, kind: str, relation: Relation) -> Change:
     if old is not None:
         new |= {name: old[name] for name in unchanged if name in old}
         unchanged = tuple(name for name in unchanged if name not in old)
-    elif kind == "U":  # the identity is as it was, and so it is not repeated
+    elif kind == "U":  # an unchanged identity is not repeated
         old = {column.name: new[column.name] for column in relation.columns if column.is_identity}
     return Change(_OPS[kind], relation, new, old, unchanged)
 
 
 def _tuple(message: _Message, relation: Relation) -> tuple[Values, tuple[str, ...]]:
-    """The values, and the names of those that are not there because they did not change."""
+    """Values, and names of unchanged values that the log omits."""
     values: Values = {}
     unchanged = []
     for column in relation.columns[: message.number("H")]:

@@ -1,4 +1,4 @@
-"""The driver's side of a slot: peeks, hands rows out, advances once a snapshot has them."""
+"""Reader of a slot: peeks, returns rows, and advances the slot once a snapshot has them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 MESSAGES_AT_ONCE = 20_000
-"""A poll asks for so many that are new; the server ends with the transaction that has the last."""
+"""New messages requested per poll; the server completes the last transaction."""
 ADVANCE_BYTES, ADVANCE_S = 4 << 20, 2.0
-"""So much of the log without a row of the table, and so long after the last epoch with this source,
-asks for an epoch without rows: its snapshot lets the server forget that part of the log."""
+"""Conditions of an epoch without rows, whose snapshot lets the server drop log: bytes of log since
+the last epoch with this source, and seconds since then."""
 _SESSION = (
-    # Names of types and functions, as values, come with their schema; a role may have a time limit.
+    # Types and functions then come with their schema as values; a role may have a time limit.
     "select set_config('search_path', '', false), set_config('statement_timeout', '0', false)"
 )
 _SLOT = (
@@ -54,20 +54,21 @@ _ADVANCE = "select pg_replication_slot_advance(:slot, cast(:lsn as pg_lsn))"
 
 @dataclass(frozen=True)
 class Polled:
-    """What a poll has found."""
+    """Result of a poll."""
 
     transactions: tuple[tuple[Row, ...], ...] = ()
     end: int = 0
-    """Of the last transaction that was ever found."""
+    """End of the last transaction found by any poll."""
     caught_up: int = 0
-    """All that was committed up to here was found, now or before; 0: not known."""
+    """Polls have found everything committed up to here; 0: unknown."""
     is_held: bool = False
-    """The table has changed: the job starts anew, once a snapshot has what was before."""
+    """True if the table has changed. The job restarts once a snapshot has everything before."""
 
 
 @dataclass
 class ChangesReader(SourceReader):
-    """Of one execution. `_seen`, `_kept` and the connection belong to the source's own thread."""
+    """Reader of one execution. `_seen`, `_kept` and the connection belong to the source's own
+    thread."""
 
     place: SqlPlace
     slot: str
@@ -76,35 +77,35 @@ class ChangesReader(SourceReader):
     renamed: Mapping[str, str | None]
     server: Server
     made_slot: bool
-    """By this execution's start."""
+    """True if the start of this execution created the slot."""
     bad_rows: BadRowRule | None
     job: str
     stage: str
     _waiting: deque[tuple[Row, bool]] = field(default_factory=deque)
     """(row, whether it is the last of its transaction)."""
     _end: int = 0
-    """Of the last transaction that was handed out from; of that, rows before this number:"""
+    """End of the last transaction with planned rows; rows below `_row` in it are planned."""
     _row: int = 0
     _whole: int = 0
-    """All that was committed up to here was handed out. At first where the slot begins."""
+    """Everything committed up to here is planned. Initially the slot's start."""
     _caught_up: int = 0
-    """Nothing but what waits was committed up to here."""
+    """Everything committed up to here is planned or waiting."""
     _acknowledged: int = 0
-    """Up to where the slot is advanced, by us."""
+    """Position to which we have advanced the slot."""
     _planned: tuple[int, float] = (0, float("-inf"))
-    """`_whole` at the last split, and when that was."""
+    """`_whole` at the last split, and the time of the split."""
     _seen: int = 0
-    """The end of the last transaction that was peeked; of the last one with rows of the table:"""
+    """End of the last peeked transaction; `_found`: of the last one with rows of the table."""
     _found: int = 0
     _kept: deque[tuple[int, int]] = field(default_factory=deque)
-    """(end, messages) of what was peeked and is still in the slot."""
+    """(end, messages) of peeked transactions that are still in the slot."""
     _log_end: str = ""
     _restored: tuple[Server, int] | None = None
-    """Where the snapshot was taken, and up to where it has read; until it is compared."""
+    """Server of the snapshot and its read position, until they are checked."""
     _backlog: Backlog = Backlog.READ
     _is_to_end: bool = False
     _backlog_end: int | None = None
-    """Where the log ended at the first poll after `mark_backlog`."""
+    """End of the log at the first poll after `mark_backlog`."""
     _stack: ExitStack = field(default_factory=ExitStack)
     _connection: Connection | None = None
 
@@ -142,13 +143,13 @@ class ChangesReader(SourceReader):
         if self._is_to_end and self._backlog_end is None:
             self._backlog_end = lsn_of(log_end)
         if log_end == self._log_end:
-            return Polled(caught_up=lsn_of(log_end))  # nothing has come that can be decoded
+            return Polled(caught_up=lsn_of(log_end))  # nothing new to decode
         known = sum(messages for end, messages in self._kept if end > confirmed)
         count = known + MESSAGES_AT_ONCE
         named = {"slot": self.slot, "publication": _quoted(self.publication)}
         peeked = connection.execute(sqlalchemy().text(_PEEK), {**named, "count": count})
         messages = [bytes(data) for (data,) in peeked]
-        self._slot(connection)  # what another has advanced it over meanwhile was not peeked
+        self._slot(connection)  # again: another client may have advanced it meanwhile
         all_of_it = list(transactions(messages))
         self._kept = deque((one.end, one.messages) for one in all_of_it)
         is_whole = len(messages) < count
@@ -165,14 +166,13 @@ class ChangesReader(SourceReader):
     ) -> Polled:
         """
         Args:
-            log_end: up to where everything was peeked; None: not known.
-        """
+            log_end: position up to which everything was peeked; None: unknown."""
         found: list[tuple[Row, ...]] = []
         for one in new:
             try:
                 rows = tuple(self._relations.rows_of(one, connection))
             except ChangedTableError:
-                # A start reads with the columns as they are then: what is before comes first.
+                # The restart reads with the new columns, so rows before the change come first.
                 if found or confirmed < self._found:
                     return Polled(tuple(found), self._found, is_held=True)
                 raise
@@ -186,10 +186,10 @@ class ChangesReader(SourceReader):
         return Polled(tuple(found), self._found, caught_up)
 
     def _slot(self, connection: Connection) -> tuple[int, str]:
-        """Where it begins, and where the log ends.
+        """Start of the slot and end of the log.
 
         Raises:
-            InputLostError: it does not have all that comes after what was read.
+            InputLostError: the slot or log lacks changes after the read position.
         """
         asked = sqlalchemy().text(_SLOT)
         row = connection.execute(asked, {"slot": self.slot}).one_or_none()
@@ -208,12 +208,12 @@ class ChangesReader(SourceReader):
         return lsn_of(begins), str(log_end)
 
     def _check_restored(self, connection: Connection) -> None:
-        """Once: is what the snapshot has read of this server's log?"""
+        """Checks once whether this server's log contains what the snapshot has read."""
         if self._restored is None:
             return
         before, position = self._restored
         if self.made_slot:
-            with suppress(Exception):  # nobody reads it, and it would keep the log for ever
+            with suppress(Exception):  # an unused slot would keep the log for ever
                 drop = sqlalchemy().text("select pg_drop_replication_slot(:slot)")
                 connection.execute(drop, {"slot": self.slot})
             raise self._lost(f"the slot {self.slot!r} does not exist any more")
@@ -223,7 +223,7 @@ class ChangesReader(SourceReader):
         self._restored = None
 
     def _check_history(self, confirmed: int, ends: Sequence[int], *, is_whole: bool) -> None:
-        """What was read and is still in the slot is peeked again, ending where it ended."""
+        """Checks that the last read transaction, if still in the slot, ends at the same place."""
         read = self._end
         if read <= confirmed or read in ends:
             return
@@ -243,7 +243,7 @@ class ChangesReader(SourceReader):
         )
 
     def acknowledge(self, messages: Mapping[str, Any]) -> None:
-        """Advances the slot. It never goes back, so twice is success."""
+        """Advances the slot. Idempotent, because a slot never goes back."""
         if not messages:
             return
         upto = max(lsn_of(text) for text in messages)
@@ -282,7 +282,7 @@ class ChangesReader(SourceReader):
 
     def _hang_up(self) -> None:
         self._connection = None
-        with suppress(Exception):  # it may be the connection that has failed
+        with suppress(Exception):  # this connection may be the one that has failed
             self._stack.close()
 
     def _classified(self) -> Any:
@@ -304,7 +304,7 @@ class ChangesReader(SourceReader):
             if found.is_held and not is_read:
                 self._backlog = Backlog.HELD
         for rows in found.transactions:
-            # Of the one that a snapshot has divided, only the rest.
+            # Skip the rows of a divided transaction that the snapshot has.
             first = self._row if rows[0].end == self._end else 0
             self._waiting.extend((row, row is rows[-1]) for row in rows if row.number >= first)
         self._caught_up = max(self._caught_up, found.caught_up)
@@ -350,7 +350,7 @@ class ChangesReader(SourceReader):
         return tables_of(split, self.table, self.bad_rows, self.job, self.stage)
 
     def verify(self, split: Any, rows: int) -> None:
-        """What a slot has kept does not change."""
+        """No check: kept log does not change."""
 
     def position(self) -> dict[str, Any]:
         return {
@@ -366,9 +366,9 @@ class ChangesReader(SourceReader):
         return {lsn_text(self._whole): None} if self._whole > self._acknowledged else {}
 
     def restore_unacknowledged(self, messages: Mapping[str, Any]) -> None:
-        """The position says it all."""
+        """The position is enough."""
 
 
 def _quoted(name: str) -> str:
-    """As the server takes the names of publications: others than lower-case ones in quotes."""
+    """Quotes a publication's name, as the server requires unless it is lower-case."""
     return '"' + name.replace('"', '""') + '"'

@@ -1,4 +1,4 @@
-"""What the log says of tables, compared with the one table whose rows are read."""
+"""Compares the relations in the log with the table that is read."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _ROOT = "select cast(pg_partition_root(oid) as oid) from pg_class where oid = :o
 
 
 class ChangedTableError(SourceError):
-    """The table is another one than at the start: the next start reads with its columns of then."""
+    """The table has changed since the start; the restart reads it with its new columns."""
 
     reaction = Reaction.RESTART
 
 
 @dataclass
 class Relations:
-    """Of one execution, on its source's thread."""
+    """Relations of one execution, for its source's thread."""
 
     publication: str
     table: PublishedTable
@@ -37,14 +37,14 @@ class Relations:
     job: str
     stage: str
     _names: dict[Relation, Mapping[str, str] | None] = field(default_factory=dict)
-    """By relation of the log, the names of today; None: another table, which is passed over."""
+    """Current column names by relation of the log; None: another table, which is skipped."""
 
     def rows_of(self, one: Transaction, connection: Connection) -> Iterator[Row]:
-        """The changes of our table in a transaction.
+        """Yields the changes of the table in a transaction.
 
         Raises:
-            ChangedTableError: its columns are others now than at the start.
-            SourceError: the log has columns, or tables, of which it is not known what to make.
+            ChangedTableError: its columns have changed since the start.
+            SourceError: the log has columns or tables that cannot be mapped.
         """
         last, names = None, None
         for number, change in enumerate(one.changes):
@@ -111,7 +111,7 @@ class Relations:
         return names
 
     def _is_part(self, relation: Relation, connection: Connection) -> bool:
-        """Whether it is a partition of our table."""
+        """True if it is a partition of the table."""
         asked = sqlalchemy().text(_ROOT)
         root = connection.execute(asked, {"oid": relation.oid}).scalar()
         return root is not None and root == self.table.oid

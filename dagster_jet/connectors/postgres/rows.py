@@ -1,4 +1,4 @@
-"""Changes as rows of Spark: what each one has beside the table's columns."""
+"""Changes as rows of Spark: the table's columns and those of the change."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from dagster_jet.operators.user.dead_letters import dead_letter_table, row_json
 
 @dataclass(frozen=True)
 class Row:
-    """A change in the table's columns of today."""
+    """A change, in the current columns of the table."""
 
     end: int
-    """The position in the log behind its transaction."""
+    """Position in the log after its transaction."""
     number: int
-    """In its transaction; other tables count, too."""
+    """Number within the transaction, counting changes of other tables."""
     op: str
     values: Values = field(repr=False)
     old: Values | None = field(default=None, repr=False)
@@ -37,7 +37,7 @@ class Row:
 
 
 def schema(table: PublishedTable) -> str:
-    """The columns as DDL."""
+    """Columns as DDL."""
     columns = [f"{quoted_name(name)} {ddl}" for name, ddl in table.shape]
     old = ", ".join(f"{quoted_name(name)}: {ddl}" for name, ddl in table.shape)
     own = [f"{LSN} bigint", f"{ROW} bigint", f"{OLD} struct<{old}>", f"{UNCHANGED} array<string>"]
@@ -47,10 +47,10 @@ def schema(table: PublishedTable) -> str:
 def tables_of(
     rows: Sequence[Row], table: PublishedTable, bad_rows: BadRowRule | None, job: str, stage: str
 ) -> tuple[pa.Table, pa.Table | None]:
-    """The rows, and those that are dead letters.
+    """Returns the rows, and the bad ones as dead letters.
 
     Args:
-        bad_rows: None: a row that Spark cannot have is an error.
+        bad_rows: None: a row that Spark cannot represent is an error.
 
     Raises:
         BadRowError: names column, table and value.
@@ -70,7 +70,7 @@ def tables_of(
         return made, None
     for name in bad_rows.required:
         if name not in made.column_names:
-            continue  # some stage makes it
+            continue  # a stage computes it
         column = made.column(name)
         for index in range(len(rows)):
             if not column[index].is_valid:
@@ -105,7 +105,8 @@ def _arrays(rows: Sequence[Row], table: PublishedTable, bad: dict[int, str]) -> 
 def _column(
     texts: Sequence[str | None], what: str, kind: pa.DataType, bad: dict[int, str]
 ) -> pa.Array:
-    """A value that Spark does not have is null here, and noted as bad."""
+    """Parses texts. A value that Spark cannot represent becomes null, and the row is noted as
+    bad."""
     read = reads(kind)
 
     def value(text: str | None) -> Any:
@@ -131,11 +132,11 @@ def _raw(row: Row) -> str:
 
 
 def lsn_of(text: str) -> int:
-    """A position in the log as a number."""
+    """Converts a log position to a number."""
     high, _, low = text.partition("/")
     return (int(high, 16) << 32) | int(low, 16)
 
 
 def lsn_text(lsn: int) -> str:
-    """As the server writes it."""
+    """Formats a log position as the server does."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"

@@ -1,4 +1,4 @@
-"""Which server it is, and whether what was read of another one is in its log."""
+"""Identity of the server, and whether its log contains what was read from another one."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _SERVER = (
 
 @dataclass(frozen=True)
 class Server:
-    """A position in the log means something on this server, on this timeline, only."""
+    """Server and timeline; a log position has a meaning only within both."""
 
     system: str
-    """Made with the database cluster; copies of it have the same."""
+    """Created with the database cluster; copies of the cluster share it."""
     timeline: int
-    """Another one after a standby was promoted, or a copy restored."""
+    """Changes when a standby is promoted or a copy is restored."""
 
 
 def server_of(connection: Connection, job: str, stage: str) -> Server:
-    """Who answers.
+    """Returns the server that answers.
 
     Raises:
-        SourceUnavailableError: a standby, or a server that is still being restored: not yet.
+        SourceUnavailableError: it is a standby, or is still being restored.
     """
     if connection.exec_driver_sql("select pg_is_in_recovery()").scalar():
         raise SourceUnavailableError(
@@ -46,8 +46,8 @@ def server_of(connection: Connection, job: str, stage: str) -> Server:
 
 
 def lacks(place: SqlPlace, now: Server, before: Server, position: int) -> str | None:
-    """Why the log of the server that is there now does not have all that was read of the one
-    before, up to a position; None: it has.
+    """Returns why the current server's log lacks something that was read, up to `position`, from
+    the server before; None if it lacks nothing.
 
     Raises:
         psycopg.Error: the server does not answer.
@@ -70,7 +70,7 @@ def lacks(place: SqlPlace, now: Server, before: Server, position: int) -> str | 
 
 
 def _ends_of_timelines(place: SqlPlace, timeline: int) -> dict[int, int]:
-    """By earlier timeline, where it was left: the server's history file."""
+    """End position of each earlier timeline, from the server's history file."""
     import psycopg
 
     engine = place.engine()

@@ -1,4 +1,4 @@
-"""The published table as it is at a start, and whether what the log says of it fits."""
+"""The published table at a start, and how a relation in the log maps to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dagster_jet.connectors.sql.place import sqlalchemy
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-# Values of generated columns are not in the log.
+# The log does not contain values of generated columns.
 _TABLES = """
 select c.oid, p.schemaname || '.' || p.tablename, a.attname, a.atttypid, a.atttypmod, t.typname
 from pg_publication_tables p
@@ -32,8 +32,6 @@ order by 2, a.attnum
 
 @dataclass(frozen=True)
 class PublishedColumn:
-    """A column of the table."""
-
     name: str
     type_oid: int
     modifier: int
@@ -50,7 +48,7 @@ class PublishedColumn:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A table of a publication, with the columns that are published and not generated."""
+    """Table of a publication with its published columns, except generated ones."""
 
     oid: int
     name: str
@@ -63,23 +61,23 @@ class PublishedTable:
 
     @property
     def shape(self) -> tuple[tuple[str, str], ...]:
-        """What Spark sees of it."""
+        """Column names and types as Spark sees them."""
         return tuple((column.name, column.ddl) for column in self.columns)
 
     def is_as(self, relation: Relation) -> bool:
-        """Whether the log describes exactly this table."""
+        """True if the log describes exactly this table."""
         now = tuple((c.name, c.type_oid, c.modifier) for c in self.columns)
         return now == tuple((c.name, c.type_oid, c.modifier) for c in relation.columns)
 
     def names_of(
         self, relation: Relation, renamed: Mapping[str, str | None]
     ) -> Mapping[str, str] | None:
-        """The column's name today, by its name in the log. Columns that the log does not have yet
-        are left out, as are those that `renamed` has as None. None: some column of the log has no
-        column today, or the order of the columns says that a name went from one to another.
+        """Current column names by the names in the log, without columns that were added later or
+        that `renamed` maps to None. Returns None if a column of the log has no current column, or
+        if the order of the columns shows that another column has taken over a name.
 
         Args:
-            renamed: by former name, the name today; a name that stayed is its own.
+            renamed: current name by former name; names that stayed are omitted.
         """
         past = [column.name for column in relation.columns]
         if past == list(self.names):
@@ -87,9 +85,9 @@ class PublishedTable:
         today: list[str | None] = [renamed.get(name, name) for name in past]
         known = [name for name in today if name is not None]
         if len(set(known)) < len(known):
-            today, known = list(past), list(past)  # these rows are of the time after the change
-        # A table keeps the order of its columns, and new ones are the last: a gap says that a name
-        # was given to another column, unless the user knows better.
+            today, known = list(past), list(past)  # the rows were written after the renaming
+        # A table keeps the order of its columns and appends new ones. So a gap means that another
+        # column has taken over a name, unless the user says otherwise.
         is_prefix = tuple(known) == self.names[: len(known)]
         is_in_order = [name for name in self.names if name in known] == known
         if not is_prefix and not (is_in_order and renamed.keys() & set(past)):
@@ -98,7 +96,7 @@ class PublishedTable:
 
 
 def published_tables(connection: Connection, publication: str) -> list[PublishedTable]:
-    """The tables of a publication as they are now; none where there is no such publication."""
+    """Current tables of a publication; empty if there is no such publication."""
     asked = sqlalchemy().text(_TABLES)
     found: dict[tuple[int, str], list[PublishedColumn]] = {}
     for oid, table, *column in connection.execute(asked, {"publication": publication}):

@@ -1,4 +1,4 @@
-"""PostgreSQL's types as Spark's, and their texts as values."""
+"""Maps PostgreSQL's types to Spark's, and parses their texts."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _DIGITS_MAX = 38
 
 
 def spark_type(name: str, modifier: int) -> tuple[str, pa.DataType]:
-    """(as DDL, in Arrow) of a type by its name and modifier in `pg_attribute`.
+    """(DDL, Arrow type) of a type by its name and modifier in `pg_attribute`.
 
-    What Spark has no type for is its text: json, uuid, arrays, numbers without a precision.
+    Types unknown to Spark become text: json, uuid, arrays, numbers without a precision.
     """
     if name == "numeric" and modifier > 4:
         precision, scale = (modifier - 4) >> 16, (modifier - 4) & 0x7FF
@@ -37,10 +37,10 @@ def spark_type(name: str, modifier: int) -> tuple[str, pa.DataType]:
 
 
 def reads(kind: pa.DataType) -> Callable[[str], Any]:
-    """What makes a value of a text; times without a zone are UTC.
+    """Returns a parser of texts; times without a zone are UTC.
 
-    The function raises ValueError for what Spark's type does not have, such as infinite dates, and
-    for what is no text of such a type: the column had another one then.
+    The parser raises ValueError for a value that Spark's type cannot represent, such as an infinite
+    date, and for a text of another type, which the column had at that time.
     """
     if pa.types.is_boolean(kind):
         return _boolean
@@ -79,7 +79,7 @@ def _decimal(text: str) -> Decimal:
 
 
 def _timestamp(text: str) -> datetime:
-    """As `2026-01-02 03:04:05.678+00`, in UTC."""
+    """Parses `2026-01-02 03:04:05.678+00`, in UTC."""
     bare = text.removesuffix("+00")
     whole, _, fraction = bare.partition(".")
     at = datetime.fromisoformat(whole).replace(tzinfo=timezone.utc)
