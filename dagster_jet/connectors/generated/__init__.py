@@ -1,4 +1,4 @@
-"""Streams that are made, not read: deterministic, replayable, at a rate.
+"""Generated streams: deterministic, replayable, at a rate.
 
-Nothing is imported here: a benchmark reads NEXMark's columns where this package is not installed.
+It imports nothing: a benchmark reads NEXMark's columns where this package is not installed.
 """

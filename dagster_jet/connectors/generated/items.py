@@ -1,4 +1,4 @@
-"""Rows that are given in the program: pipelines tried out and tested in seconds."""
+"""Rows given in the program, to try out and test pipelines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NUMBER = "__number"
 
 @dataclass(frozen=True)
 class ItemsSource:
-    """Rows as JSON objects, in order; all there from the start unless there is a rate."""
+    """Rows as JSON objects, in order; all available from the start unless there is a rate."""
 
     rows: tuple[str, ...] = field(repr=False)
     schema: str
@@ -83,7 +83,7 @@ class ItemsSource:
 
 @dataclass(frozen=True)
 class ItemsTask:
-    """Puts the values to their numbers, in Spark's tasks."""
+    """Looks up the rows of numbers, in Spark's tasks."""
 
     first: int
     rows: tuple[str, ...]
@@ -99,7 +99,7 @@ class ItemsTask:
 
 def _as_json(number: int, row: Any, names: Sequence[str]) -> str:
     if isinstance(row, str):
-        return row  # as a message might come, broken or not
+        return row  # like a message, valid or not
     if not isinstance(row, Mapping):
         if not isinstance(row, Sequence) or len(row) != len(names):
             raise ConfigurationError(
@@ -119,7 +119,7 @@ def _as_json(number: int, row: Any, names: Sequence[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As Spark reads it from JSON."""
+    """Converts a value to the form that Spark reads from JSON."""
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, Decimal):

@@ -1,7 +1,7 @@
-"""A source of numbered rows that come at a rate: row n is always the same row.
+"""Source of numbered rows at a rate; a number always gives the same row.
 
-The position is the number of the next row, and when the first one came. Nothing has to be kept, and
-nothing can be lost: what was read before a crash is made again.
+The position is the number of the next row and the arrival time of the first. Nothing is stored and
+nothing can be lost: rows read before a crash are generated again.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS_PER_TASK = 10_000
-"""Fewer are made in one task."""
+"""Maximum number of rows for which one task is enough."""
 
 
 class Numbered(Protocol):
-    """A definition whose rows can be made from their numbers."""
+    """Definition of a source that generates rows from their numbers."""
 
     @property
     def count(self) -> int | None:
-        """How many rows there are; None: no end."""
+        """Number of rows; None: unbounded."""
         ...
 
     @property
     def rate(self) -> float | None:
-        """Rows per second; None: all are there from the start."""
+        """Rows per second; None: all are available from the start."""
         ...
 
     @property
@@ -42,17 +42,17 @@ class Numbered(Protocol):
     def frames(
         self, spark: SparkSession, numbers: range, start_ms: int, bad_rows: BadRowRule | None
     ) -> SourceFrame:
-        """Rows by their numbers. `start_ms`: when row 0 came."""
+        """Generates rows. `start_ms` is the arrival time of row 0."""
         ...
 
     def first_bad(self, spark: SparkSession, numbers: range) -> str | None:
-        """Which of them does not fit the schema."""
+        """Returns the first row that does not fit the schema, or None."""
         ...
 
 
 @dataclass
 class NumberedReader(SourceReader):
-    """The driver's side: which rows have come, and which were read."""
+    """Reader that tracks which rows have arrived and which are read."""
 
     source: Numbered
     bad_rows: BadRowRule | None = None
@@ -74,7 +74,7 @@ class NumberedReader(SourceReader):
             assert count is not None, "the definition has refused rows without end at once"
             come = count
         else:
-            # Row 0 comes at the start. A clock that goes back takes nothing away.
+            # Row 0 arrives at the start. A clock that goes back removes no row.
             come = max(0, int((found - self._start_ms) * rate / 1000) + 1)
             come = come if count is None else min(come, count)
         self._come = max(self._come, come)
@@ -96,7 +96,7 @@ class NumberedReader(SourceReader):
         return self.source.frames(spark, split, self._start_ms, self.bad_rows)
 
     def verify(self, split: range, rows: int) -> None:
-        """Nobody else could have changed them."""
+        """No check: generated rows cannot change."""
 
     def locate_bad_row(self, spark: SparkSession, split: range) -> str | None:
         return self.source.first_bad(spark, split)
@@ -106,13 +106,13 @@ class NumberedReader(SourceReader):
 
 
 def tasks_for(spark: SparkSession, numbers: range) -> int:
-    """How many tasks make these rows."""
+    """Number of tasks that generate these rows."""
     wanted = -(-len(numbers) // ROWS_PER_TASK)
     return max(1, min(int(spark.sparkContext.defaultParallelism), wanted))
 
 
 def checked_rate(rate: float | None, count: int | None) -> None:
-    """Raises `ConfigurationError` for a rate that is none, and for rows without end all at once."""
+    """Raises `ConfigurationError` for a rate that is not positive, or unbounded without a rate."""
     if rate is not None and not rate > 0:
         raise ConfigurationError(
             f"rate: {rate} is not more than 0.", cure="Give rows per second, for example 1_000."

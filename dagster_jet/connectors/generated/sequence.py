@@ -1,4 +1,4 @@
-"""Numbers at a rate: the smallest stream that does not end by itself."""
+"""Numbers at a rate: the smallest unbounded stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROW_BYTES = 16
 
 @dataclass(frozen=True)
 class SequenceSource:
-    """Columns: value (0, 1, 2, ...), timestamp (when it came, by the rate)."""
+    """Columns: value (0, 1, 2, ...), timestamp (its arrival by the rate)."""
 
     rate: float
     count: int | None = None

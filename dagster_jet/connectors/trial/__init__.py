@@ -1,4 +1,4 @@
-"""Sinks to try a pipeline out: rows in this process's memory, rows at the terminal."""
+"""Sinks to try out a pipeline: rows in this process's memory or at the terminal."""
 
 from dagster_jet.connectors.trial.collect import CollectSink, collected, forget
 from dagster_jet.connectors.trial.console import ConsoleSink

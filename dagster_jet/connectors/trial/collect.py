@@ -1,7 +1,7 @@
-"""Rows in the memory of the process that drives the job, under a name: for tests and notebooks.
+"""Rows in the memory of the driver process, under a name: for tests and notebooks.
 
-Exactly once while the process lives: an epoch that was committed before is not added again. Memory
-dies with the process; what a later process collects begins with its own epochs.
+Exactly-once while the process lives: an epoch that was committed is not added again. The rows are
+lost with the process; a later process collects only its own epochs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dagster_jet.store import Store, StoreHandle
 
 @dataclass
 class Collected:
-    """What was committed under one name, and by which epochs."""
+    """Batches committed under one name, and the markers of their epochs."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
     markers: set[tuple[object, ...]] = field(default_factory=set)
@@ -34,18 +34,18 @@ _lock = threading.Lock()
 
 
 def collected(name: str) -> pa.Table:
-    """All rows that are committed under the name; an empty table if there are none."""
+    """Returns all rows committed under the name; an empty table if there are none."""
     with _lock:
         batches = list(_collected.get(name, Collected()).batches)
     if not batches:
         return pa.table({})
-    # A stage may have got a column since.
+    # A stage may have gained a column between epochs.
     tables = [pa.Table.from_batches([batch]) for batch in batches]
     return pa.concat_tables(tables, promote_options="default")
 
 
 def forget(name: str) -> None:
-    """Lets go of the rows; epochs that are committed stay known."""
+    """Drops the rows, but keeps the markers of committed epochs."""
     with _lock:
         if name in _collected:
             _collected[name].batches.clear()
@@ -53,7 +53,7 @@ def forget(name: str) -> None:
 
 @dataclass(frozen=True)
 class CollectSink(StagedHere):
-    """Adds rows to what is collected under a name."""
+    """Adds rows to those collected under a name."""
 
     name: str
     store: Store | StoreHandle | None = field(default=None, compare=False, repr=False)
@@ -75,7 +75,7 @@ class CollectSink(StagedHere):
 
 @dataclass
 class CollectCommitter(Committer):
-    """Adds an epoch's rows unless its marker is there."""
+    """Adds an epoch's rows unless its marker exists."""
 
     sink: CollectSink
 
@@ -104,8 +104,8 @@ class CollectCommitter(Committer):
 
 
 def _rows(segment: Segment, context: CommitContext) -> list[pa.RecordBatch]:
-    """Raises `ArtifactLostError`, unless losses are accepted: an epoch that an earlier process
-    has committed is not here, and what it had staged is removed."""
+    """Rows of a segment. Raises `ArtifactLostError` if it is gone, unless losses are accepted or
+    the job recovers: an epoch committed by an earlier process has no segments any more."""
     try:
         return list(rows_of([segment]))
     except ArtifactLostError:

@@ -1,6 +1,6 @@
-"""Rows at the terminal of the process that drives the job: a table per epoch.
+"""Rows at the terminal of the driver process: a table per epoch.
 
-At least once: nothing says after a crash whether a table was seen.
+At-least-once: after a crash it is unknown whether a table was printed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROWS = 20
 
 @dataclass(frozen=True)
 class ConsoleSink(StagedHere):
-    """Prints the first rows of each epoch, and how many there were."""
+    """Prints the first rows of each epoch, and their total number."""
 
     rows: int = ROWS
     store: Store | StoreHandle | None = field(default=None, compare=False, repr=False)
@@ -45,7 +45,7 @@ class ConsoleSink(StagedHere):
 
 @dataclass
 class ConsoleCommitter(Committer):
-    """Prints what is decided."""
+    """Prints decided epochs."""
 
     sink: ConsoleSink
 
@@ -67,7 +67,7 @@ class ConsoleCommitter(Committer):
 
         count = sum(segment.artifact.rows for segment in segments)
         shown = _first(segments, self.sink.rows)
-        with suppress(TypeError):  # values that have no order, or none at all
+        with suppress(TypeError):  # values without an order, or null
             shown.sort(key=lambda row: list(row.values()))
         table = Table()
         for name in shown[0] if shown else ():
@@ -88,5 +88,5 @@ def _first(segments: Sequence[Segment], count: int) -> list[dict[str, Any]]:
             if len(found) >= count:
                 break
     except ArtifactLostError:
-        pass  # printed before a crash, and removed then
+        pass  # printed before a crash, which removed the segment
     return found

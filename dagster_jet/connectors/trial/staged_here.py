@@ -1,4 +1,4 @@
-"""What both have in common: rows are staged in the job's store, and shown by the driver."""
+"""Shared part of the trial sinks: rows are staged in the job's store and shown by the driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class StagedHere:
-    """The parts of a `Sink` that hold for any rows."""
+    """Methods of a `Sink` that do not depend on the rows."""
 
     store: Store | StoreHandle | None
 
@@ -24,7 +24,7 @@ class StagedHere:
         raise NotImplementedError
 
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
-        """There is nothing that could be missing."""
+        """No check: there is no place that could be missing."""
 
     def takes(self, schema: pa.Schema) -> bool:
         return True
@@ -41,7 +41,7 @@ class StagedHere:
         return RowsWriter(SegmentWriter(area, transaction, self.describe()["kind"]))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks get a handle of the store."""
+        """Gives tasks a handle of the store."""
         store = self.store.handle() if isinstance(self.store, Store) else self.store
         return {**self.__dict__, "store": store}
 

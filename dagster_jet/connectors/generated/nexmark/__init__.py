@@ -1,1 +1,1 @@
-"""NEXMark: an auction's stream of persons, auctions and bids, to try things out on."""
+"""NEXMark: a stream of persons, auctions and bids, to try out pipelines."""

@@ -1,4 +1,4 @@
-"""The events of a stream, each made from its number alone."""
+"""Events of a stream; each depends on the seed and its number alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MASK = (1 << 64) - 1
 
 
 class Draw:
-    """The random numbers of one event, by splitmix64: no state is shared between events."""
+    """Random numbers of one event, by splitmix64; events share no state."""
 
     def __init__(self, seed: int, number: int) -> None:
         self._state = _mix(seed ^ number)
@@ -48,24 +48,24 @@ class Draw:
         return _mix(self._state)
 
     def below(self, bound: int) -> int:
-        """0 to `bound` - 1; the bias is below bound / 2^64."""
+        """Returns 0 to `bound` - 1; the bias is below bound / 2^64."""
         return self.bits() % bound
 
     def one_of(self, values: tuple[str, ...]) -> str:
         return values[self.below(len(values))]
 
     def price(self) -> int:
-        """In cents: 1 to 1,000,000 units of money, small ones as likely as large ones."""
+        """Price in cents, from 1 to 1,000,000 units of money, log-uniform."""
         return round(10 ** (6 * self.bits() / (1 << 64)) * 100)
 
     def text(self, length: int) -> str:
-        """Letters, from anywhere in a page of them."""
+        """Letters from a random position of a fixed page."""
         start = self.below(len(_LETTERS))
         turns = (start + length) // len(_LETTERS) + 1
         return (_LETTERS * turns)[start : start + length]
 
     def filler(self, length: int, wanted: int) -> str:
-        """What brings `length` bytes to `wanted`, give or take a fifth of it."""
+        """Text that extends `length` bytes to about `wanted`, within 20 % of the difference."""
         missing = max(0, wanted - length)
         spread = round(missing * 0.2)
         return self.text(missing - spread + (self.below(2 * spread) if spread else 0))
@@ -140,7 +140,7 @@ def _bid(model: Model, number: int, draw: Draw) -> Event:
         channel = f"channel-{draw.below(_CHANNELS)}"
     row = {
         "auction": FIRST_ID + auction,
-        # Hot bidders are the neighbours of hot sellers.
+        # Hot bidders have the ids after those of hot sellers.
         "bidder": FIRST_ID + _someone(model, number, model.hot_bidders, 1, draw),
         "price": draw.price(),
         "channel": channel,
@@ -150,7 +150,7 @@ def _bid(model: Model, number: int, draw: Draw) -> Event:
 
 
 def _someone(model: Model, number: int, hot: int, beside: int, draw: Draw) -> int:
-    """A person, counted from 0: the hot one, or one of the newest, perhaps yet to come."""
+    """Number of a person, from 0: the hot one, or one of the newest, or one of the next `LEAD`."""
     newest = newest_person(number)
     if draw.below(hot) > 0:
         return newest - newest % HOT_BATCH + beside
@@ -164,6 +164,6 @@ def _filled(row: Event, wanted: int, draw: Draw) -> Event:
 
 
 def arrivals(model: Model, first: int = 0, stop: int | None = None) -> Iterator[Event]:
-    """The events from place `first` to before `stop`, in order of arrival."""
+    """Events from place `first` to before `stop`, in order of arrival."""
     for place in range(first, model.events if stop is None else stop):
         yield event(model, model.number(place))

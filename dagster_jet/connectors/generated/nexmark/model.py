@@ -1,7 +1,7 @@
-"""NEXMark's world in numbers: who exists at which event, and when it happens.
+"""NEXMark's model: which persons and auctions exist at an event, and its event time.
 
-Of 50 events the first is a new person, the next three are new auctions, the others are bids. What
-an event refers to follows from its number alone, so any part of the stream can be made anywhere.
+Of 50 events the first is a new person, the next three are new auctions, the others are bids. The
+ids in an event depend on its number alone, so any part of the stream can be generated anywhere.
 
 Source: the data model of the Flink suite (github.com/nexmark/nexmark), in code of its own. Two
 things differ on purpose: every draw depends on the seed and the event's number (the suite's runs
@@ -17,33 +17,33 @@ from datetime import datetime, timezone
 from dagster_jet.errors import ConfigurationError
 
 PERSONS, AUCTIONS, ROUND = 1, 3, 50
-"""Of so many events in a row, the first are persons, the next auctions, the rest bids."""
+"""Of each `ROUND` events, the first are persons, the next auctions, the others bids."""
 PERSON, AUCTION, BID = 0, 1, 2
 FIRST_ID = 1000
-"""Of persons and of auctions."""
+"""First id of persons and of auctions."""
 FIRST_CATEGORY, CATEGORIES = 10, 5
 HOT_BATCH = 100
-"""Of each so many auctions (persons) in a row one is hot for as long as they are the newest."""
+"""One of each batch of this many auctions (persons) is hot while the batch is the newest."""
 LEAD = 10
-"""Bids and auctions may name so many auctions and persons that are yet to come."""
+"""Bids and auctions may refer to this many auctions and persons that do not exist yet."""
 T0_MS = round(datetime(2026, 7, 15, 18, 59, tzinfo=timezone.utc).timestamp() * 1000)
-"""A minute before q14's day time ends."""
+"""One minute before the end of q14's day time."""
 _STRIDE = 953
-"""The suite's: a prime, so that it visits every place of a group of any other size."""
+"""The suite's prime; visits every place of a group unless the group's size is a multiple."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """Size, speed and order of a stream; the suite's ratios. Equal models are equal streams.
+    """Size, speed and order of a stream, with the suite's ratios. Equal models give equal streams.
 
     Attributes:
-        events: how many there are.
-        events_per_second: of event time.
-        group: events arrive in groups of so many in event-time order, and out of order within one.
-        auctions_in_flight: a bid that is not on the hot auction is on one of so many newest ones;
-            auctions last about as long as it takes to open so many.
-        active_people: sellers and bidders that are not hot are among so many newest persons.
-        hot_auctions, hot_sellers, hot_bidders: all but one of so many bids (auctions, bids) name
+        events: number of events.
+        events_per_second: rate in event time.
+        group: size of the groups in event-time order; events arrive out of order within a group.
+        auctions_in_flight: bids that are not on the hot auction are on one of this many newest
+            auctions; auctions last about as long as it takes to open this many.
+        active_people: sellers and bidders that are not hot are among this many newest persons.
+        hot_auctions, hot_sellers, hot_bidders: of this many bids (auctions, bids) all but one name
             the hot one.
         person_bytes, auction_bytes, bid_bytes: average sizes, by a filler in column ``extra``.
     """
@@ -66,7 +66,7 @@ class Model:
             raise ConfigurationError(f"group: {self.group} is 0 or a multiple of {_STRIDE}.")
 
     def number(self, place: int) -> int:
-        """The number of the event that arrives at `place` in the stream."""
+        """Number of the event that arrives at `place` in the stream."""
         return place - place % self.group + _STRIDE * place % self.group
 
     def time_ms(self, number: int) -> int:
@@ -74,18 +74,17 @@ class Model:
 
     @property
     def disorder_ms(self) -> int:
-        """No event arrives after one that is later by more than this."""
+        """Maximum disorder: no event arrives after one that is later by more than this."""
         return -(-self.group * 1000 // self.events_per_second)
 
     @property
     def horizon_ms(self) -> int:
-        """How long it takes to open as many auctions as are in flight; auctions last as long on
-        average."""
+        """Time to open `auctions_in_flight` auctions, which is an auction's average duration."""
         return self.auctions_in_flight * ROUND * 1000 // (AUCTIONS * self.events_per_second)
 
     @property
     def auction_life_ms(self) -> int:
-        """No auction lasts longer."""
+        """Maximum duration of an auction."""
         return 2 * max(1, self.horizon_ms)
 
 
@@ -98,11 +97,11 @@ def kind_of(number: int) -> int:
 
 
 def newest_person(number: int) -> int:
-    """Counted from 0: the last person registered when event `number` happens, or just now."""
+    """Number, from 0, of the last person registered up to event `number`."""
     return number // ROUND * PERSONS + min(number % ROUND, PERSONS - 1)
 
 
 def newest_auction(number: int) -> int:
-    """Counted from 0, -1 if there is none yet: the last auction opened, or just now."""
+    """Number, from 0, of the last auction opened up to event `number`; -1 if there is none."""
     opened = min(max(number % ROUND - PERSONS + 1, 0), AUCTIONS)
     return number // ROUND * AUCTIONS + opened - 1

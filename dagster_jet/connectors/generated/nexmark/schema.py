@@ -1,7 +1,7 @@
-"""The columns of an event, for everybody who reads or writes one.
+"""Columns of an event, for readers and writers.
 
-One row per event, as in the suite: two of its three structs are null. `number`, the event's own,
-is an addition: it tells events of one millisecond apart.
+One row per event, as in the suite: two of its three structs are null. The event's `number` is an
+addition, which distinguishes events of the same millisecond.
 """
 
 from __future__ import annotations

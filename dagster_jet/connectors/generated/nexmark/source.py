@@ -1,4 +1,4 @@
-"""The stream as a source: events are made in Spark's tasks."""
+"""NEXMark as a source: Spark's tasks generate the events."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class NexmarkSource:
 
 @dataclass(frozen=True)
 class EventsTask:
-    """Makes the events that arrive at these places."""
+    """Generates the events that arrive at given places."""
 
     model: Model
 
@@ -74,7 +74,7 @@ class EventsTask:
 
 
 def _schema() -> pa.Schema:
-    """With times as Spark has them: in microseconds."""
+    """Schema with times in microseconds, as in Spark."""
 
     def in_us(type_: pa.DataType) -> pa.DataType:
         if pa.types.is_timestamp(type_):
