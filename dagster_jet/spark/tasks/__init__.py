@@ -1,1 +1,1 @@
-"""What runs in Spark's tasks."""
+"""Code that runs in Spark's tasks."""

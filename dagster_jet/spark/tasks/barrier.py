@@ -1,8 +1,8 @@
-"""What an epoch tells its tasks, and how they answer: the barrier, shards, acks.
+"""Messages between an epoch and its tasks: the barrier, shards, acks.
 
-Everything in a task is called from `mapInArrow`: Arrow batches in, Arrow batches out, and one ack
-per (vertex, shard). A task may run twice; whatever it writes is named by attempt and inert until
-the coordinator has decided that the ack counts. Executors import this module, never Dagster.
+All code in a task is called from `mapInArrow`: Arrow batches in, Arrow batches out, and one ack per
+(vertex, shard). A task may run twice; everything it writes is named by attempt and has no effect
+until the coordinator has decided that the ack counts. Executors import this module, never Dagster.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def owned_partitions(shard: int, shard_count: int, partition_count: int) -> rang
 
 @dataclass(frozen=True)
 class Barrier:
-    """What an epoch's tasks need to know about the epoch."""
+    """Parameters of an epoch for its tasks."""
 
     job: str
     timeline: int
@@ -51,10 +51,10 @@ class Barrier:
     work_dir: str
     partition_count: int
     store: StoreHandle | None
-    """Present when the epoch ends in a snapshot."""
+    """Set if the epoch ends in a snapshot."""
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     saves_beside: bool = False
-    """Workers are on the driver's host and stay: they may save state when its task is over."""
+    """Workers are on the driver's host and stay alive: they may save state after the task's end."""
 
     def transaction(self, sink: str, shard: int, attempt: str) -> TransactionId:
         return TransactionId(
@@ -63,15 +63,15 @@ class Barrier:
 
     @property
     def fencing_token(self) -> int:
-        """Of the processors in this epoch; see `ProcessorContext.fencing_token`."""
+        """Token of the processors in this epoch; see `ProcessorContext.fencing_token`."""
         return (self.execution_id << _EPOCH_BITS) + self.epoch_id
 
     def chunk_map_name(self) -> str:
         return f"jobs/{self.job}/state"
 
     def run_folder(self, vertex: str) -> Path:
-        """Where this process keeps a vertex's local runs. The executor's name is part of it: who
-        looks at the paths in the acks sees which executor has a shard.
+        """Folder of this process for a vertex's local runs. It contains the executor's name, so
+        that the paths in the acks show which executor has a shard.
 
         Raises:
             As `private_folder`.
@@ -82,11 +82,11 @@ class Barrier:
 
 @contextmanager
 def private_folder(work_dir: str, stage: str | None = None) -> Iterator[Path]:
-    """The work folder, made if it is not there; what is done in it fails as its making does.
+    """Creates the work folder if needed; an OSError inside the block is treated like one here.
 
     Raises:
-        ConfigurationError: it is somebody else's (`scratch.py`).
-        ExecutorLostError: it cannot be made, or written to.
+        ConfigurationError: it belongs to another user (`scratch.py`).
+        ExecutorLostError: it cannot be created or written to.
     """
     folder = Path(work_dir)
     try:
@@ -102,17 +102,17 @@ def private_folder(work_dir: str, stage: str | None = None) -> Iterator[Path]:
 
 
 def saving_folder(work_dir: str | Path) -> Path:
-    """Where workers say what became of state that they save beside their tasks."""
+    """Folder in which workers report the end of state uploads beside their tasks."""
     return Path(work_dir) / "saving"
 
 
 def executor_name() -> str:
-    """Of the executor that this worker belongs to: host, and the process that forks its workers."""
+    """Name of this worker's executor: host, and id of the process that forks its workers."""
     return f"{socket.gethostname()}-{os.getppid()}"
 
 
 def new_attempt() -> str:
-    """Unique among all attempts of all tasks of an execution."""
+    """Returns a name that is unique among all attempts of all tasks of an execution."""
     from pyspark import TaskContext
 
     fail_point_orders.obey()

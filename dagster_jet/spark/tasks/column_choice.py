@@ -1,4 +1,4 @@
-"""Some of the columns of rows, under names of their own: what most selects behind a stage do."""
+"""Selects that only choose and rename columns: most selects downstream of a stage."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class ColumnChoice:
-    """What such a select leaves, in its order."""
+    """Columns that such a select returns, in its order."""
 
     before: tuple[str, ...]
-    """The columns that it takes."""
+    """Input columns."""
     after: tuple[str, ...]
-    """What it calls them."""
+    """Their names in the result."""
 
     def then(self, later: ColumnChoice) -> ColumnChoice:
-        """Both selects, one after the other."""
+        """Combines two consecutive selects."""
         of = dict(zip(self.after, self.before, strict=True))
         return ColumnChoice(tuple(of[name] for name in later.before), later.after)
 

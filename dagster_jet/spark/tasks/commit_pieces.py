@@ -1,4 +1,4 @@
-"""Pieces of a sink's commit inside tasks: where rows are moved, they do not pass the driver."""
+"""Runs pieces of a sink's commit in tasks, so that rows do not pass through the driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DDL = "piece int, result binary"
 
 @dataclass(frozen=True)
 class CommitPieces:
-    """Carries out each piece that a row names. A piece may be carried out twice."""
+    """Runs each piece that a row names. A piece may run twice."""
 
     pieces: tuple[Piece, ...]
 
@@ -30,8 +30,8 @@ class CommitPieces:
                 yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
     def _done(self, number: int) -> bytes:
-        """What it has returned, or the error that it has raised: as a value, because Spark would
-        try again what has failed, and hand on its text only."""
+        """Returns the pickled result or error of a piece. An error is returned as a value, because
+        Spark would retry the task and pass on only the error's text."""
         try:
             return pickle.dumps(self.pieces[number]())
         except JetError as error:

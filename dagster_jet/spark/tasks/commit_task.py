@@ -1,4 +1,4 @@
-"""Phase 2 inside a task: processors are restored from a decided snapshot, and commit."""
+"""Phase 2 in a task: processors are restored from a decided snapshot, and commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dagster_jet.system.failpoint import fail_point
 
 @dataclass(frozen=True)
 class CommitItem:
-    """A stage whose processors have prepared something, and where its state is."""
+    """A stage whose processors have prepared something, with the state of its shards."""
 
     vertex: str
     operator: SparkProcessor
@@ -26,10 +26,10 @@ class CommitItem:
 
 @dataclass(frozen=True)
 class CommitTask:
-    """Lets one instance per stage and shard commit; nothing is read, emitted or saved."""
+    """Lets one instance per stage and shard commit; reads, emits and saves nothing."""
 
     barrier: Barrier
-    """Of the epoch that the decided snapshot ended."""
+    """Barrier of the epoch that the decided snapshot ended."""
     items: tuple[CommitItem, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""What is sent to all tasks, and of which each looks at a part."""
+"""Values that are sent to all tasks although each task reads only some of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class EachPickled(Sequence[T]):
-    """Values as pickles of their own: a task that reads one pays nothing for the others."""
+    """Sequence whose values are pickled one by one: a task unpickles only those it reads."""
 
     pickles: tuple[bytes, ...]
 
@@ -28,4 +28,4 @@ class EachPickled(Sequence[T]):
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return EachPickled(self.pickles[place])
-        return pickle.loads(self.pickles[place])  # this execution's driver wrote it
+        return pickle.loads(self.pickles[place])  # written by this execution's driver

@@ -1,10 +1,10 @@
-"""What is of one epoch, for tasks that were made for any: a file that a property of the job names.
+"""Parameters of one epoch for prepared tasks: a file, named by a property of the Spark job.
 
-Frames of small epochs are made once and run again and again (`spark/frames/prepared_frames.py`).
-Whatever is different in each epoch cannot be in their closures.
+Frames of small epochs are made once and run many times (`spark/frames/prepared_frames.py`). Their
+closures cannot contain anything that differs between epochs.
 
-The file lies in the execution's private folder, and the next epoch's takes its place: a task that
-is late by an epoch fails, before it has written anything.
+The file is in the execution's private folder, and the next epoch's replaces it: a task that is late
+by an epoch fails before it writes anything.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from dagster_jet.spark.tasks.barrier import Barrier, private_folder
 from dagster_jet.spark.tasks.stage_input import StageInput
 
 PARAMETERS_PROPERTY = "dagster_jet.epoch"
-"""The property: which file."""
+"""Job property with the path of the file."""
 
 
 @dataclass(frozen=True)
 class EpochParameters:
-    """Of one epoch."""
+    """Parameters of one epoch."""
 
     barrier: Barrier
     stages: Mapping[str, StageInput]
     splits: Mapping[str, Any]
-    """By source, `SplitParameters.what`."""
+    """`SplitParameters.what` by source."""
 
     def write(self) -> Path:
-        """Into the work folder. A crash leaves a file in the folder of an execution that is over.
+        """Writes them to the work folder. A crash leaves a file in the folder of a dead execution.
 
         Raises:
             As `private_folder`.
@@ -48,7 +48,7 @@ class EpochParameters:
 
 
 def current_parameters() -> EpochParameters:
-    """Inside of a task of an epoch."""
+    """Returns the parameters of the epoch of the current task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -60,7 +60,7 @@ def current_parameters() -> EpochParameters:
 
 @lru_cache(maxsize=1)
 def _read(path: str, mtime_ns: int) -> EpochParameters:
-    read = pickle.loads(Path(path).read_bytes())  # this execution's driver wrote it
+    read = pickle.loads(Path(path).read_bytes())  # written by this execution's driver
     assert isinstance(read, EpochParameters)
     return read
 
@@ -69,16 +69,16 @@ Rows = Iterable[pa.RecordBatch]
 
 
 class EpochTask(Protocol):
-    """A task that was made for one epoch."""
+    """A task made for one epoch."""
 
     def in_epoch(self, parameters: EpochParameters) -> Callable[[Rows], Iterator[pa.RecordBatch]]:
-        """The same one for another."""
+        """Returns the same task for another epoch."""
         ...
 
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """A task of whatever epoch it runs in."""
+    """Runs a task in the current epoch."""
 
     task: EpochTask
 
@@ -88,7 +88,7 @@ class PreparedTask:
 
 @dataclass(frozen=True)
 class CurrentSplit:
-    """A source's split, as its tasks know it, of whatever epoch they run in."""
+    """Returns a source's split of the current epoch, as its tasks know it."""
 
     source: str
 

@@ -1,7 +1,7 @@
-"""What tasks are to do at fail points (`system/failpoint.py`) travels with the job.
+"""Passes the fail points of tasks (`system/failpoint.py`) along with the Spark job.
 
-In the environment of the workers it would be another daemon, with all its imports, for each
-driver of a crash test that one JVM serves.
+Passing them in the environment of the workers would need another daemon, with all its imports, for
+each driver of a crash test in the same JVM.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _handed_on = False
 
 
 def hand_on(context: SparkContext) -> None:
-    """To the tasks of the jobs that this thread starts next."""
+    """Passes the orders to the tasks of jobs that this thread starts next."""
     global _handed_on
     orders = failpoint.for_tasks()
     if orders is not None or _handed_on:
@@ -28,7 +28,7 @@ def hand_on(context: SparkContext) -> None:
 
 
 def obey() -> None:
-    """What this task's driver has handed on; nothing, in production and outside of tasks."""
+    """Applies the driver's orders in this task; does nothing in production or outside of tasks."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

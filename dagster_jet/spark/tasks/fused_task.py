@@ -1,4 +1,4 @@
-"""The stages of one task in one epoch: rows in, from stage to stage, results and acks out."""
+"""Runs the stages of one task in one epoch: rows in, results and acks out."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _ShardRows = list[tuple[pa.Table, ...]]
 
 @dataclass(frozen=True)
 class FusedTask:
-    """What Spark runs, once per shard or once for all shards.
+    """Function that Spark runs, once per shard or once for all shards.
 
-    A stage's state is saved while the stages behind it take their steps: the task waits for all of
-    it at its end.
+    A stage's state is saved while later stages take their steps; the task waits for all saves at
+    its end.
     """
 
     barrier: Barrier
     fusion: Fusion
     given: Mapping[str, StageInput]
     owns_all: bool = False
-    """One task drives all shards: cheaper while there is little to do."""
+    """One task runs all shards: cheaper for little input."""
     has_input: bool = True
 
     @property
@@ -95,11 +95,11 @@ class FusedTask:
     # --- input ----------------------------------------------------------------------------------
 
     def _read(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
-        """The epoch's rows with their shard; anchor rows have a shard and nothing else."""
+        """The epoch's rows with their shard; anchor rows have only a shard."""
         layout = self.fusion.inputs.schema
         schema = layout.append(pa.field(SHARD_COLUMN, pa.int32()))
         if not self.has_input:
-            # The rows only say which shard this task is.
+            # The rows only carry the shard of this task.
             shards = [s for batch in batches for s in batch.column(0).to_pylist()]
             columns = [pa.nulls(len(shards), f.type) for f in layout]
             return pa.Table.from_arrays([*columns, pa.array(shards, pa.int32())], schema=schema)
@@ -119,7 +119,7 @@ class FusedTask:
     def _linked(
         self, stage: str, passed: Mapping[str, list[pa.Table]]
     ) -> tuple[dict[int, pa.Table], int]:
-        """By input, the rows that come from stages of this task; and how many of them were late."""
+        """By input, the rows from stages of this task; and the number of late rows among them."""
         tables, all_late = {}, 0
         for link in self.fusion.links:
             if link.target.stage == stage:
@@ -138,7 +138,7 @@ class FusedTask:
         *,
         alone: bool,
     ) -> tuple[pa.Table, ...]:
-        """A shard's rows as the operator takes them, input by input."""
+        """A shard's rows in the operator's input schemas."""
         fusion = self.fusion
         own = table if alone else _of_shard(table, shard)
         arrived = []
@@ -158,7 +158,7 @@ class FusedTask:
     def _give(
         self, run: ShardRun, results: SinkWriters, dead_letters: SinkWriters
     ) -> Iterator[pa.RecordBatch]:
-        """To the stage's own sinks, and to readers outside of the task."""
+        """Passes results to the stage's own sinks, and to readers outside of the task."""
         fusion, stage = self.fusion, run.ack.vertex
         for batch in run.step.results.to_batches():
             results.write(batch)
@@ -174,19 +174,19 @@ class FusedTask:
 
 
 def _shards(table: pa.Table, count: int) -> pa.ChunkedArray:
-    """Of the rows' partitions."""
+    """Shard of each row, from its partition."""
     partition, of = table.column(PARTITION_COLUMN), pa.scalar(count, pa.int32())
     return pc.subtract(partition, pc.multiply(pc.divide(partition, of), of))
 
 
 def _of_shard(table: pa.Table, shard: int) -> pa.Table:
-    """One shard's rows of several; anchor rows have no partition."""
+    """Rows of one shard, without anchor rows, which have no partition."""
     mine = pc.equal(table.column(SHARD_COLUMN), shard)
     return table.filter(pc.and_(mine, pc.is_valid(table.column(PARTITION_COLUMN))))
 
 
 def _without_anchors(table: pa.Table) -> pa.Table:
-    """All rows but the anchor: cut around it, because a filter would copy the whole input."""
+    """Removes the anchor row by slicing, because a filter would copy the whole input."""
     partitions = table.column(PARTITION_COLUMN)
     if partitions.null_count == 0:
         return table
@@ -196,7 +196,7 @@ def _without_anchors(table: pa.Table) -> pa.Table:
 
 
 def _as_table(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """The batches under `schema`: Spark's own differs in nullability and metadata."""
+    """Table of the batches in `schema`: Spark's differs in nullability and metadata."""
     return pa.Table.from_batches(
         [pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in batches], schema
     )

@@ -1,9 +1,9 @@
-"""Which stages run in one task, and how rows get into it, from stage to stage, and out of it.
+"""Stages that run in one task, and how rows get into, through and out of it.
 
-While there is little to do, one task drives all shards of a stage. What a stage emits is then all
-in one place, and stages that read it can follow in the same task: no second Python process, no
-second frame to plan, no cached block in between. State does not notice: every stage keeps its own
-runs and chunks, shard by shard, as it does in a task of its own.
+With little input, one task runs all shards of a stage. All its results are then in one place, and
+stages that read them can follow in the same task: no second Python process, no second frame to
+plan, no cached block in between. State is unaffected: every stage keeps its own runs and chunks per
+shard, as in a task of its own.
 
 Source: Hazelcast Jet's isolated local edges, and operator chaining in Flink; here between keyed
 stages, too.
@@ -41,10 +41,10 @@ class Link:
     target: InputRef
     rows: RowInput
     columns: ColumnChoice | None = None
-    """None: all of them."""
+    """None: all columns."""
 
     def shape(self, results: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
-        """The input, and how many rows were left out as late: see `RowInput.shape`."""
+        """Returns the input, and the number of late rows left out: see `RowInput.shape`."""
         if self.columns is not None:
             results = self.columns.table(results)
         return self.rows.shape(results, before_ms)
@@ -55,15 +55,15 @@ class Fusion:
     """The stages of one task."""
 
     stages: tuple[StageSpec, ...]
-    """Upstream ones first."""
+    """Upstream stages first."""
     heads: tuple[InputRef, ...]
-    """The inputs that Spark feeds, in the order of their tags."""
+    """Inputs fed by Spark, in the order of their tags."""
     links: tuple[Link, ...] = ()
-    """The inputs that the task feeds to itself."""
+    """Inputs fed inside the task."""
     results_of: tuple[str, ...] = ()
-    """Stages whose results others read, outside of the task."""
+    """Stages whose results are read outside of the task."""
     dead_letters_of: tuple[str, ...] = ()
-    """Stages whose dead letters others read."""
+    """Stages whose dead letters are read outside of the task."""
 
     @cached_property
     def by_name(self) -> dict[str, StageSpec]:
@@ -71,14 +71,15 @@ class Fusion:
 
     @cached_property
     def inputs(self) -> TaggedRows:
-        """What comes in, a tag per head."""
+        """Layout of the input, with a tag per head."""
         return TaggedRows(
             tuple(map(self._head_schema, self.heads)), pa.field(PARTITION_COLUMN, pa.int32())
         )
 
     @cached_property
     def outputs(self) -> TaggedRows:
-        """What goes out: acks, results, dead letters; a tag for each stage whose rows are read."""
+        """Layout of the output: acks, results, dead letters; a tag per stage whose rows are
+        read."""
         results = [self.by_name[name].operator.result_schema for name in self.results_of]
         return TaggedRows((ACK_SCHEMA, *results, *[DEAD_LETTER_SCHEMA] * len(self.dead_letters_of)))
 

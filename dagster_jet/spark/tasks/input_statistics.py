@@ -1,8 +1,8 @@
 """Input statistics of a stage directly downstream of `with_timestamps`, reported in its acks.
 
 Elsewhere Spark observes event time (`event_time.py`), row by row outside of its generated code,
-which can double the time of an aggregation. A stage's input has it all: every row, or groups with
-their rows counted and their newest event.
+which can double the time of an aggregation. A stage's input has all the data: every row, or groups
+with the number of their rows and their newest event.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from dagster_jet.operators.operator import TIME_COLUMN
 from dagster_jet.snapshot.manifest import Arrived
 
 TIMED_COLUMN = "__timed"
-"""bigint, of a group: how many of its rows have event time."""
+"""bigint, in a group: number of its rows with event time."""
 TOP_COLUMN = "__top"
-"""bigint, of a group: its newest event time in ms; null if it has none."""
+"""bigint, in a group: its newest event time in ms; null if it has none."""
 STATISTICS_COLUMNS = (pa.field(TIMED_COLUMN, pa.int64()), pa.field(TOP_COLUMN, pa.int64()))
-"""Behind the columns that an aggregating operator takes."""
+"""Columns after those that an aggregating operator takes."""
 
 
 def count_arrived(table: pa.Table) -> Arrived:
-    """Of one input: rows, or groups with `STATISTICS_COLUMNS`."""
+    """Statistics of one input: rows, or groups with `STATISTICS_COLUMNS`."""
     if TOP_COLUMN not in table.schema.names:
         times = table.column(TIME_COLUMN)
         return Arrived(table.num_rows, table.num_rows - times.null_count, pc.max(times).as_py())
@@ -34,7 +34,7 @@ def count_arrived(table: pa.Table) -> Arrived:
 
 
 def total_of(parts: Iterable[Arrived]) -> Arrived:
-    """Of all shards."""
+    """Sums the statistics of all shards."""
     every = list(parts)
     tops = [part.top_event_ms for part in every if part.top_event_ms is not None]
     return Arrived(

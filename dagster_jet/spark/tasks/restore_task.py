@@ -1,4 +1,4 @@
-"""Restore inside a task: a shard's partitions from the store, as local runs."""
+"""Restore in a task: writes a shard's partitions from the store to local runs."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from dagster_jet.system.failpoint import fail_point
 
 @dataclass(frozen=True)
 class RestoreItem:
-    """One shard to bring back: which chains to read it from."""
+    """One shard to restore, and the chains to read it from."""
 
     vertex: str
     shard: int
     operator: Operator
     chains: Sequence[tuple[ChunkSet, ...]]
-    """Those that may hold any of the shard's partitions."""
+    """Chains that may hold any of the shard's partitions."""
     old_shard_count: int
     new_shard_count: int
     expired_until_ms: int | None
-    """Rows up to this time had died by the snapshot. Chunks may still have them."""
+    """Rows up to this time had expired at the snapshot. Chunks may still contain them."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """For tasks: each looks at the chains of its own shards alone."""
+        """Pickles each chain by itself: a task reads only the chains of its own shards."""
         return {**self.__dict__, "chains": EachPickled.of(self.chains)}
 
 
 @dataclass(frozen=True)
 class RestoreTask:
-    """Reads shards back from the store, by partition, at whatever parallelism."""
+    """Reads shards from the store, by partition, at any parallelism."""
 
     barrier: Barrier
     items: Sequence[tuple[RestoreItem, ...]]
@@ -84,11 +84,11 @@ class RestoreTask:
         fail_point("restore.after")
         if not is_redivided:
             return Ack(item.vertex, item.shard, attempt, saved=tuple(saved))
-        # Another division: the next snapshot writes this shard's state anew, as a base.
+        # After a change of parallelism the next snapshot writes this shard's state as a new base.
         return Ack(item.vertex, item.shard, attempt, unsaved=tuple(saved))
 
     def _read(self, item: RestoreItem, partitions: frozenset[int]) -> Iterator[pa.Table]:
-        """All rows of these partitions, those of each in one table."""
+        """All rows of these partitions; each partition's rows are in one table."""
         assert self.barrier.store is not None
         store = self.barrier.store.map(self.barrier.chunk_map_name())
         for sets in item.chains:
@@ -104,7 +104,7 @@ class RestoreTask:
 
 
 def _gathered(tables: Iterable[pa.Table], rows_at_once: int) -> Iterator[list[pa.Table]]:
-    """Tables of different partitions in lists of about one size: each becomes a run."""
+    """Groups tables of different partitions into lists of about equal size, one per run."""
     gathered: list[pa.Table] = []
     for table in tables:
         if gathered and sum(t.num_rows for t in gathered) + table.num_rows > rows_at_once:
@@ -116,5 +116,5 @@ def _gathered(tables: Iterable[pa.Table], rows_at_once: int) -> Iterator[list[pa
 
 
 def restored_state(ack: Ack, chain: tuple[ChunkSet, ...]) -> ShardState:
-    """What the coordinator holds of a shard after `RestoreTask`."""
+    """The coordinator's state of a shard after `RestoreTask`."""
     return replace(ShardState(), saved=ack.saved, unsaved=ack.unsaved, chain=chain)

@@ -1,4 +1,4 @@
-"""A sink in one epoch: one writer per Spark partition, its artifacts in the ack."""
+"""A sink in one epoch: one writer per Spark partition, whose artifacts are in the ack."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class SinkTask:
         context = TaskContext.get()
         shard = context.partitionId() if context is not None else 0
         if isinstance(self.own.sink, HoldsTransactions):
-            # Spark counts the partitions of all of an epoch's frames. Those of one are in a row, so
-            # each of its writers gets a number of its own below `held_writers`.
+            # Spark numbers the partitions of all of an epoch's frames. Those of one frame are
+            # consecutive, so each of its writers gets a distinct number below `held_writers`.
             shard %= self.own.sink.held_writers
         writers = SinkWriters(self.barrier, [self.own], shard, new_attempt())
         try:

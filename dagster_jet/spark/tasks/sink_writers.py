@@ -1,4 +1,4 @@
-"""The sinks that one task writes in one epoch."""
+"""Sinks that one task writes in one epoch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dagster_jet.spark.tasks.stage_input import OwnSink
 
 @dataclass
 class _Open:
-    """A sink with its open writer, and what it was given."""
+    """A sink with its open writer and its counts."""
 
     own: OwnSink
     transaction: TransactionId
@@ -60,7 +60,7 @@ class _Open:
         self.seconds += time.monotonic() - began
 
     def _reject(self, refused: Mapping[int, Refused]) -> None:
-        """Before the decision: what is decided has to be written."""
+        """Handles refused rows before the decision: decided rows must be written."""
         if self.dead_letters is None:
             first, sink = refused[min(refused)], self.own.sink
             has_use = not (isinstance(sink, LeavesNothingOut) and sink.leaves_nothing_out)
@@ -105,7 +105,7 @@ class _Open:
 
 
 class SinkWriters:
-    """Open writers that are all given the rows of one stage. A crash leaves what theirs leaves."""
+    """Open writers that all get the rows of one stage. A crash leaves what the writers leave."""
 
     def __init__(
         self, barrier: Barrier, sinks: Iterable[OwnSink], shard: int, attempt: str
@@ -114,20 +114,20 @@ class SinkWriters:
         self._sinks = [_Open.of(own, barrier, shard, attempt) for own in sinks]
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Rows that a sink's place never takes go to its dead-letter sink.
+        """Writes a batch; rows that a sink's place never takes go to its dead-letter sink.
 
         Raises:
-            BadRowError: it has none.
+            BadRowError: the sink has no dead-letter sink.
         """
         for sink in self._sinks:
             sink.write(batch)
 
     def prepare(self) -> Iterator[Ack]:
-        """One ack per sink, once it has what it was given."""
+        """Yields one ack per sink, once its rows are staged."""
         for sink in self._sinks:
             yield from sink.prepare(self._shard, self._attempt)
 
     def abort(self) -> None:
-        """Best effort: removes what was written."""
+        """Removes the written rows, best effort."""
         for sink in self._sinks:
             sink.abort()

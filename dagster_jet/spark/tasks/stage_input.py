@@ -1,4 +1,4 @@
-"""A stateful stage as its tasks know it: for the whole execution, and in one epoch."""
+"""A stateful stage as its tasks see it: for the whole execution, and in one epoch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dagster_jet.spark.tasks.each_pickled import EachPickled
 
 @dataclass(frozen=True)
 class OwnSink:
-    """A sink that takes what comes out of a stage right in the stage's tasks: no other hop."""
+    """A sink that the stage's own tasks write to directly."""
 
     name: str
     sink: Sink
     columns: ColumnChoice | None = None
-    """None: all of them."""
+    """None: all columns."""
     dead_letters: OwnSink | None = None
-    """Takes the rows that the sink's place refuses."""
+    """Dead-letter sink for rows that the sink's place refuses."""
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch if self.columns is None else self.columns.batch(batch)
@@ -32,38 +32,39 @@ class OwnSink:
 
 @dataclass(frozen=True)
 class StageSpec:
-    """The part that is the same in every epoch of an execution."""
+    """Parameters that are the same in every epoch of an execution."""
 
     vertex: str
     operator: Operator
     sinks: tuple[OwnSink, ...] = ()
-    """Of the results."""
+    """Sinks of the results."""
     dead_letter_sinks: tuple[OwnSink, ...] = ()
-    """Of the operator's dead letters."""
+    """Sinks of the operator's dead letters."""
     reports_statistics: bool = False
     """The acks carry input statistics (`input_statistics.py`)."""
     statistics_columns: tuple[pa.Field, ...] = ()
-    """What these are made from: columns behind those of the operator."""
+    """Extra trailing columns the statistics are computed from; dropped before `Operator.step`."""
 
 
 @dataclass(frozen=True)
 class StageInput:
-    """The part that is of one epoch."""
+    """Parameters of one epoch."""
 
     shards: Sequence[ShardState]
     """The state of each shard before the epoch."""
     before_ms: int | None
-    """The stage's watermark after earlier epochs: what it closes off is late."""
+    """The stage's watermark after earlier epochs: rows that it has passed are late."""
     after_ms: int | None
-    """The stage's watermark after this epoch: what it closes is emitted."""
+    """The stage's watermark after this epoch: results that it closes are emitted."""
     expired_until_ms: int | None
-    """What has expired in earlier epochs. Not always what the operator says of `before_ms`: it may
-    have been another when they ran, and what it let live has to be emitted."""
+    """Time up to which state expired in earlier epochs. May differ from the operator's expiry at
+    `before_ms`: the operator may have changed since then, and state that it kept must be
+    emitted."""
     obsolete: tuple[str, ...] = field(default=(), repr=False)
-    """Local run files that nothing refers to any more, for the tasks to delete."""
+    """Local run files without references, for the tasks to delete."""
     early: bool = False
-    """Early results of windows are shown in this epoch."""
+    """Early results of windows are emitted in this epoch."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """For tasks: each of them looks at the states of its own shards alone."""
+        """Pickles each shard's state by itself: a task reads only the states of its own shards."""
         return {**self.__dict__, "shards": EachPickled.of(self.shards)}

@@ -1,4 +1,4 @@
-"""A shard of a stateful stage in one epoch: its step, and at a barrier its state."""
+"""A shard of a stateful stage in one epoch: its step, and at a barrier saving its state."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from dagster_jet.state.runs import MERGE_FAN_IN, RunFolder, RunState
 
 @dataclass(frozen=True)
 class ShardRun:
-    """What one shard did in an epoch; its state may still be on its way into the store."""
+    """Result of one shard in an epoch; its state may still be uploading."""
 
     step: Step
     ack: Ack
-    """Without what saving adds."""
+    """Ack without the results of saving."""
     saving: Future[tuple[ChunkSet | None, int]] | None
-    """What the task has to wait for; None too if it goes on without the task."""
+    """Save to wait for in the task; None also if it continues without the task."""
 
     def with_late(self, late: int) -> ShardRun:
-        """With rows counted that were left out before the step."""
+        """Adds rows that were left out as late before the step."""
         ack = replace(self.ack, rows_in=self.ack.rows_in + late, late=self.ack.late + late)
         return replace(self, ack=ack)
 
     def with_work(self, seconds: float) -> ShardRun:
-        """With the time that the step took, and all that belongs to it."""
+        """Sets the duration of the step and its surrounding work."""
         return replace(self, ack=replace(self.ack, work_ms=round(seconds * 1000, 2)))
 
     def acked(self) -> Ack:
-        """Waits until the state is saved, or is known not to be: then the ack says why."""
+        """Waits until the state is saved or has failed; then the ack has the error."""
         if self.saving is None:
             return self.ack
         began = time.monotonic()
@@ -55,11 +55,11 @@ class ShardRun:
 
 @dataclass(frozen=True)
 class StageTask:
-    """The operator of one stage in one epoch, in one task.
+    """Operator of one stage in one epoch, in one task.
 
     At a barrier a shard's state is saved while its results go to their readers, and while the
-    task's next shard takes its step: saving is half waiting for disks and servers. Where
-    `barrier.saves_beside`, a little state is saved beside the next epoch, too.
+    task's next shard takes its step: half of the time of saving is waiting for disks and servers.
+    With `barrier.saves_beside`, a small state is saved beside the next epoch, too.
     """
 
     barrier: Barrier
@@ -73,12 +73,12 @@ class StageTask:
     def run_shard(
         self, shard: int, arrived: tuple[pa.Table, ...], attempt: str, savers: Executor
     ) -> ShardRun:
-        """One step. A crash inside leaves run files and chunks that nothing names."""
+        """Runs one step. A crash inside leaves run files and chunks without references."""
         stage, given, operator = self.stage, self.given, self.stage.operator
         state = given.shards[shard]
         statistics = tuple(map(count_arrived, arrived)) if stage.reports_statistics else ()
         if any(one.rows != one.rows_with_time for one in statistics):
-            # The driver refuses the epoch; it knows where the rows come from.
+            # The driver refuses the epoch; it knows the rows' source.
             nothing = Step(
                 operator.result_schema.empty_table(), operator.state_schema.empty_table(), 0
             )
@@ -113,14 +113,14 @@ class StageTask:
         waits, goes_on = None, None
         if self.barrier.snapshot_id is None:
             unsaved = (*unsaved, *runs.write(step.delta))
-            # Saved runs are the older ones; and what the store has may be in no run any more.
+            # Saved runs are older, and the store may have state that is in no run any more.
             is_all = not (state.saved or state.deciding or state.chain)
             merge_all = merge_whole_keys if is_all else None
             unsaved = runs.compact(unsaved, operator.merge, expired, merge_all=merge_all)
             saved = runs.compact(saved, operator.merge, expired, merge_all=merge_whole_keys)
         else:
             changed = [step.delta, *runs.read(unsaved)]
-            # Better in an epoch without a snapshot; here only where there are too few of those.
+            # Usually done in an epoch without a snapshot; here only if there are too few of those.
             saved = runs.compact(
                 saved, operator.merge, expired, merge_all=merge_whole_keys, fan_in=2 * MERGE_FAN_IN
             )
@@ -148,7 +148,7 @@ class StageTask:
             else:
                 waits = savers.submit(save)
             if not merges:
-                # While the snapshot waits for its disks and servers.
+                # While the save waits for its disks and servers.
                 unsaved = (*unsaved, *runs.write(step.delta))
         ack = Ack(
             vertex=stage.vertex,

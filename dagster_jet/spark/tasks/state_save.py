@@ -1,4 +1,4 @@
-"""What one shard writes into the store at a barrier: what has changed, and a little more."""
+"""Writes one shard's state into the store at a barrier: the changes, and some full partitions."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from dagster_jet.state.runs import RunFolder
 
 @dataclass(frozen=True)
 class StateSave:
-    """Called once, on any thread, perhaps when the runs' files have been deleted already: what it
-    reads is open. A crash inside leaves chunks that nothing names."""
+    """Called once, on any thread. The runs' files may have been deleted by then: all tables read
+    are open. A crash inside leaves chunks without references."""
 
     barrier: Barrier
     vertex: str
@@ -37,14 +37,14 @@ class StateSave:
     chain: tuple[ChunkSet, ...]
     runs: RunFolder
     new: Sequence[pa.Table]
-    """What no snapshot has."""
+    """State that no snapshot has."""
     old: Sequence[pa.Table]
     expired_until_ms: int | None
 
     @property
     def is_little(self) -> bool:
-        """Something, and it fits into one batch: to hold it for another epoch costs no memory to
-        speak of."""
+        """True if something changed and it fits into one batch, so holding it for another epoch
+        needs little memory."""
         nbytes = sum(table.nbytes for table in self.new)
         return self._changed > 0 and not self._is_base and nbytes <= BATCH_BYTES
 
@@ -57,13 +57,13 @@ class StateSave:
         return needs_base(self.chain, self._changed + sum(table.num_rows for table in self.old))
 
     def __call__(self) -> tuple[ChunkSet | None, int]:
-        """Writes what changed since the last snapshot, and in full what has its turn.
+        """Writes the changes since the last snapshot, and in full the partitions in turn.
 
         Returns:
-            The set, None if nothing had changed; how many of the chain's oldest it supersedes.
+            The chunk set, None if nothing had changed; the number of oldest sets it supersedes.
 
         Raises:
-            StoreError: a member did not take it.
+            StoreError: a member did not accept it.
         """
         if self._changed == 0 and self.chain:
             return None, 0
@@ -86,7 +86,7 @@ class StateSave:
             for part in self.runs.merged([*new, *self.old], merge, expired, by_partition=True):
                 writer.add(part)
         else:
-            # Only what has its turn meets older rows.
+            # Only partitions in turn are merged with older rows.
             for part in self.runs.merged(new, pa.concat_tables, expired, by_partition=True):
                 writer.add(part, without=full)
             in_turn = [filter_partitions(table, full) for table in (*new, *self.old)]

@@ -1,4 +1,4 @@
-"""Reads a stage's saved state inside tasks, each its own partitions."""
+"""Reads a stage's saved state in tasks, each its own partitions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dagster_jet.store import StoreHandle
 
 @dataclass(frozen=True)
 class StateTask:
-    """Gets numbers of partitions, and answers with their rows.
+    """Receives numbers of partitions, and returns their rows.
 
-    All rows of a key are in one partition, so what they come to needs no other task.
+    All rows of a key are in one partition, so a task can merge them by itself.
     """
 
     store: StoreHandle
@@ -29,7 +29,7 @@ class StateTask:
     partition_count: int
     schema: pa.Schema
     plan: dict[str, Any] | None = field(default=None)
-    """What the state means; None: the rows as they were saved."""
+    """The stage's plan; None: returns the rows as they were saved."""
     expired_until_ms: int | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
-"""Rows of several kinds in one table: a tag says which, then come the columns of every kind.
+"""Rows of several kinds in one table: a tag with the kind, then the columns of every kind.
 
-Between Spark and a Python task there is one table in each direction. A row has nulls in the columns
-of the other kinds. With one kind there is no tag, and the table is that kind's.
+One table goes in each direction between Spark and a Python task. A row has nulls in the columns of
+the other kinds. With one kind there is no tag, and the table is that kind's.
 
 Source: tagged outputs in Apache Beam.
 """
@@ -19,11 +19,11 @@ TAG_COLUMN = "__tag"
 
 @dataclass(frozen=True)
 class TaggedRows:
-    """The layout of such a table."""
+    """Layout of such a table."""
 
     kinds: tuple[pa.Schema, ...]
     shared: pa.Field | None = None
-    """A column that all kinds begin with; it is there once."""
+    """Column that all kinds begin with; the table has it once."""
 
     @property
     def is_one(self) -> bool:
@@ -43,12 +43,13 @@ class TaggedRows:
         return pa.schema(fields)
 
     def own(self, tag: int) -> list[pa.Field]:
-        """The fields of one kind that are no other's."""
+        """Fields of one kind that are not shared."""
         fields = list(self.kinds[tag])
         return fields if self.shared is None or self.is_one else fields[1:]
 
     def rows_of(self, table: pa.Table, tag: int) -> pa.Table:
-        """The rows of one kind, with its own schema; `table` may have further columns behind."""
+        """The rows of one kind, in its own schema; `table` may have more columns after the
+        layout's."""
         if self.is_one:
             return table.select(range(len(self.kinds[0])))
         lead = 0 if self.shared is None else 1
@@ -58,7 +59,7 @@ class TaggedRows:
         return pa.Table.from_arrays(rows.columns, schema=self.kinds[tag])
 
     def batch(self, tag: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of one kind as rows of the whole; kinds that share no column."""
+        """Converts rows of one kind to the layout; only for kinds without a shared column."""
         assert self.shared is None
         if self.is_one:
             return rows
@@ -73,5 +74,5 @@ class TaggedRows:
 
 
 def column_name(tag: int, name: str) -> str:
-    """What a kind's column is called beside the others'."""
+    """Name of a kind's column in the table."""
     return f"{tag}_{name}"
