@@ -1,1 +1,1 @@
-"""Epochs as Spark jobs. The only place of the engine that imports pyspark."""
+"""Runs epochs as Spark jobs. The only package of the engine that imports pyspark."""

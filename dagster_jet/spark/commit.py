@@ -1,4 +1,4 @@
-"""Phase 2 in Spark jobs: processors commit what they have prepared, and sinks in tasks."""
+"""Phase 2 in Spark jobs: commits of processors, and pieces of sinks' commits."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def commit_stages(
 ) -> None:
     """Lets every shard of these stages commit, from their state in a decided snapshot.
 
-    Any thread, but no epoch runs beside it: it would commit the same.
+    Callable on any thread, but not beside an epoch, which would commit the same.
 
     Raises:
-        JetError: translated from Spark's error, with the reaction it asks for. The record still
-            says that phase 2 is to come: the next start commits.
+        JetError: translated from Spark's error, with its reaction. The record still says that phase
+            2 is pending: the next start commits.
     """
     if not shards:
         return
@@ -43,7 +43,7 @@ def commit_stages(
         operator = plan.operator(vertex)
         assert isinstance(operator, SparkProcessor)
         items.append(CommitItem(vertex, operator, states))
-    # Where the stages' own tasks run: the state is in local files there.
+    # On the executors of the stages' own tasks: the state is in local files there.
     acks = runtime.run_on_shards(CommitTask(barrier, tuple(items)), sorted(shards))
     missing = {(v, shard) for v, states in shards.items() for shard in range(len(states))}
     missing -= {(ack.vertex, ack.shard) for ack in acks}
@@ -56,11 +56,11 @@ def commit_stages(
 
 
 def carry_out(runtime: SparkRuntime, pieces: Sequence[Piece]) -> list[Any]:
-    """Pieces of a sink's commit, a task each (`CommitContext.in_tasks`); beside an epoch.
+    """Runs pieces of a sink's commit, one per task (`CommitContext.in_tasks`), beside an epoch.
 
     Raises:
-        JetError: what the first piece that failed has raised, once all have ended; or translated
-            from Spark's error. The same call may be made again.
+        JetError: the error of the first failed piece, once all have ended; or translated from
+            Spark's error. The call may be repeated.
     """
     try:
         fail_point_orders.hand_on(runtime.session.sparkContext)

@@ -1,4 +1,4 @@
-"""One epoch as one Spark job: its frames, its single action, what its tasks acked."""
+"""One epoch as one Spark job: its frames, its single action, the acks of its tasks."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class EpochRunner:
     def run(
         self, epoch: EpochInput, meanwhile: Callable[[], None], clock: PhaseClock
     ) -> EpochOutput:
-        """Runs the job and returns what the tasks acked.
+        """Runs the job and returns the acks of its tasks.
 
         Args:
-            meanwhile: begins what is to go on beside the tasks. Called once the driver has nothing
-                left to do but wait for them: threads beside it make it slower while it plans.
-            clock: notes where the time goes.
+            meanwhile: starts work that runs beside the tasks. Called when the driver only waits for
+                them: other threads would slow down its planning.
+            clock: measures the phases.
 
         Raises:
-            JetError: translated from Spark's error, with the reaction it asks for.
+            JetError: translated from Spark's error, with its reaction.
         """
         frames = None
         try:
-            placement = self.runtime.placement  # before the first job: it watches over all of them
+            placement = self.runtime.placement  # first: it watches all jobs
             frames = self._prepared.of(epoch) or EpochFrames(self.plan, epoch, self.runtime)
             action = frames.action
             meanwhile()
@@ -65,12 +65,12 @@ class EpochRunner:
                 frames.release()
 
     def _check_sinks(self, frames: EpochFrames, acks: tuple[Ack, ...]) -> None:
-        """Every sink that was given rows answered; shards of stages are counted elsewhere."""
+        """Raises if a sink with rows has not acked; shards of stages are checked elsewhere."""
         acked = {ack.vertex for ack in acks}
         silent = [
             name
             for name, frame in frames.written_sinks.items()
-            # Spark starts no task for a frame that is certainly empty: nobody is there to answer.
+            # Spark starts no task for a frame that it knows to be empty, so no ack comes.
             if name not in acked and (frame is None or not frame.isEmpty())
         ]
         if silent:

@@ -1,4 +1,4 @@
-"""What one epoch is given and what it returns: between the execution and Spark."""
+"""Input and output of one epoch: the interface between the execution and Spark."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from dagster_jet.spark.tasks.stage_input import StageInput
 
 @dataclass(frozen=True)
 class EpochInput:
-    """One epoch as planned: a barrier, and a split for every source that has something."""
+    """One epoch as planned: a barrier, and a split for every source with input."""
 
     barrier: Barrier
     splits: Mapping[str, Any]
     stages: Mapping[str, StageInput]
     ingestion_ms: Mapping[str, int]
-    """Per timestamps node whose event time is that of reading: the one of this epoch's rows."""
+    """Ingestion time of this epoch's rows, per timestamps node that uses it."""
     few_groups: bool
-    """There is one shard, or so few groups in recent epochs that one task merges them faster than
-    several; only where every task can read every run."""
+    """There is one shard, or recent epochs had so few groups that one task merges them faster than
+    several. Only if every task can read every run."""
     few_rows: bool = False
-    """So few that one task reads them faster than several, and than a shuffle between tasks."""
+    """One task reads the rows faster than several tasks, and than a shuffle between tasks."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What was seen at a timestamps node, before any filter."""
+    """Statistics of a timestamps node, before any filter."""
 
     arrived: Arrived
     partition_tops_ms: Mapping[str, int] = field(default_factory=dict)
-    """Newest event time per source partition that was observed and had rows."""
+    """Newest event time per observed source partition that had rows."""
 
 
 @dataclass(frozen=True)
 class EpochOutput:
-    """What an epoch's tasks acked, and what was counted beside them."""
+    """Acks of an epoch's tasks, and the counts that are not in acks."""
 
     acks: tuple[Ack, ...] = ()
     observed: Mapping[str, Observed] = field(default_factory=dict)
-    """Per timestamps node that had rows to look at."""
+    """Per timestamps node that had rows."""
     source_rows: Mapping[str, int] = field(default_factory=dict)
-    """Per source with rows whose event time nobody observes."""
+    """Per source with rows whose event time is not observed."""
     late_rows: Mapping[str, int] = field(default_factory=dict)
-    """Per stateful stage: rows taken out before its operator, which could not have counted them."""
+    """Per stateful stage: late rows removed before its operator, which could not count them."""

@@ -1,4 +1,4 @@
-"""Spark's errors as ours: what happened, where, and how the job should react."""
+"""Translates Spark's errors to `JetError`s: the failure, its place, and the job's reaction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dagster_jet.system.transient import DENIED, TRANSIENT, TRANSIENT_TEXTS
 
 _OURS = re.compile(r"dagster_jet\.errors\.(\w+): ([^\n]*)")
 _PLACE = re.compile(r"(job|stage|position) ('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")(?:, |: )")
-"""What `JetError` puts in front of its message."""
+"""The places that `JetError` puts before its message."""
 _CALLED = re.compile(r"processor (\d+), (.*)")
 _RAISED = re.compile(r"raised (\w+): ")
 _FAIL_POINT = re.compile(r"FailPointError: (fail point \S+)")
@@ -37,8 +37,8 @@ _JAVA_IO = re.compile(
     r"|\[SPILL_OUT_OF_MEMORY\] ([^\n]*)$",
     re.MULTILINE,
 )
-"""What the operating system has refused to the JVM, at the end of its line: what a function of a
-user's raises, with such words in it, is no exception of Java's."""
+"""Transient OS errors in the JVM, at the end of a line. An error of a user's function with the same
+words is not a Java exception and does not match."""
 _ERRNO = re.compile(r"\[Errno (\d+)\]|[Ee]rrno (\d+)")
 _READING = re.compile(r"\[FAILED_READ_FILE[^\]]*\] Encountered error while reading file (\S+)\.\s")
 _NOT_THERE = re.compile(
@@ -71,19 +71,19 @@ _SCHEMA = ("PARQUET_COLUMN_DATA_TYPE_MISMATCH", "CANNOT_READ_FILE_FOOTER", "PARQ
 def translate(
     error: BaseException, job: str, user_stages: Sequence[str], scratch: str | None = None
 ) -> JetError:
-    """The `JetError` that a failed Spark job stands for.
+    """Translates the error of a failed Spark job.
 
     Args:
-        user_stages: those with functions of users that Spark itself calls. Whatever else raises is
-            not the user's.
-        scratch: where the JVM keeps shuffled and cached rows: it does not say that itself.
+        user_stages: stages with users' functions that Spark itself calls. All other errors are not
+            the user's.
+        scratch: folder in which the JVM keeps shuffled and cached rows; its errors do not name it.
     """
     text = str(error)
     if _is_jvm_gone(error):
         return ExecutorLostError(f"Spark's JVM does not answer: {_first_line(text)}", job=job)
     ours = _OURS.findall(text)
     if ours:
-        kind, message = ours[-1]  # a traceback ends with what was raised last
+        kind, message = ours[-1]  # the last error raised is at the end of a traceback
         return _ours(kind, message, job)
     if any(mark in text for mark in _MALFORMED):
         return BadRowError(
@@ -102,7 +102,7 @@ def translate(
     if any(mark in text for mark in _LOST):
         return ExecutorLostError(f"Spark lost a worker: {_first_line(text)}", job=job)
     if _OVERFLOW in text:
-        # Spark's own advice is to turn ANSI mode off; sums would be wrong without a word.
+        # Spark's own advice is to turn ANSI mode off; sums would then be silently wrong.
         return ResultError(
             f"a number does not fit its type: {_line_with([_OVERFLOW], text)}",
             job=job,
@@ -139,14 +139,14 @@ def translate(
 
 
 def _refused(text: str) -> str | None:
-    """What the operating system has said, where the same call may succeed later."""
+    """Text of an OS error after which the same call may succeed later."""
     found = _JAVA_IO.search(text)
     if found is not None:
         return next(said for said in found.groups() if said).strip()
     cause = _cause(text)
     number = _ERRNO.search(cause) if _is_os_error(cause) else None
     if number is not None and int(number[1] or number[2]) in TRANSIENT - DENIED:
-        return cause  # what is denied may be a function's own mistake
+        return cause  # a denied access may be a function's own mistake
     return None
 
 
@@ -172,7 +172,7 @@ def _passing(refused: str, text: str, job: str, scratch: str | None) -> JetError
 
 
 def _unread(text: str, job: str) -> JetError | None:
-    """An input file that is not what it was declared to be, or not there."""
+    """Error for an input file that is missing or does not fit its declaration."""
     gone = _NOT_THERE.search(text)
     if gone is not None:
         return InputLostError(
@@ -209,7 +209,7 @@ def _path(url: str) -> str:
 
 
 def _ours(kind: str, text: str, job: str) -> JetError:
-    """The error that a task raised, from its class and its text."""
+    """The error that a task raised, from its class name and text."""
     places = {"job": job}
     while (place := _PLACE.match(text)) is not None:
         places[place[1]] = literal_eval(place[2])
@@ -237,7 +237,7 @@ def _class_of(name: str) -> type[JetError]:
 
 
 def is_of_gateway(error: BaseException) -> bool:
-    """Trouble of the gateway to the JVM itself; what Java code raised is a `Py4JJavaError`."""
+    """Whether it is an error of the gateway to the JVM itself; Java's are `Py4JJavaError`."""
     return isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
 
 
@@ -263,7 +263,7 @@ def _first_line(text: str) -> str:
 
 
 def _cause(text: str) -> str:
-    """The line that says most: what a Python traceback ends with, else the first one."""
+    """The most informative line: the last of a Python traceback, else the first one."""
     in_traceback = False
     for line in text.splitlines():
         if line.startswith("Traceback (most recent call last)"):

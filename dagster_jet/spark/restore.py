@@ -19,11 +19,11 @@ def restore_shards(
     chains: Mapping[str, tuple[tuple[ChunkSet, ...], ...]],
     expired_until_ms: Mapping[str, int],
 ) -> dict[str, tuple[ShardState, ...]]:
-    """The state of every stage as local runs, divided among as many shards as there are now.
+    """Restores the state of every stage as local runs, divided among the current shards.
 
     Raises:
-        SnapshotInvalidError: something that the manifest lists is missing or wrong.
-        JetError: any other, translated from Spark's error.
+        SnapshotInvalidError: an entry of the manifest is missing or wrong.
+        JetError: any other error, translated from Spark's.
     """
     count = runtime.shard_count
     saved = {vertex: old for vertex, old in chains.items() if any(old)}
@@ -46,7 +46,7 @@ def restore_shards(
     ]
     states = {vertex: [ShardState()] * count for vertex in chains}
     if saved or not runtime.is_local:
-        # Where the first epoch will look for the runs.
+        # On the executors where the first epoch reads the runs.
         for ack in runtime.run_on_shards(RestoreTask(barrier, items)):
             old = chains[ack.vertex]
             chain = old[ack.shard] if len(old) == count else ()
@@ -61,7 +61,7 @@ def needed_chains(
     partition_count: int,
     operator: Operator,
 ) -> tuple[tuple[ChunkSet, ...], ...]:
-    """The chains that hold a shard's partitions; of an operator whose shards share rows, all."""
+    """The chains that hold a shard's partitions; all chains if the operator's shards share rows."""
     if len(old) != shard_count and isinstance(operator, SharesRows):
         return old
     partitions = owned_partitions(shard, shard_count, partition_count)

@@ -1,4 +1,4 @@
-"""What one execution has of Spark besides its plan: it lives as long as the execution."""
+"""Spark resources of one execution besides its plan; they live as long as the execution."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ShardTask = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""Gets the numbers of its shards, and answers with acks."""
+"""Receives the numbers of its shards, and returns acks."""
 
 _EPOCH_BYTES_MIN = 64 << 20
 
 
 @dataclass
 class SparkRuntime:
-    """The session, the sources' readers, the tables to enrich with, and where the shards are."""
+    """Session, sources' readers, enrichment tables, and placement of the shards."""
 
     session: SparkSession
     job: str
@@ -49,9 +49,9 @@ class SparkRuntime:
     shard_count: int
     tables: EnrichmentTables = field(init=False)
     keeps_workers: bool = field(init=False)
-    """Workers may go on with what their task has begun. Asked once: the answer is the JVM's."""
+    """Workers may continue a task's work after its end. Cached, because it asks the JVM."""
     cores: int = field(init=False)
-    """Tasks that run at once."""
+    """Number of tasks that run at once."""
     _placement: Placement | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -61,33 +61,33 @@ class SparkRuntime:
 
     @property
     def is_local(self) -> bool:
-        """All tasks run on the driver's machine, and can read each other's files."""
+        """True if all tasks run on the driver's host, and can read each other's files."""
         return is_local(self.session)
 
     @property
     def epoch_bytes_max(self) -> int:
-        """So much input fits into an epoch: half of Spark's memory, as what is made of it needs
-        room beside it."""
+        """Largest input of an epoch in bytes: half of Spark's memory, the rest is for derived
+        data."""
         return max(_EPOCH_BYTES_MIN, memory_bytes(self.session) // 2)
 
     @property
     def placement(self) -> Placement:
-        """Where the shards are; from the first use on for the whole execution."""
+        """Placement of the shards, fixed from the first use for the whole execution."""
         if self._placement is None:
             kind = OneMachine if self.is_local else Anchored
             self._placement = kind(self.session, self.shard_count)
-            if not self.is_local:  # all executors are there, and no task of ours has run
+            if not self.is_local:  # all executors have joined, and no task of ours has run
                 check_versions(self.session, self.job)
         return self._placement
 
     def run_on_shards(self, task: ShardTask, stages: Sequence[str] = ()) -> tuple[Ack, ...]:
-        """Runs a task for every shard where the shard's local state is.
+        """Runs a task for every shard on the executor with the shard's local state.
 
         Args:
-            stages: those whose user code runs in it, for the error's message.
+            stages: stages whose user code runs in it, for the error's message.
 
         Raises:
-            JetError: translated from Spark's error, with the reaction it asks for.
+            JetError: translated from Spark's error, with its reaction.
         """
         try:
             shards, named = self.placement.shards(), ", ".join(stages) or None
@@ -98,9 +98,9 @@ class SparkRuntime:
         return acks
 
     def failure(self, error: Exception, stages: Sequence[str] = ()) -> JetError:
-        """The `JetError` that a failed Spark job stands for.
+        """Translates the error of a failed Spark job.
 
-        That of an executor if one is lost: whatever else went wrong can be a consequence.
+        If an executor is lost, returns that error, because others can be a consequence of it.
         """
         scratch = None
         try:
@@ -110,7 +110,7 @@ class SparkRuntime:
         except ExecutorLostError as lost:
             return lost
         except SESSION_GONE:
-            pass  # nobody is there to be asked
+            pass  # nothing answers
         return translate(error, self.job, stages, scratch)
 
     def close(self) -> None:
@@ -121,6 +121,6 @@ class SparkRuntime:
 
 
 def collect_acks(frame: DataFrame) -> tuple[Ack, ...]:
-    """Runs the Spark job behind a frame of acks."""
+    """Runs the Spark job of a frame of acks."""
     fail_point_orders.hand_on(frame.sparkSession.sparkContext)
     return tuple(Ack.from_bytes(bytes(row[0])) for row in frame.collect())

@@ -1,4 +1,4 @@
-"""A stage's saved state as a Spark frame: read by partition in the tasks, never on the driver."""
+"""A stage's saved state as a Spark frame: tasks read it by partition, the driver never does."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def state_frame(
     plan: dict[str, Any] | None,
     expired_until_ms: int | None,
 ) -> DataFrame:
-    """The frame. It is lazy: each action on it reads the store.
+    """Returns the frame. It is lazy: each action on it reads the store.
 
     Args:
-        session: the session it belongs to.
+        session: the session of the frame.
         store: for the tasks.
-        map_name: where the snapshot's chunks are.
-        manifest: the snapshot's.
-        stage: whose state.
-        plan: what the state means; None: the rows as they were saved.
+        map_name: the map with the snapshot's chunks.
+        manifest: the snapshot's manifest.
+        stage: the stage whose state is read.
+        plan: the stage's plan; None: returns the rows as they were saved.
         expired_until_ms: see `saved_rows.living_rows`.
 
     Raises:
-        SnapshotInvalidError: the snapshot has no such stage, or an index is missing or damaged; of
-            a stage without any rows nothing says its columns.
+        SnapshotInvalidError: the snapshot has no such stage, an index is missing or damaged, or the
+            stage has no rows, so its columns are unknown.
     """
     chains = manifest.shards.get(stage)
     if chains is None:

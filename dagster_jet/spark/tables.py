@@ -1,4 +1,4 @@
-"""The batch tables that streams are enriched with, read on the driver and kept."""
+"""Batch tables for enrichment, read on the driver and cached."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Table:
-    """A table as read at a moment of the monotonic clock."""
+    """A table, and the monotonic time at which it was read."""
 
     frame: DataFrame
     read_at: float
@@ -29,23 +29,23 @@ class _Table:
 
 @dataclass
 class EnrichmentTables:
-    """Each table of one execution: read once, or again when it is older than its refresh."""
+    """Tables of one execution: each is read once, or again when it is older than its refresh."""
 
     session: SparkSession
     job: str
     failure: Callable[[Exception], JetError]
-    """What a failed Spark job stands for."""
+    """Translates the error of a failed Spark job."""
     reads: int = 0
-    """How often tables were read: as long as it stays, so do the frames."""
+    """Number of reads: while it is unchanged, so are the frames."""
     _known: dict[str, _Table] = field(default_factory=dict)
 
     def frame(self, node: EnrichNode, stream_columns: Sequence[str]) -> DataFrame:
-        """The table, read not longer ago than it may be, ready to be joined with the stream.
+        """Returns the table, not older than its refresh, ready to be joined with the stream.
 
         Raises:
-            PipelineError: two columns of the joined rows would have one name.
+            PipelineError: two columns of the joined rows would have the same name.
             BadRowError: a row does not fit the table's schema.
-            JetError: the table cannot be read; its reaction says what follows.
+            JetError: the table cannot be read; with its reaction.
         """
         known, now = self._known.get(node.name), time.monotonic()
         if known is not None and not self.is_due(node):
@@ -56,7 +56,7 @@ class EnrichmentTables:
         return frame
 
     def is_due(self, node: EnrichNode) -> bool:
-        """The table is to be read, for the first time or anew."""
+        """Whether the table must be read, for the first time or again."""
         known = self._known.get(node.name)
         if known is None or node.refresh_ms is None:
             return known is None
@@ -69,7 +69,7 @@ class EnrichmentTables:
         table: Table = node.table
         with naming(node.name, self.job):
             try:
-                # Not cache(): that is lazy, and Spark shares it among frames it takes for equal.
+                # Not cache(): it is lazy, and Spark shares it among frames that it considers equal.
                 return table.frame(self.session).localCheckpoint()
             except (PySparkException, Py4JError, OSError) as raised:
                 error = self.failure(raised)
@@ -86,7 +86,8 @@ class EnrichmentTables:
     def _without_clashes(
         self, node: EnrichNode, stream_columns: Sequence[str], table: DataFrame
     ) -> DataFrame:
-        """Two columns of one name would be two fields of one name in a JSON object."""
+        """Adds the suffix to clashing names: a JSON object would have two fields of the same
+        name."""
         keys = {key.lower() for key in node.on}  # as Spark resolves names
         own = {name.lower() for name in stream_columns} - keys
         names = [f"{n}{node.suffix}" if n.lower() in own else n for n in table.columns]

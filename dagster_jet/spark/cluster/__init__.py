@@ -1,1 +1,1 @@
-"""Spark itself: sessions, executors, and where shards are."""
+"""Spark itself: sessions, executors, and placement of shards."""

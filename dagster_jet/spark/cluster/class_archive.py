@@ -1,9 +1,8 @@
-"""The classes of Spark as a JVM had them in memory, kept in the user's cache for the next JVMs.
+"""Class data archive: Spark's loaded classes, kept in the user's cache for later JVMs.
 
-Finding, reading and verifying classes is half of what a start of Spark costs. The archive is made
-once, after the first run or beside it when that is long, by a process of its own (`dagster-jet
-warm-up`); the JVM checks that it fits before it believes it. Without one Spark starts as well, only
-later.
+Finding, reading and verifying classes takes half of Spark's start. The archive is made once, after
+the first run or beside it if that is long, by a separate process (`dagster-jet warm-up`). The JVM
+checks that it fits before it uses it. Without an archive Spark starts more slowly.
 
 Source: JEP 350, "Dynamic CDS Archives".
 """
@@ -25,22 +24,23 @@ from dagster_jet.errors import ConfigurationError
 from dagster_jet.system.scratch import make_private
 
 VARIABLE = "DAGSTER_JET_CLASS_ARCHIVE"
-"""A folder for the archives, or "off"; by default `dagster_jet` in the user's cache."""
+"""Environment variable: a folder for the archives, or "off"; default `dagster_jet` in the user's
+cache."""
 OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 _MAKER = ("-m", "dagster_jet.cli", "warm-up", "--quiet")
 _STALE_S = 30 * 60
-"""A maker that has said nothing for so long is dead."""
+"""A maker whose claim is older, in seconds, counts as dead."""
 _LONG_LIVED_S = 2 * 60
-"""By then a job has started, and a short one has ended."""
+"""Seconds after which the archive is made beside a running process."""
 _UNUSED_S = 30 * 24 * 3600
 _QUIET = "-Xlog:cds=off -Xlog:class+path=off"
-"""An archive that does not fit is nothing that a user could mend."""
+"""Silences warnings about an archive that does not fit, which a user cannot fix."""
 
 
 class ClassArchive:
-    """The archive for one Java and one PySpark. Only this user can write it: it is code.
+    """Archive for one Java and one PySpark. Only this user can write it, because it is code.
 
-    Its size is in its name: a JVM dies of one that was cut off.
+    Its size is in its name: a truncated archive crashes the JVM.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -48,11 +48,12 @@ class ClassArchive:
         self._claim = folder / f"{self._name}.making"
         self._refused = folder / f"{self._name}.refused"
         self.hidden = folder / f"{self._name}.part"
-        """Where it is made; a crash leaves a file that nobody looks at, and the next replaces."""
+        """Path while it is made. A crash leaves a file that is not used, and the next one replaces
+        it."""
 
     @property
     def path(self) -> Path | None:
-        """None: there is none."""
+        """Path of the archive; None if there is none."""
         for path in self._folder.glob(f"{self._name}-*.jsa"):
             with suppress(OSError):
                 if path.name == self._named(path.stat().st_size):
@@ -65,11 +66,11 @@ class ClassArchive:
 
     @property
     def is_wanted(self) -> bool:
-        """Nobody has made it, nobody is making it, and this JVM has not refused to."""
+        """True if it does not exist, is not being made, and this JVM has not failed to make it."""
         return not (self.is_there or self._refused.exists() or self._is_claimed())
 
     def claim(self) -> bool:
-        """Takes the making of it; False if somebody else has. A crash gives it back in time."""
+        """Claims making it; False if another process has. After a crash the claim expires."""
         if self._is_claimed():
             return False
         self._claim.unlink(missing_ok=True)
@@ -80,7 +81,7 @@ class ClassArchive:
         return True
 
     def publish(self) -> bool:
-        """Ends the making: whether the JVM has left an archive. One that has not is not asked
+        """Ends making it; returns whether the JVM wrote an archive. If not, it is not tried
         again."""
         made = self.hidden.exists()
         if made:
@@ -107,7 +108,8 @@ class ClassArchive:
             size = os.fstat(file.fileno()).st_size
         path = self._folder / self._named(size)
         self.hidden.replace(path)
-        # Each is 170 MB: one before this, and those of a Java or PySpark that was here a month ago.
+        # Each has 170 MB: removes the previous one, and those of a Java or PySpark unused for a
+        # month.
         for other in self._folder.glob("spark-*.jsa"):
             is_ours = other.name.startswith(f"{self._name}-")
             if other != path and (is_ours or time.time() - other.stat().st_mtime > _UNUSED_S):
@@ -118,8 +120,8 @@ class ClassArchive:
 
 
 def for_this_machine() -> ClassArchive | None:
-    """The archive that fits the Java and the PySpark of this process; None where it is off, or the
-    cache cannot be written."""
+    """Archive for the Java and PySpark of this process; None if it is off or the cache is not
+    writable."""
     said = os.environ.get(VARIABLE)
     if said == "off":
         return None
@@ -133,7 +135,7 @@ def for_this_machine() -> ClassArchive | None:
 
 
 def options_with(archive: ClassArchive | None, options: str) -> str:
-    """The JVM's options, with the archive if it is there and the user has not given one."""
+    """The JVM's options, with the archive if it exists and the user has not set one."""
     path = archive.path if archive is not None else None
     if path is None or "SharedArchiveFile" in options:
         return options
@@ -141,18 +143,17 @@ def options_with(archive: ClassArchive | None, options: str) -> str:
 
 
 def recording_options(archive: ClassArchive) -> str:
-    """With these a JVM writes the archive as it ends."""
+    """Options with which a JVM writes the archive at its exit."""
     return f'"-XX:ArchiveClassesAtExit={archive.hidden}" {_QUIET} -Xlog:cds+dynamic=off'
 
 
 def make_later(archive: ClassArchive | None) -> None:
-    """Has the archive made once this process ends, or has lived for a while, if nobody does it
-    before: by a process of its own with the least priority, which ends after some ten seconds of
-    work."""
+    """Has the archive made when this process ends or after a while, if nobody does it before. A
+    separate process with the lowest priority does it, in about ten seconds."""
     if archive is None or not archive.is_wanted:
         return
     atexit.register(_start_maker, archive)
-    # A job that runs always does not end, or is killed.
+    # A job that always runs does not end, or is killed.
     timer = threading.Timer(_LONG_LIVED_S, _start_maker, [archive])
     timer.daemon = True
     timer.start()
@@ -161,18 +162,19 @@ def make_later(archive: ClassArchive | None) -> None:
 def _start_maker(archive: ClassArchive) -> None:
     if not archive.is_wanted:
         return
-    with suppress(OSError):  # it is never needed
+    with suppress(OSError):  # the archive is optional
         subprocess.Popen(
             [sys.executable, *_MAKER],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # it lives on
+            start_new_session=True,  # it outlives this process
         )
 
 
 def _fingerprint() -> str:
-    """What an archive depends on and the JVM would check: else it would be refused each time."""
+    """Hash of everything that the JVM checks of an archive: otherwise it would refuse it each
+    time."""
     import pyspark
 
     home = os.environ.get("JAVA_HOME")

@@ -1,10 +1,10 @@
 """Ends an execution's Spark jobs when an executor is lost.
 
-Spark itself may go on for a long time then. It waits `spark.locality.wait.process` for an executor
-that has died as it does for one that is busy: a task set counts what it has for the dead one as
-long as a living one is a key of the same table, and keys are cleared only up to the first that has
-tasks (`TaskSetManager.getAllowedLocalityLevel`). Without such a wait it tries fetches again, and
-tasks elsewhere, where they do not find their runs. None of it could succeed.
+Spark itself may continue for a long time. It waits `spark.locality.wait.process` for a dead
+executor as for a busy one: a task set counts the dead one's tasks as long as a living executor is a
+key of the same table, and keys are removed only up to the first with tasks
+(`TaskSetManager.getAllowedLocalityLevel`). Without such a wait it retries fetches, and runs tasks
+elsewhere, where they do not find their runs. None of this could succeed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SESSION_GONE = (Py4JError, OSError, AttributeError)
-"""What a call raises when the JVM has died, or the session was stopped and has left None behind."""
+"""Errors of a call after the JVM has died, or after the session was stopped and left None."""
 
 _POLL_S = 0.5
 _NAMELESS = "one that came and went within an epoch"
 
 
 class ExecutorWatch:
-    """Watches from its creation on; belongs to the thread that made it, and ends that one's jobs.
+    """Watches from its creation on; belongs to the thread that made it, and ends its jobs.
 
-    Who joins later is watched as well: it can take blocks and shuffle files of an epoch with it.
+    Executors that join later are watched, too: they can take blocks and shuffle files of an epoch
+    with them.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -47,11 +48,11 @@ class ExecutorWatch:
         self._thread.start()
 
     def check(self) -> None:
-        """Called after a Spark job, before any of its answers, or of its errors, is believed.
+        """Called after a Spark job, before its results or errors are used.
 
         Raises:
-            ExecutorLostError: an executor has left since the watch began. Its runs went with it,
-                and whatever Spark computed again for it was observed twice.
+            ExecutorLostError: an executor has left since the watch began. Its runs are lost, and
+                rows that Spark computed again were observed twice.
         """
         gone = self._look()
         if gone:
@@ -68,7 +69,7 @@ class ExecutorWatch:
             self._session.sparkContext.removeJobTag(self._tag)
 
     def _look(self) -> frozenset[str]:
-        """Those that are gone: for good, also if one of the same name comes back."""
+        """Executors that are gone; they stay so even if one of the same name comes back."""
         there, dead = executors(self._session), executors_dead(self._session)
         with self._lock:
             self._gone |= self._seen - there
@@ -81,7 +82,7 @@ class ExecutorWatch:
         while not self._closed.wait(_POLL_S):
             try:
                 if self._look():
-                    # Again and again: the epoch may just be between two of its jobs.
+                    # Repeatedly: the epoch may be between two of its jobs.
                     self._session.sparkContext.cancelJobsWithTag(self._tag)
             except SESSION_GONE:
-                return  # and the jobs with it
+                return  # the jobs are gone as well

@@ -1,10 +1,9 @@
-"""What the JVM compiles, and how soon: cheaply at first, thoroughly only what is hot indeed.
+"""JIT options: compile cheaply first, and with C2 only code that is really hot.
 
-A young Spark calls tens of thousands of methods often enough for HotSpot's thorough compiler (C2),
-and few of them will ever matter: on two cores that is half of the processor time up to a job's
-first rows, taken from the epochs beside it. With thresholds a hundred times as high, loops over
-rows still get there within an epoch or two. Without C2 a job of many rows takes twice the time for
-good.
+A new Spark JVM calls tens of thousands of methods often enough for HotSpot's optimizing compiler
+(C2), although few of them matter. On two cores C2 takes half of the processor time up to a job's
+first rows, at the cost of concurrent epochs. With thresholds a hundred times as high, loops over
+rows still reach C2 within an epoch or two. Without C2 a job with many rows stays twice as slow.
 
 Source: HotSpot's tiered compilation policy (``compilationPolicy.hpp``).
 """
@@ -14,9 +13,9 @@ from __future__ import annotations
 _HIGHER = 100
 OPTIONS = " ".join(
     (
-        # A later HotSpot may have another policy; then it starts as it would have.
+        # A later HotSpot may have another policy; it then starts with its defaults.
         "-XX:+IgnoreUnrecognizedVMOptions",
-        # Code that counts every branch waits for C2 at its slowest: not while that has a queue.
+        # Tier 3 code counts every branch and is slowest: not compiled while C2 has a queue.
         "-XX:Tier3DelayOn=0",
         f"-XX:Tier4InvocationThreshold={5_000 * _HIGHER}",
         f"-XX:Tier4MinInvocationThreshold={600 * _HIGHER}",
@@ -24,9 +23,9 @@ OPTIONS = " ".join(
         f"-XX:Tier4BackEdgeThreshold={40_000 * _HIGHER}",
     )
 )
-"""HotSpot's own numbers are those that are multiplied."""
+"""The multiplied numbers are HotSpot's defaults."""
 
 
 def options_with(options: str) -> str:
-    """The JVM's options, ours first; those of a user who says something of tiers are left alone."""
+    """The JVM's options, ours first; unchanged if the user has set any tier option."""
     return options if "Tier" in options else f"{OPTIONS} {options}".strip()

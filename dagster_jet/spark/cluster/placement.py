@@ -1,14 +1,14 @@
-"""Which Spark task, where, gets the rows of a shard.
+"""Placement: assigns shards to Spark tasks and executors.
 
-One machine: every task can read every local run, so rows only have to be grouped by shard.
+On one machine every task can read every local run, so rows only have to be grouped by shard.
 
-A cluster: a shard's runs are files on the executor that wrote them, so that every epoch's task of
-a shard has to go there. Spark has no such wish in its API; it follows from a cached frame of
-*anchors*, one row per shard. A stage's rows are joined to it (both sides hash-partitioned by the
-shard's slot), so that a task's input is a shuffle, which says nothing about places, and a cached
-block, whose executor Spark prefers and, by our `spark.locality.wait.process`, waits for. A shard
-that moves all the same does not find its runs, and the job restarts from its last snapshot. So it
-does, at once, when an executor is lost.
+On a cluster a shard's runs are files on the executor that wrote them, so the shard's task must run
+there in every epoch. Spark's API has no such request. It follows from a cached frame of *anchors*,
+one row per shard. A stage's rows are joined to it (both sides hash-partitioned by the shard's
+slot). A task's input is then a shuffle, which has no locality, and a cached block, whose executor
+Spark prefers and, by our `spark.locality.wait.process`, waits for. A shard that moves nevertheless
+does not find its runs, and the job restarts from its last snapshot. If an executor is lost, the job
+restarts at once.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 _SLOT = "__slot"
 _EXECUTORS_WAIT_S = 30.0
-"""As Spark's own `spark.scheduler.maxRegisteredResourcesWaitingTime`."""
+"""Seconds; as Spark's own `spark.scheduler.maxRegisteredResourcesWaitingTime`."""
 _KEYS_PER_SHARD = 40
-"""So many integers are tried per shard to find one that Spark's hash sends to each partition."""
+"""Integers tried per shard and round to find one for each partition of Spark's hash."""
 
 
 class OneMachine:
@@ -41,10 +41,10 @@ class OneMachine:
         self._session, self._shards = session, shard_count
 
     def by_shard(self, source: DataFrame) -> DataFrame:
-        """`source` and `SHARD_COLUMN`: one Spark partition per shard, none of them empty.
+        """`source` with `SHARD_COLUMN`: one Spark partition per shard, none of them empty.
 
-        A shard without rows gets an anchor row, which has a shard and nothing else: a task
-        without data must still know which shard it is.
+        A shard without rows gets an anchor row, with nothing but the shard, because a task without
+        data must still know its shard.
         """
         shard = _shard(self._shards)
         anchors = self._session.range(0, self._shards, 1, 1).select(
@@ -55,18 +55,18 @@ class OneMachine:
         return sharded.repartitionById(self._shards, F.col(SHARD_COLUMN))
 
     def shards(self) -> DataFrame:
-        """One Spark partition per shard, with the shard's number alone."""
+        """One Spark partition per shard, with only the shard's number."""
         numbers = self._session.range(0, self._shards, 1, self._shards)
         return numbers.select(F.col("id").cast("int").alias(SHARD_COLUMN))
 
     def fill(self, frame: DataFrame) -> None:
-        """Nothing: tasks of one JVM that need the same block wait for each other."""
+        """Does nothing: tasks of one JVM that need the same block wait for each other."""
 
     def check(self) -> None:
-        """Nothing: the JVM itself would be gone."""
+        """Does nothing: an executor is lost only with the JVM."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing."""
 
 
 class Anchored:
@@ -76,8 +76,8 @@ class Anchored:
         self._session, self._shards = session, shard_count
         self._await_executors()
         slots = self._slots()
-        # The optimizer must not know a slot, whatever the key is: a constant key, or none, would
-        # make a constant of it, and of the join below a nested loop that goes by no placement.
+        # The optimizer must not know the slot: with a constant key, or none, it would fold it, and
+        # turn the join below into a nested loop join, which ignores placement.
         self._slot_sql = (
             f"element_at(array({','.join(map(str, slots))}), "
             f"cast(pmod(`{PARTITION_COLUMN}`, {shard_count}) as int) + 1) "
@@ -92,7 +92,7 @@ class Anchored:
         self._watch = ExecutorWatch(session)
 
     def by_shard(self, source: DataFrame) -> DataFrame:
-        """As `OneMachine.by_shard`; the join with the anchors tells a task its shard."""
+        """Like `OneMachine.by_shard`; the join with the anchors adds the shard."""
         rows = source.withColumn(_SLOT, F.expr(self._slot_sql))
         rows = rows.repartition(self._shards, F.col(_SLOT))
         joined = self._anchors.hint("shuffle_hash").join(rows, _SLOT, "left")
@@ -103,11 +103,11 @@ class Anchored:
         return self._anchors.select(SHARD_COLUMN)
 
     def fill(self, frame: DataFrame) -> None:
-        """Caches all of a frame that several branches read, by an action of its own.
+        """Caches a frame that several branches read, by a separate action.
 
-        Two tasks on two executors that both found a block missing would both compute it: rows
-        that a user's function makes anew each time would differ between two sinks, and
-        observations would count twice.
+        Otherwise two tasks on two executors that miss the same block would both compute it: rows of
+        a nondeterministic function would differ between two sinks, and observations would count
+        twice.
         """
         frame.count()
 
@@ -120,7 +120,7 @@ class Anchored:
         self._anchors.unpersist()
 
     def _await_executors(self) -> None:
-        """Shards are spread over the executors that are there now, for the whole execution."""
+        """Waits for executors: shards are spread over those present, for the whole execution."""
         wanted = 1 + executors_wanted(self._session)  # and the driver
         deadline = time.monotonic() + _EXECUTORS_WAIT_S
         while len(executors(self._session)) < wanted and time.monotonic() < deadline:
@@ -129,7 +129,7 @@ class Anchored:
     def _slots(self) -> list[int]:
         """Per shard an integer that Spark's hash partitioning sends to partition = shard.
 
-        Shard numbers themselves would share partitions, and leave others without any.
+        Shard numbers themselves would share some partitions, and leave others empty.
         """
         found: dict[int, int] = {}
         tried, step = 0, _KEYS_PER_SHARD * self._shards

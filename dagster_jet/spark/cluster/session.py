@@ -1,4 +1,4 @@
-"""A Spark session of our own, with the settings that epochs need."""
+"""Opens separate Spark sessions with the settings that epochs need."""
 
 from __future__ import annotations
 
@@ -31,49 +31,49 @@ DEFAULTS: Mapping[str, str] = {
     "spark.python.worker.reuse": "true",
     # TCP's delayed ack costs 40 ms in every Python stage.
     "spark.python.unix.domain.socket.enabled": "true",
-    # PySpark would ask the JVM several things more for each expression, for the place in the code
-    # that an error can name. It asks once in a process whether to: of a session it is no setting.
+    # PySpark would make several more JVM calls per expression to find the source line for
+    # errors. It decides once per process, so this cannot be set per session.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
-"""Of a Spark that we start."""
+"""Settings of a Spark that we start."""
 
 LOCAL_DEFAULTS: Mapping[str, str] = {
-    # Not on a cluster: its machines may get the engine with the job, behind the daemon's start.
+    # Not on a cluster: its machines may get the engine with the job, after the daemon's start.
     "spark.python.daemon.module": worker_daemon.__name__,
 }
 
 SQL_DEFAULTS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
-    # List an epoch's files in the driver: a Spark job for it costs more than the listing.
+    # List an epoch's files in the driver: a Spark job would cost more than the listing.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
-    # As many tasks as run at once, also for a thousand small files: Spark's 4 MB make 32 of them.
+    # As many tasks as run at once, even for a thousand small files: Spark's 4 MB make 32 tasks.
     "spark.sql.files.openCostInBytes": "65536",
     # Call sites in error messages cost a stack walk and several JVM calls per column.
     "spark.sql.dataFrameQueryContext.enabled": "false",
 }
-"""Of our session only."""
+"""SQL settings of our session only."""
 
 SQL_REQUIRED: Mapping[str, str] = {
-    # An epoch is one job with as many tasks as planned: no re-planning in between.
+    # An epoch is one job with the planned number of tasks: no re-planning.
     "spark.sql.adaptive.enabled": "false",
 }
-"""Of our session only, whatever is asked for."""
+"""SQL settings of our session only; they override all others."""
 
 REQUIRED: Mapping[str, str] = {
-    # Each task must see its own attempt only.
+    # A task must only see its own attempt.
     "spark.speculation": "false",
 }
 
 SPARKS_OWN: Mapping[str, str] = {"spark.speculation": "false"}
-"""What Spark takes where nothing is set."""
+"""Spark's defaults."""
 
 CLUSTER_REQUIRED: Mapping[str, str] = {
-    # A shard's task waits for the executor that has the shard's runs; elsewhere it cannot run.
-    # Spark waits as long for an executor that has died: `ExecutorWatch` does not.
+    # A shard's task waits for the executor with the shard's runs; it cannot run elsewhere.
+    # Spark waits as long for a dead executor; `ExecutorWatch` does not.
     "spark.locality.wait.process": "600s",
-    # Only a shard's anchor says where its task should run, never where its rows come from.
+    # Only a shard's anchor decides where its task runs, not the place of its rows.
     "spark.shuffle.reduceLocality.enabled": "false",
-    # Shuffle files are lost with an executor, whose runs are lost too: restart, do not recompute.
+    # Shuffle files are lost with an executor, like its runs: restart, do not recompute.
     "spark.stage.maxConsecutiveAttempts": "1",
 }
 
@@ -83,27 +83,27 @@ LOOKED_UP_OFTEN = (
     "org.apache.spark.api.python.SimplePythonFunction",
     "org.apache.spark.sql.api.python.PythonSQLUtils",
 )
-"""PySpark asks for these without their package, some 20 times per epoch. Unless they are imported
-one by one, the JVM looks for them in the other packages first, in each of Spark's 250 jars."""
+"""Classes that PySpark looks up without their package, some 20 times per epoch. Unless they are
+imported one by one, the JVM first searches the other packages, in each of Spark's 250 jars."""
 
 
 _sessions: dict[frozenset[tuple[str, str]], SparkSession] = {}
-"""By the settings that they were asked for; all of one context."""
+"""By the requested settings; all belong to one context."""
 _opening = threading.Lock()
 
 
 def open_session(settings: Mapping[str, str]) -> SparkSession:
-    """A session of our own on the process's Spark, which is started if nobody has.
+    """Returns our own session on the process's Spark, which is started if it does not run.
 
-    It has the SQL settings that epochs need; those of other sessions, a user's above all, are left
-    alone, and so are temporary views. The same settings give the same session.
+    It has the SQL settings that epochs need; other sessions, above all a user's, keep theirs, and
+    their temporary views. The same settings give the same session.
 
-    Safe to call from any thread; a SIGINT handler that belongs to somebody else stays in place.
+    Callable on any thread; a foreign SIGINT handler stays in place.
 
     Raises:
         MissingEnvironmentError: no Java.
-        ConfigurationError: Spark runs and lacks a setting that cannot be changed any more. Nothing
-            of it was changed.
+        ConfigurationError: Spark runs without a required setting that cannot be changed any more.
+            Nothing was changed.
     """
     from pyspark import SparkContext
 
@@ -124,16 +124,17 @@ def open_session(settings: Mapping[str, str]) -> SparkSession:
 
 
 def activate(session: SparkSession) -> None:
-    """Makes it the calling thread's: Spark goes by the active session's settings where it is asked
-    for an expression, before that belongs to any frame."""
+    """Makes it the calling thread's active session, whose settings Spark uses for expressions that
+    do not belong to a frame yet."""
     name = "org.apache.spark.sql.classic.SparkSession"
     getattr(session._jvm, name).setActiveSession(session._jsparkSession)
 
 
 def empty_frame(session: SparkSession, schema: DataType) -> DataFrame:
-    """No rows, which Spark's optimizer does not know: plans on two of them are to be compared.
+    """Returns a frame that is empty but not known to be so by Spark's optimizer: plans on two such
+    frames are compared.
 
-    Not by `createDataFrame`, which makes its session the active one of every thread.
+    Does not use `createDataFrame`, which makes its session the active one of every thread.
     """
     from pyspark.sql import DataFrame
 
@@ -161,14 +162,14 @@ def _start(settings: Mapping[str, str]) -> SparkContext:
     handler = signal.getsignal(signal.SIGINT) if in_main else None
     context = builder.getOrCreate().sparkContext
     if handler is not None:
-        # PySpark's handler would abort the epoch; Dagster's lets it drain.
+        # PySpark's handler would abort the epoch; Dagster's drains it.
         signal.signal(signal.SIGINT, handler)
     context.setLogLevel(settings.get("spark.log.level", "ERROR"))
     return context
 
 
 def _check(running: SparkContext, settings: Mapping[str, str]) -> None:
-    """Whether a Spark that somebody has started before will do."""
+    """Raises if a Spark that was started elsewhere lacks a required setting."""
     asked = {**_required(str(running.master))}
     if "spark.master" in settings:
         asked["spark.master"] = settings["spark.master"]
@@ -195,8 +196,8 @@ def _own_session(context: SparkContext, settings: Mapping[str, str]) -> SparkSes
     for name in LOOKED_UP_OFTEN:
         java_import(context._jvm, name)
     if _is_on_this_host(str(context.master)):
-        # Users' functions travel by the name of their module: workers must find what we find,
-        # also in the working directory that Dagster put on our path alone.
+        # Users' functions are pickled by module name: workers need our path, including the
+        # working directory, which Dagster adds to our path only.
         context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     return session
 
@@ -206,7 +207,7 @@ def _required(master: str) -> Mapping[str, str]:
 
 
 def _forget_dead_session() -> None:
-    """Lets go of a JVM that has died (out of memory, killed), so that a new one starts."""
+    """Drops a JVM that has died (out of memory, killed), so that a new one starts."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -215,14 +216,14 @@ def _forget_dead_session() -> None:
         return
     context = SparkContext._active_spark_context
     if context is not None:
-        context._jsc = None  # nobody is there to be told
+        context._jsc = None  # the JVM cannot be called
         context.stop()
     SparkContext._gateway = SparkContext._jvm = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def parallelism(session: SparkSession) -> int:
-    """How many tasks run at once."""
+    """Number of tasks that run at once."""
     return int(session.sparkContext.defaultParallelism)
 
 
@@ -232,7 +233,7 @@ def is_local(session: SparkSession) -> bool:
 
 
 def keeps_workers(session: SparkSession) -> bool:
-    """Python workers of this host live on when their task is over."""
+    """Whether Python workers of this host stay alive after their task."""
     conf = session.sparkContext.getConf()
     settings = ("spark.python.worker.reuse", "spark.python.use.daemon")
     return is_local(session) and all(conf.get(key, "true") == "true" for key in settings)
@@ -243,26 +244,26 @@ def _is_local_master(master: str) -> bool:
 
 
 def _is_on_this_host(master: str) -> bool:
-    """All executors find the packages and files that the driver finds."""
+    """Whether all executors have the packages and files of the driver."""
     return master.startswith("local")
 
 
 def executors(session: SparkSession) -> frozenset[str]:
-    """Host and port of every executor that is there, and of the driver."""
+    """Host and port of every live executor, and of the driver."""
     status = session.sparkContext._jsc.sc().getExecutorMemoryStatus()
     return frozenset(str(status.keySet().mkString(",")).split(","))
 
 
 def executors_dead(session: SparkSession) -> int:
-    """How many executors Spark remembers to have lost (of the last 100, unless told otherwise)."""
+    """Number of lost executors that Spark remembers (of the last 100 by default)."""
     status = session.sparkContext._jsc.sc().statusStore()
-    # In this order: who joins in between makes it one too few, for now, and never one too many.
+    # In this order: an executor that joins in between makes it too low for now, never too high.
     known = int(status.executorList(False).size())
     return known - int(status.executorList(True).size())
 
 
 def memory_bytes(session: SparkSession) -> int:
-    """What Spark has for execution and storage, where tasks run; 0 while no executor is there."""
+    """Spark's memory for execution and storage on its executors, in bytes; 0 without executors."""
     known = session.sparkContext._jsc.sc().statusStore().executorList(True)
     executors = [known.apply(number) for number in range(known.size())]
     there = [e for e in executors if is_local(session) or e.id() != "driver"]
@@ -270,7 +271,7 @@ def memory_bytes(session: SparkSession) -> int:
 
 
 def executors_wanted(session: SparkSession) -> int:
-    """How many executors beside the driver the settings ask for; 1 where they do not say."""
+    """Number of executors beside the driver in the settings; 1 if not set."""
     if is_local(session):
         return 0
     local_cluster = _LOCAL_CLUSTER.match(str(session.sparkContext.master))
@@ -281,7 +282,7 @@ def executors_wanted(session: SparkSession) -> int:
 
 def _require_java() -> None:
     home = os.environ.get("JAVA_HOME")
-    if home:  # Spark goes by it, whatever is on the PATH
+    if home:  # Spark uses it before the PATH
         if not os.access(os.path.join(home, "bin", "java"), os.X_OK):
             raise MissingEnvironmentError(
                 f"Spark needs Java 17 or newer, and JAVA_HOME={home!r} has no bin/java.",

@@ -1,4 +1,4 @@
-"""What a cluster's executors have installed: tasks are pickled for what the driver has."""
+"""Compares installed versions of a cluster's executors with the driver's, which pickles tasks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def check_versions(session: SparkSession, job: str) -> None:
-    """Asks every executor, by a Spark job with a task for each core. Those that join later are
-    asked by each task (`OwnTask`).
+    """Asks every executor, by a Spark job with a task for each core. Executors that join later are
+    checked by each task (`OwnTask`).
 
     Raises:
-        MissingEnvironmentError: one has another version of something, or does not have it, or
-            cannot run Python at all.
-        JetError: translated from Spark's error, where the job is to restart.
+        MissingEnvironmentError: an executor has another version of a package, lacks it, or cannot
+            run Python at all.
+        JetError: translated from Spark's error, if the job is to restart.
     """
     versions, cores = _reporter(), parallelism(session)
     rows = session.range(0, cores, 1, cores).mapInArrow(versions, "host string, versions string")
@@ -45,7 +45,7 @@ def check_versions(session: SparkSession, job: str) -> None:
 
 
 def _reporter() -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """A function that travels as a whole: it must run where this package is another, or missing."""
+    """Returns a function pickled by value: it must run where this package differs or is missing."""
 
     def versions(batches: Iterable[Any]) -> Iterator[Any]:
         import importlib

@@ -1,1 +1,1 @@
-"""The Spark frames of one epoch, made from an execution's plan and the epoch's input."""
+"""Spark frames of one epoch, made from an execution's plan and the epoch's input."""

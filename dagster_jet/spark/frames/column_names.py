@@ -1,4 +1,4 @@
-"""`mapInArrow` for columns of any name: PySpark's own reads a name as a path into a struct."""
+"""`mapInArrow` for any column names: PySpark's own parses a name as a path into a struct."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class NamedColumns:
-    """Gives columns their names back in the task."""
+    """Restores the names of columns in the task."""
 
     task: Task
     names: tuple[str, ...]
@@ -29,10 +29,10 @@ class NamedColumns:
 
 
 def map_in_arrow(frame: DataFrame, task: Task, result: StructType | str, stage: str) -> DataFrame:
-    """Returns what a task of ours makes of the frame's Arrow batches.
+    """Returns the result of a task on the frame's Arrow batches.
 
     Args:
-        stage: what its errors name.
+        stage: the stage that errors name.
     """
     names = tuple(frame.columns)
     if not any("." in name or "`" in name for name in names):

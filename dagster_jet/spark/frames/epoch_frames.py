@@ -1,4 +1,4 @@
-"""The frames of one epoch, node by node; nothing runs here, but tables to enrich with are read.
+"""Builds the frames of one epoch, node by node. Runs no job, but reads enrichment tables.
 
     source frames -> stateless frames (Catalyst fuses them) -> partial aggregates in the JVM
       -> one task per shard: merge with state, close windows, write to sinks, save -> acks
@@ -63,24 +63,25 @@ class EpochFrames:
     ) -> None:
         """
         Args:
-            prepared: by source, frames for the rows of any epoch. These frames are for any epoch,
-                too, then: their tasks learn when they run what is of one.
+            prepared: by source, frames for the rows of any epoch. The frames here then serve any
+                epoch, too: their tasks read the epoch's parameters when they run.
         """
         self._plan, self._epoch, self._runtime = plan, epoch, runtime
         self._prepared = prepared
         self.partitions: Mapping[str, Sequence[str]] = {}
-        """By source, `SourceFrame.partitions` of the epoch that runs, where it is another one."""
+        """`SourceFrame.partitions` of the running epoch, by source, if the frames are of another
+        one."""
         self._observations = Observations()
         self.shared = SharedFrames()
         self.written_sinks: dict[str, DataFrame | None] = {}
-        """What each sink was given; None where the stage's own task writes."""
+        """The rows of each sink; None if the stage's own task writes them."""
         self._own_sinks = {n for stage in plan.stages.values() for n in stage.own_sinks}
         self._frames: dict[tuple[str, bool], DataFrame | None] = {}
         """By node, and whether they are early results."""
         self._whole: dict[str, DataFrame] = {}
         """The same frames with the column of the source's partition."""
         self._sources: dict[str, SourceFrame] = {}
-        # Early results go to sinks and into no state: those stages are not fused.
+        # Early results go to sinks and not into state: those stages are not fused.
         shows_early = any(stage.early for stage in epoch.stages.values())
         fused = epoch.few_groups and not shows_early
         self._fusions = plan.by_level if fused else plan.one_by_one
@@ -99,7 +100,7 @@ class EpochFrames:
         return reduce(lambda a, b: a.union(b), acked) if acked else None
 
     def seen(self, acks: Sequence[Ack]) -> Seen:
-        """What was counted beside the action, which has returned `acks`."""
+        """Counts observed by the action, which has returned `acks`."""
         assert self.action is not None
         own = {name: source.partitions for name, source in self._sources.items()}
         return self._observations.seen(self.action, acks, {**own, **self.partitions})
@@ -118,12 +119,11 @@ class EpochFrames:
     # --- nodes ----------------------------------------------------------------------------------
 
     def _frame(self, node: Node, *, early: bool = False) -> DataFrame | None:
-        """The rows of this epoch at `node`; None if there certainly are none.
+        """The rows of this epoch at `node`; None if there are certainly none.
 
         Args:
-            early: of these, instead, what comes from early results of windows. Transforms are
-                applied to them on their own, so that they get to sinks, but into no state: that
-                would count them besides the final rows.
+            early: return early results of windows instead. They are transformed separately, so that
+                they reach sinks but no state, which would count them besides the final rows.
         """
         key = node.name, early
         if key not in self._frames:
@@ -138,8 +138,8 @@ class EpochFrames:
         return self._frames[key]
 
     def _kept(self, frame: DataFrame) -> DataFrame:
-        """For several branches. What is prepared keeps nothing of a run: so little is read again by
-        each of them."""
+        """Shares a frame among several branches. A prepared frame must keep nothing of a run: each
+        branch reads its few rows again."""
         return self.shared.add(frame) if self._prepared is None else frame
 
     def _input(self, name: str, early: bool = False) -> DataFrame | None:
@@ -150,7 +150,8 @@ class EpochFrames:
             case SourceNode():
                 return None if early else self._source(node)
             case TimestampsNode():
-                # They are of windows that have not ended: no watermark may move by them.
+                # Early results are of windows that have not ended: they must not advance a
+                # watermark.
                 return None if early else self._timestamps(node)
             case StatefulNode():
                 frames = self._of_fusion(self._fusions.of(node.name)).stages.get(node.name)
@@ -231,7 +232,7 @@ class EpochFrames:
         return seen.drop(SOURCE_PARTITION_COLUMN)
 
     def _of_fusion(self, plan: FusionPlan) -> FusionFrames:
-        """The stages of one task, made once."""
+        """The frames of a task's stages, built once."""
         if plan.name not in self._fusion_frames:
             inputs = [self._head(head) for head in plan.fusion.heads]
             for stage in plan.fusion.stages:
@@ -248,7 +249,7 @@ class EpochFrames:
         return self._fusion_frames[plan.name]
 
     def _head(self, head: InputRef) -> DataFrame | None:
-        """The rows of an input that Spark feeds, as the operator takes them."""
+        """Rows of an input fed by Spark, in the operator's schema."""
         wiring, node = self._plan.stages[head.stage], self._plan.graph[head.stage]
         with planning_of(self._plan.job, node.name):
             rows = self._input(node.upstream[head.ordinal])
@@ -258,13 +259,14 @@ class EpochFrames:
             return None if rows is None else wiring.plan.shapes[head.ordinal](self._gathered(rows))
 
     def _gathered(self, rows: DataFrame) -> DataFrame:
-        """In one task where they are few: what is behind needs no shuffle, and a sink one file."""
+        """Moves few rows into one task: it needs no shuffle after it, and a sink writes one
+        file."""
         return rows.coalesce(1) if self._epoch.few_rows else rows
 
     def _in_time(self, head: InputRef, rows: DataFrame, before_ms: int) -> DataFrame:
-        """Without what the watermark has passed, which is counted, and kept if a sink wants it."""
+        """Removes and counts late rows; they are kept if a sink needs them."""
         wiring = self._plan.stages[head.stage]
-        # A row without event time is neither late nor in time: the operator is to refuse it.
+        # A row without event time is neither late nor on time: the operator refuses it.
         late = F.coalesce(wiring.plan.late[head.ordinal](before_ms), F.lit(False))
         if head.ordinal in wiring.late_inputs:
             self._late[head.stage, head.ordinal] = self.shared.add(rows).where(late)
@@ -287,7 +289,7 @@ class EpochFrames:
         return [map_in_arrow(rendered, run, ACK_TYPE, node.name)]
 
     def _rows_for(self, node: SinkNode) -> DataFrame | None:
-        """What the sink gets through a task of its own."""
+        """The rows of a sink that has tasks of its own."""
         if node.name in self._own_sinks:
             return None
         upstream = self._plan.graph[node.upstream[0]]

@@ -1,4 +1,4 @@
-"""A task's stages in one epoch: their input by shard, the task, what comes out, kind by kind."""
+"""A task's stages in one epoch: input by shard, the task, and its output by kind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageFrames:
-    """What comes out of a stage in one epoch."""
+    """Output of a stage in one epoch."""
 
     results: DataFrame
     early: DataFrame | None = None
@@ -33,13 +33,13 @@ class StageFrames:
 
 @dataclass(frozen=True)
 class FusionFrames:
-    """What comes out of the stages of one task in one epoch."""
+    """Output of the stages of one task in one epoch."""
 
     acks: DataFrame
     stages: Mapping[str, StageFrames]
-    """Of those whose results are read outside of the task."""
+    """Stages whose results are read outside of the task."""
     dead_letters: Mapping[str, DataFrame]
-    """By stage, where they are read outside of the task."""
+    """By stage, if they are read outside of the task."""
 
 
 def fusion_frames(
@@ -53,9 +53,9 @@ def fusion_frames(
 ) -> FusionFrames:
     """
     Args:
-        inputs: of the fusion's heads, as their operators take them; None where the epoch has no
-            rows: the stage still emits, and saves its state.
-        is_prepared: the task is of no epoch: it learns of its own when it runs.
+        inputs: input frames of the fusion's heads, in their operators' schemas; None if the epoch
+            has no rows: the stage still emits, and saves its state.
+        is_prepared: the task serves any epoch: it reads the epoch's parameters when it runs.
     """
     fusion = plan.fusion
     rows = {tag: frame for tag, frame in enumerate(inputs) if frame is not None}

@@ -1,4 +1,4 @@
-"""What is counted beside the rows of one epoch while they pass: by Spark, or by a stage's tasks."""
+"""Counts the rows of one epoch as they pass: by Spark, or in a stage's tasks."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Seen:
-    """What was counted in one epoch."""
+    """Counts of one epoch."""
 
     event_times: Mapping[str, Observed]
-    """By timestamps node that had rows to look at."""
+    """By timestamps node that had rows."""
     source_rows: Mapping[str, int]
     late_rows: Mapping[str, int]
     """By stage."""
 
 
 class Observations:
-    """The counters of frames: attached before an action, read after it."""
+    """Counters of frames: attached before an action, read after it."""
 
     def __init__(self) -> None:
         self._source_rows: dict[str, str] = {}
-        """By source, the name that Spark knows its counter by."""
+        """Spark's name of the counter, by source."""
         self._late_rows: dict[tuple[str, int], str] = {}
         self._timestamps: dict[str, tuple[str, str | None]] = {}
         """With the source whose partitions are observed one by one."""
@@ -73,9 +73,9 @@ class Observations:
     ) -> Seen:
         """
         Args:
-            action: what has run, with all of these frames in it.
+            action: the frame that has run, which contains all observed frames.
             acks: all of the epoch's.
-            partitions: by source, `SourceFrame.partitions`.
+            partitions: `SourceFrame.partitions` by source.
         """
         counters = _Counters(action)
         return Seen(
@@ -112,21 +112,22 @@ class Observations:
 
 
 class _Counters:
-    """What Spark counted in the last run of a frame.
+    """Spark's counts of the last run of a frame.
 
-    Read from the plan. `pyspark.sql.Observation` hears from a listener, and of the first run only.
+    They are read from the plan: `pyspark.sql.Observation` uses a listener and sees only the first
+    run.
     """
 
     def __init__(self, action: DataFrame) -> None:
         self._metrics = action._jdf.queryExecution().observedMetrics()
 
     def count(self, name: str) -> int:
-        """Of a counter that has one number."""
+        """The value of a counter with one number."""
         (text,) = self.texts(name)
         assert text is not None, "a count is of no rows, not nothing"
         return int(text)
 
     def texts(self, name: str) -> list[str | None]:
-        """By one call into the JVM. None has a comma in it."""
+        """Values, read by one call into the JVM. None of them contains a comma."""
         values = self._metrics.apply(name).mkString(",").split(",")
         return [None if value == "null" else value for value in values]

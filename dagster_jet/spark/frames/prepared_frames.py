@@ -1,8 +1,8 @@
-"""Frames of small epochs, made once and run again in every epoch that is like the first.
+"""Frames of small epochs, made once and run again in every epoch of the same kind.
 
-To make a frame takes longer than to run it where it has a thousand rows: functions are pickled,
-plans analysed and planned anew. Epochs of a job that keeps up differ in nothing but what their
-tasks read, the state that they find and the watermarks; so that is what tasks learn late.
+For a thousand rows, making a frame takes longer than running it: functions are pickled, plans
+analysed and planned again. Epochs of a job that keeps up differ only in the input of their tasks,
+the state and the watermarks, so tasks read these when they run.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from dagster_jet.spark.tasks.epoch_parameters import (
 )
 
 _Kind = frozenset[tuple[str, int]]
-"""The sources that have something to read; with each, how many partitions can be observed."""
+"""Sources with input; with each, the rounded number of partitions to observe."""
 _KEPT = 16
-"""So many kinds of epochs; a pipeline with many sources has no end of them."""
+"""Maximum number of kinds of epochs; with many sources there would be very many."""
 
 
 class PreparedFrames:
-    """Of one execution."""
+    """Prepared frames of one execution."""
 
     def __init__(self, plan: ExecutionPlan, runtime: SparkRuntime) -> None:
         self._plan, self._runtime = plan, runtime
         self._can_be = can_be_prepared(plan)
         self._kept: dict[_Kind, EpochFrames | None] = {}
-        """None: those of this kind have to be made each time."""
+        """None: epochs of this kind need new frames each time."""
         self._enrichments = [node for node in plan.graph if isinstance(node, EnrichNode)]
         self._table_reads = 0
         self._written: Path | None = None
 
     def of(self, epoch: EpochInput) -> EpochFrames | None:
-        """The frames of an epoch, whose tasks will find its parameters; None: it needs its own."""
+        """The frames of an epoch, after writing its parameters; None: the epoch needs its own."""
         if not self._can_be or not _is_small(epoch):
             return None
         splits = self._split_parameters(epoch)
@@ -63,8 +63,8 @@ class PreparedFrames:
         return frames
 
     def _has_newest_tables(self) -> bool:
-        """Frames are joined with tables as they were read, of which Spark keeps broadcasts. One
-        that is due is read by frames of this epoch's own."""
+        """Frames are joined with tables as they were read, and Spark keeps their broadcasts. If a
+        table is due, the epoch needs its own frames, which read it."""
         tables = self._runtime.tables
         if self._table_reads != tables.reads:
             self._kept.clear()
@@ -112,18 +112,18 @@ class PreparedFrames:
 
 
 def _places(partitions: Sequence[str]) -> int:
-    """Rounded up, so that there are few kinds."""
+    """Rounded up to a power of two, so that there are few kinds."""
     return 1 << (len(partitions) - 1).bit_length() if partitions else 0
 
 
 def _is_small(epoch: EpochInput) -> bool:
-    """One task does it, and nothing but its tasks' parameters is of this epoch."""
+    """Whether one task can run it, and only its tasks' parameters differ from other epochs."""
     early = any(stage.early for stage in epoch.stages.values())
     return epoch.few_rows and epoch.few_groups and not early
 
 
 def can_be_prepared(plan: ExecutionPlan) -> bool:
-    """The driver has nothing to say of an epoch that would be part of its frames."""
+    """Whether the frames of the plan contain nothing that differs between epochs."""
     late = (
         plan.stages[head.stage].takes_out_late(head.ordinal)
         for task in plan.by_level.each
@@ -135,7 +135,7 @@ def can_be_prepared(plan: ExecutionPlan) -> bool:
 def _is_of_each_epoch(node: object) -> bool:
     match node:
         case TransformNode():
-            return not node.is_constant  # its function may look at the clock, or at a table
+            return not node.is_constant  # its function may read the clock or a table
         case TimestampsNode():
             return node.timestamps.of_ingestion
     return False

@@ -1,4 +1,4 @@
-"""Frames of one epoch that several branches read: materialised once, so that all see the same."""
+"""Frames of one epoch that several branches read: persisted, so that all read the same rows."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ class SharedFrames:
 
     def release(self) -> None:
         for frame in self._frames:
-            with suppress(Py4JError, OSError):  # a JVM that has died has let go of everything
+            with suppress(Py4JError, OSError):  # a dead JVM has released everything
                 frame.unpersist()

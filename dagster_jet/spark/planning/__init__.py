@@ -1,1 +1,1 @@
-"""What the analysis of a pipeline finds out, before any row is read."""
+"""Analysis of a pipeline, before any row is read."""

@@ -1,6 +1,6 @@
 """Aggregating stages: the JVM sends mergeable partials per key and frame, never rows.
 
-What it computes is said by the operator's first stage (`operators/first_stage.py`).
+The operator's first stage (`operators/first_stage.py`) defines its computation.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def plan_windows(
 
 
 def plan_sessions(node: AggregateNode, source: DataFrame, partitions: Partitions) -> OperatorPlan:
-    """Session windows: partials per (key, stretch of one gap), whose events are one session."""
+    """Session windows: partials per (key, bucket of one gap), whose events are in one session."""
     assert isinstance(node.window, SessionWindow)
     aggregation = Aggregation(node.aggregates)
     stage = SessionBuckets(node.keys, aggregation, node.window.gap_ms)
@@ -100,7 +100,7 @@ def plan_rolling(
     """Totals over all time: partials per key."""
     aggregation = Aggregation(node.aggregates)
     stage = KeyPartials(node.keys, aggregation)
-    # As the column says it, also behind windows: nothing is late here, and it comes out again.
+    # Without the lag of upstream windows: nothing is late here, and the time is emitted unchanged.
     event_time = None if node.time is None else EventTime(node.time.column)
     time = "0L" if event_time is None else time_sql(source, event_time)
     shape = _shape(stage, source, time, partitions)

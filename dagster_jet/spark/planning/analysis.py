@@ -1,4 +1,4 @@
-"""The analysis of a pipeline: every node once on empty inputs, before data flows."""
+"""Analysis of a pipeline: plans every node once on empty inputs, before data flows."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
 
 
 def analyse(runtime: SparkRuntime, graph: Graph, partition_count: int) -> ExecutionPlan:
-    """Plans every node on empty inputs, so that mistakes show before data flows; reads tables.
+    """Plans every node on empty inputs, to find mistakes before data flows; reads tables.
 
     Raises:
-        PipelineError: a column does not exist, types do not fit; names the stage.
+        PipelineError: a column does not exist, or types do not fit; names the stage.
         UserFunctionError: a transform raised.
         JetError: a table cannot be read.
     """
@@ -73,14 +73,14 @@ class _Analysis:
     partition_count: int
     frames: dict[str, DataFrame] = field(default_factory=dict)
     whole: dict[str, DataFrame] = field(default_factory=dict)
-    """Of nodes on a path of partitions: the same frame with the partition's column."""
+    """For nodes on a partition path: the same frame with the partition's column."""
     kept: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """`ExecutionPlan.partition_columns`, also of paths that break off later."""
+    """`ExecutionPlan.partition_columns`, including paths that end early."""
     operators: dict[str, OperatorPlan] = field(default_factory=dict)
     counted: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
     """`StageWiring.counted_inputs`."""
     plain: dict[str, ColumnChoice] = field(default_factory=dict)
-    """Selects behind stages that choose columns and do nothing else."""
+    """Selects downstream of stages that only choose columns."""
     timestamps: dict[str, TimestampsPlan] = field(default_factory=dict)
     stream_columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -174,7 +174,7 @@ class _Analysis:
         schema = node.source.schema
         if node.name not in self.on_paths:
             if isinstance(self.runtime.readers.get(node.name), ReadsFewerColumns):
-                with suppress(PySparkException):  # a type that is none of Parquet's
+                with suppress(PySparkException):  # a type that Parquet lacks
                     return self.used.empty_frame(node.name, schema)
             return empty_frame(self.runtime.session, StructType.fromDDL(schema))
         self.kept[node.name] = ()
@@ -202,7 +202,7 @@ class _Analysis:
             self.runtime.job, node, inputs, self.partition_count, reports_statistics=any(counted)
         )
         self.counted[node.name] = () if plan.filters_late or not any(counted) else counted
-        # What is behind a stateful stage is another frame: its state is over all epochs.
+        # The frame after a stateful stage is a new one: its state covers all epochs.
         return empty_frame(self.runtime.session, plan.result_type)
 
     def _transform(self, node: TransformNode, frame: DataFrame) -> DataFrame:
@@ -224,8 +224,9 @@ class _Analysis:
         return kept.frame.drop(SOURCE_PARTITION_COLUMN)
 
     def _in_any_epoch(self, node: TransformNode, frame: DataFrame) -> DataFrame:
-        """Of a function that runs anew in each epoch: where it has made no nulls of no rows, there
-        may be some. Types and names are compared in each (`as_analysed.py`)."""
+        """Makes all columns nullable for a function that runs again in each epoch: it may return
+        nulls although it returned none for no rows. Each epoch compares types and names
+        (`as_analysed.py`)."""
 
         def nullable(one: DataFrame) -> DataFrame:
             return one.unionAll(empty_frame(self.runtime.session, one.schema.toNullable()))
@@ -235,11 +236,11 @@ class _Analysis:
         return nullable(frame)
 
     def _is_behind_stage(self, name: str) -> bool:
-        """Right behind it, or with nothing but plain selects in between."""
+        """Directly downstream of a stage, or with only plain selects in between."""
         return isinstance(self.graph[name], StatefulNode) or name in self.plain
 
     def _ends(self, stages: Mapping[str, StageWiring]) -> Iterator[DataFrame]:
-        """All that takes rows of this execution out of Spark, or keeps them for others."""
+        """Yields all frames whose rows leave Spark or are kept for several readers."""
         for name, wiring in stages.items():
             for ordinal, upstream in enumerate(self.graph[name].upstream):
                 rows = self.frames[upstream]
@@ -253,14 +254,14 @@ class _Analysis:
                 if not node.of_late and not node.of_dead_letters:
                     yield self.frames[node.upstream[0]]
             elif isinstance(node, TransformNode) and not node.is_constant:
-                yield self.frames[node.upstream[0]]  # the next epoch's function may look at more
+                yield self.frames[node.upstream[0]]  # its columns used may change per epoch
             elif isinstance(node, TimestampsNode):
                 yield self.frames[node.name].select(quoted_name(node.timestamps.column))
             elif self._is_shared(node) and not self._is_as_read(node):
-                yield self.frames[node.name]  # what is made for several readers is made whole
+                yield self.frames[node.name]  # a frame for several readers is made with all columns
 
     def _is_as_read(self, node: Node) -> bool:
-        """Its rows are those of a source, and nothing was made of them yet."""
+        """Whether its rows are those of a source, without changes."""
         if isinstance(node, TimestampsNode) and not node.timestamps.of_ingestion:
             return self._is_as_read(self.graph[node.upstream[0]])
         return isinstance(node, SourceNode)

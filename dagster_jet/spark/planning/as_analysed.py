@@ -1,6 +1,5 @@
-"""A function that runs anew in every epoch may do something else than it did when the pipeline was
-analysed, and a source's reader something else than it says. What the analysis has concluded is
-looked at again with each epoch's plan."""
+"""Checks each epoch's plan against the analysis: a user's function that runs again may act
+differently, and a source's reader may not follow its schema."""
 
 from __future__ import annotations
 
@@ -23,17 +22,17 @@ if TYPE_CHECKING:
 
 _REMEMBERED = 256
 _TEXT = re.compile(r"(var)?char\(\d+\)")
-"""In frames it is a string."""
+"""SQL types that are strings in frames."""
 
 
 def check_as_declared(job: str, node: SourceNode, rows: DataFrame) -> None:
     """
     Args:
-        rows: what the source's reader has made of a split. Stages are made for the columns that the
-            source's definition names.
+        rows: the frame that the source's reader made of a split. Stages are built for the columns
+            of the source's definition.
 
     Raises:
-        SourceError: they have other columns.
+        SourceError: it has other columns.
     """
     found, expected = _columns_of(rows._jdf.schema().json()), _declared(node.source.schema)
     if found != expected:
@@ -71,15 +70,15 @@ def check_as_analysed(
 ) -> None:
     """
     Args:
-        given: what the function got in this epoch.
-        returned: by the function, in this epoch.
-        analysed: what it returned on empty input. Stages behind are made for these columns.
-        keeps_partition: `given` has the column of the source's partition, which watermarks are
-            taken from behind this function.
+        given: input of the function in this epoch.
+        returned: its result in this epoch.
+        analysed: its result for empty input. Downstream stages are built for these columns.
+        keeps_partition: `given` has the column of the source's partition, from which watermarks are
+            taken after this function.
 
     Raises:
-        PipelineError: the function looks at several of the stream's rows at once.
-        UserFunctionError: it returned other columns, or made something of the partition's column.
+        PipelineError: the function reads several of the stream's rows at once.
+        UserFunctionError: it returned other columns, or used the partition's column.
     """
     expected = [_described(f) for f in analysed.schema]
     found = [_described(f) for f in returned.schema if f.name != SOURCE_PARTITION_COLUMN]
@@ -109,7 +108,7 @@ def _described(field: Any) -> str:
 
 
 def _passes_partition(given: DataFrame, returned: DataFrame) -> bool:
-    """The column comes out, and nothing else is made of it."""
+    """Whether the column is returned and not used for anything else."""
     stream = given._jdf.queryExecution().analyzed()
     plan = returned._jdf.queryExecution().analyzed()
     column = next(a for a in _each(stream.output()) if a.name() == SOURCE_PARTITION_COLUMN)

@@ -1,7 +1,7 @@
-"""From which columns of its input a user's transform makes each of its own, by Spark's plan.
+"""Finds the input columns of each column of a user's transform, from Spark's plan.
 
-The plan that Spark has analysed is read as JSON, in one call: whatever the function does to a frame
-ends up in it. Nothing here runs a Spark job.
+Spark's analysed plan is read as JSON, in one call: it contains everything that the function does to
+a frame. No Spark job runs.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _NEW_COLUMNS = ("output", "generatorOutput", "attrs", "cogroupedOutput", "outputObjAttr")
-"""Fields in which a plan's node lists columns that it makes without saying of what."""
+"""Fields in which a plan's node lists new columns without their origins."""
 _LISTED = ("projectList", "aggregateExpressions", "output")
-"""Fields that are all of a node's columns."""
+"""Fields that list all of a node's columns."""
 
 
 def transform_origins(given: DataFrame, returned: DataFrame) -> dict[str, frozenset[str]]:
-    """Returns for each column of `returned` the columns of `given` that it is made of.
+    """Returns for each column of `returned` the columns of `given` from which it is computed.
 
     Args:
-        given: what a function got.
-        returned: what it made of that.
+        given: input of a function.
+        returned: its result.
     """
     inputs, stream = _outputs_of(given)
     ids, plan = _outputs_of(returned)
@@ -37,11 +37,11 @@ def transform_origins(given: DataFrame, returned: DataFrame) -> dict[str, frozen
 def column_origins(
     plan: list[Any], stream: list[Any], columns: Mapping[int, str]
 ) -> dict[int, frozenset[str]]:
-    """Returns for each column of a plan the columns of the stream that it is made of. Pure.
+    """Returns for each column of a plan the columns of the stream from which it is computed. Pure.
 
     Args:
-        plan: what Spark's ``TreeNode.toJSON`` says of it, parsed: nodes in pre-order.
-        stream: the same of the stream, which is somewhere in it.
+        plan: Spark's ``TreeNode.toJSON`` of it, parsed: nodes in pre-order.
+        stream: the same of the stream, which is part of the plan.
         columns: names of the stream's columns by their ids in both.
     """
     return _origins(_tree(iter(plan)), _Stream(_tree(iter(stream)), columns))
@@ -59,8 +59,8 @@ class _Stream:
     columns: Mapping[int, str]
 
     def origin(self, name: str) -> frozenset[str]:
-        """Of a leaf's column, behind which the stream was not met: of its second use Spark makes a
-        copy with other ids, and the name is what is left."""
+        """Origin of a leaf's column outside of the stream. For a second use of the stream Spark
+        makes a copy with other ids, so only the name is left."""
         return frozenset({name} & {*self.columns.values()})
 
 
@@ -81,7 +81,7 @@ def _origins(node: _Node, stream: _Stream) -> dict[int, frozenset[str]]:
     for column, name in _attributes([node.fields.get(each) for each in _NEW_COLUMNS]):
         if column in here:
             continue
-        # A leaf's, or that of a function which sees whole rows, or a generator's.
+        # A column of a leaf, of a function that gets whole rows, or of a generator.
         here[column] = (
             frozenset().union(*(below[one] for one in _reads(node) if one in below))
             if node.children
@@ -93,7 +93,7 @@ def _origins(node: _Node, stream: _Stream) -> dict[int, frozenset[str]]:
 
 
 def _made(node: _Node) -> Iterator[tuple[int, set[int]]]:
-    """Columns with a name for an expression, and the columns in it."""
+    """Named expressions of a node: the new column, and the columns in its expression."""
     for value in node.fields.values():
         for expression in value if isinstance(value, list) else ():
             if isinstance(expression, list) and expression and _kind(expression[0]) == "Alias":
@@ -101,14 +101,14 @@ def _made(node: _Node) -> Iterator[tuple[int, set[int]]]:
 
 
 def _reads(node: _Node) -> set[int]:
-    """The columns that a node which makes new ones reads: those it names, else all."""
+    """Columns read by a node that makes new ones: those it names, else all."""
     fields = {k: v for k, v in node.fields.items() if k not in _NEW_COLUMNS}
     named = {column for column, _ in _attributes(list(fields.values()))}
     return named or {column for child in node.children for column in _outputs(child)}
 
 
 def _join_by_place(node: _Node, here: dict[int, frozenset[str]]) -> None:
-    """A union has the first branch's columns, with what stands in their place in the others."""
+    """Adds to a union's columns (the first branch's) the origins of the others' by position."""
     for columns in zip(*map(_outputs, node.children), strict=False):
         parts = (here.get(column, frozenset()) for column in columns)
         here[columns[0]] = frozenset().union(*parts)
@@ -127,7 +127,7 @@ def _outputs(node: _Node) -> list[int]:
 
 
 def _attributes(value: Any) -> Iterator[tuple[int, str]]:
-    """All columns that are named anywhere in a value."""
+    """Yields all columns that are named anywhere in a value."""
     if isinstance(value, list):
         for each in value:
             yield from _attributes(each)

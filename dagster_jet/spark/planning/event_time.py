@@ -1,4 +1,4 @@
-"""What Spark observes of event time in an epoch, before any filter: rows, the newest event."""
+"""Spark's observation of event time in an epoch, before any filter: row counts, newest event."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TimestampsPlan:
-    """Who counts the rows of a timestamps node, and finds their newest event."""
+    """How the rows of a timestamps node are counted, and their newest event is found."""
 
     totals: tuple[Column, ...]
-    """What Spark observes: rows, those with event time, the newest event."""
+    """Aggregates observed by Spark: rows, rows with event time, the newest event."""
     per_partition: tuple[Column, Column]
-    """What Spark observes beside that, where partitions are watched: `read_tops` reads it."""
+    """Further aggregates if partitions are observed, for `read_tops`."""
     counted_by: InputRef | None = None
-    """The stage whose tasks report all that: Spark observes nothing."""
+    """The stage whose tasks report all this; Spark then observes nothing."""
     partitions_of: str | None = None
-    """The source whose partitions are observed one by one: nothing on the way loses them."""
+    """The source whose partitions are observed one by one: no node on the way drops them."""
 
 
 def plan_timestamps(job: str, node: TimestampsNode, frame: DataFrame) -> TimestampsPlan:
-    """How to observe the event time of `frame`.
+    """Plans the observation of the event time of `frame`.
 
     Raises:
-        PipelineError: there is no such column, or its type is not one of time.
+        PipelineError: there is no such column, or its type is not a time type.
     """
     column = node.timestamps.column
     if column not in frame.columns:

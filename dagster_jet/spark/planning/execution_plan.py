@@ -1,4 +1,4 @@
-"""What the analysis of a pipeline has found out: an execution's epochs are built from it."""
+"""Result of the analysis of a pipeline; an execution's epochs are built from it."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ class ExecutionPlan:
     graph: Graph
     stages: Mapping[str, StageWiring]
     one_by_one: Fusions
-    """The tasks of an epoch whose shards are spread over tasks: one kind per stage."""
+    """Tasks of an epoch whose shards are spread over tasks: one fusion per stage."""
     by_level: Fusions
-    """The tasks of an epoch in which one task has all shards."""
+    """Tasks of an epoch in which one task has all shards."""
     timestamps: Mapping[str, TimestampsPlan]
     partition_columns: Mapping[str, tuple[str, ...]]
     """Sources and transforms whose frames keep the column with the source's partition; with each,
-    the columns that its projection has to be asked to keep."""
+    the columns that its projection must be told to keep."""
     stream_columns: Mapping[str, tuple[str, ...]]
-    """Per enrichment, the columns of the rows before it."""
+    """Columns of the rows before each enrichment."""
     shared: frozenset[str]
     """Nodes whose frame several branches read: it is materialised once per epoch."""
     counted_sources: frozenset[str]
-    """Sources whose rows Spark counts: no timestamps node counts them."""
+    """Sources whose rows Spark counts, because no timestamps node counts them."""
     frames: Mapping[str, DataFrame] = field(repr=False)
-    """Of every node but sinks, on empty inputs."""
+    """Frames of every node except sinks, on empty inputs."""
 
     @property
     def partitioned(self) -> dict[str, str]:
-        """The source of every timestamps node that observes partitions one by one."""
+        """Source of every timestamps node that observes partitions one by one."""
         return {
             name: plan.partitions_of
             for name, plan in self.timestamps.items()
@@ -54,7 +54,7 @@ class ExecutionPlan:
 
     @property
     def transforms(self) -> tuple[str, ...]:
-        """Nodes with functions of users that run in the epoch's own Spark job."""
+        """Nodes with users' functions that run in the epoch's own Spark job."""
         return tuple(node.name for node in self.graph if isinstance(node, TransformNode))
 
     @property
@@ -67,7 +67,7 @@ class ExecutionPlan:
         return self.stages[stage].plan.operator
 
     def stage_plans(self) -> dict[str, Any]:
-        """`Graph.plan` with what only the analysis knows: the columns of every stage's state."""
+        """`Graph.plan`, with the columns of every stage's state from the analysis."""
         columns = {name: {COLUMNS: saved_columns(self.operator(name))} for name in self.stages}
         plan = self.graph.plan()
         return {name: {**stage, **columns.get(name, {})} for name, stage in plan.items()}

@@ -1,8 +1,8 @@
-"""Which stages can follow each other in one task, and which readers it serves by itself.
+"""Decides which stages run in one task.
 
-Stages are put on levels. A stage is on the level of a stage that it reads if rows can go from one
-to the other without Spark, and one level above whatever it reads by another way. The stages of a
-level are one task: no row leaves a task to come back into it.
+Stages have levels. A stage is on the level of an upstream stage if rows can go from one to the
+other without Spark, and one level above any other upstream stage. The stages of a level are one
+task: no row leaves a task and comes back into it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dagster_jet.spark.tasks.fusion import Fusion, InputRef, Link
 
 @dataclass(frozen=True)
 class FusionPlan:
-    """The stages of one task, and what goes in and out of it as Spark sees it."""
+    """The stages of one task, with its input and output as Spark frames."""
 
     fusion: Fusion
     inputs: TaggedFrames
@@ -28,13 +28,13 @@ class FusionPlan:
 
     @property
     def name(self) -> str:
-        """Of its first stage."""
+        """Name of its first stage."""
         return self.fusion.stages[0].vertex
 
 
 @dataclass(frozen=True)
 class Fusions:
-    """How the stages of a pipeline are spread over tasks."""
+    """Distribution of a pipeline's stages over tasks."""
 
     each: tuple[FusionPlan, ...]
     """Upstream ones first."""
@@ -44,14 +44,14 @@ class Fusions:
 
 
 def one_by_one(graph: Graph, wirings: Mapping[str, StageWiring]) -> Fusions:
-    """A task for each stage: where its shards are spread over tasks."""
+    """One task per stage, for shards that are spread over tasks."""
     return Fusions(tuple(_fusion(graph, wirings, [stage.name], {}) for stage in graph.stages))
 
 
 def by_level(
     graph: Graph, wirings: Mapping[str, StageWiring], plain: Mapping[str, ColumnChoice]
 ) -> Fusions:
-    """As few tasks as can be: where one task has all shards.
+    """The smallest number of tasks, for one task with all shards.
 
     Args:
         plain: selects that a task can do by itself.
@@ -100,7 +100,7 @@ def _fusion(
 def _links(
     graph: Graph, wirings: Mapping[str, StageWiring], plain: Mapping[str, ColumnChoice]
 ) -> Iterator[tuple[InputRef, Link]]:
-    """The inputs that another stage of a task could feed."""
+    """Inputs that another stage of a task could feed."""
     for stage in graph.stages:
         wiring = wirings[stage.name]
         for ordinal, name in enumerate(stage.upstream):
@@ -120,7 +120,7 @@ def _links(
 
 
 def _stages_behind(graph: Graph, name: str) -> Iterator[str]:
-    """The nearest stateful stages upstream of a node, the node among them."""
+    """The nearest stateful stages at or upstream of a node."""
     node = graph[name]
     if isinstance(node, StatefulNode):
         yield node.name

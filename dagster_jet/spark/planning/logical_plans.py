@@ -1,4 +1,4 @@
-"""Ways through Spark's logical plans, which are the JVM's."""
+"""Traversal of Spark's logical plans, which are Java objects."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 def children(plan: Any) -> Iterator[Any]:
-    """Those of subqueries, too."""
+    """Yields child plans, including those of subqueries."""
     for of_one_kind in (plan.children(), plan.subqueries()):
         for place in range(of_one_kind.size()):
             yield of_one_kind.apply(place)
 
 
 def leaves(plan: Any) -> Iterator[Any]:
-    """Where its rows come from."""
+    """Yields the leaves, from which the plan's rows come."""
     below = list(children(plan))
     if not below:
         yield plan

@@ -1,8 +1,8 @@
-"""From a stateful stage as users wrote it to an operator, and the frame that feeds it.
+"""Plans a stateful stage: its operator, and the frame that feeds it.
 
-Each plan says what the JVM does before any row enters Python: windows send partial aggregates, row
-operators send the rows with their key's hash and event time. Columns are built once per execution:
-a call into the JVM per column and epoch adds up.
+A plan contains the JVM's work before rows enter Python: windows send partial aggregates, row
+operators send the rows with their key's hash and event time. Columns are built once per execution,
+because a call into the JVM per column and epoch adds up.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Late = Callable[[int], "Column"]
-"""From the watermark of earlier epochs to a condition on an input row."""
+"""Maps the watermark of earlier epochs to a condition on an input row."""
 Shape = Callable[["DataFrame"], "DataFrame"]
-"""From an input's rows to what the operator takes, partition first."""
+"""Maps an input's rows to the operator's input, partition first."""
 
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """The operator of a stateful stage, and the frames that feed it, as analysed once."""
+    """The operator of a stateful stage, and its input frames, as analysed once."""
 
     operator: Operator
     shapes: tuple[Shape, ...]
-    """Per input, of what Spark feeds to it."""
+    """Per input: shape of rows fed by Spark."""
     inputs: tuple[RowInput, ...]
-    """Per input, of what another stage of its task feeds to it."""
+    """Per input: conversion of rows from another stage of the same task."""
     late: tuple[Late, ...]
-    """Per input, which rows are too late: for a sink that wants them. Empty: none ever are."""
+    """Per input: condition for late rows, for a sink of late rows. Empty: no row is late."""
     filters_late: bool
-    """Late rows are always taken out before: a row that the operator gets stands for several, and
-    it could not tell."""
+    """Late rows are always removed before the operator, because a row of its input stands for
+    several and does not show which are late."""
     result_type: StructType = field(repr=False)
     statistics_columns: tuple[pa.Field, ...] = ()
-    """What the frame has behind the operator's columns: for the task's input statistics."""
+    """Columns after the operator's, from which the task computes its input statistics."""
 
 
 @dataclass(frozen=True)
 class Partitions:
-    """The key's hash and logical partition; the same expressions everywhere."""
+    """The key's hash and logical partition, with the same expressions everywhere."""
 
     count: int
 
@@ -95,7 +95,7 @@ def row_input(
     hashes_wide: bool = False,
     first_stage: FirstStage | None = None,
 ) -> RowInput:
-    """What an input of the operator makes of rows from another stage of its task."""
+    """Conversion of rows from another stage of the task to an input of the operator."""
     return RowInput(
         operator.input_schemas[ordinal],
         tuple(keys),
@@ -124,7 +124,7 @@ def time_sql(frame: DataFrame, time: EventTime) -> str:
 
 
 def column_sql(frame: DataFrame, column: str) -> str:
-    """What a column of time says, in ms."""
+    """Value of a time column in ms, as SQL."""
     name = quoted_name(column)
     if isinstance(frame.schema[column].dataType, TimestampType):
         return f"unix_millis({name})"
@@ -132,7 +132,7 @@ def column_sql(frame: DataFrame, column: str) -> str:
 
 
 def quoted(columns: Sequence[str]) -> list[Column]:
-    """Columns by their whole names, dots and all."""
+    """Columns by their full names, including dots."""
     return [F.col(quoted_name(name)).alias(name) for name in columns]
 
 

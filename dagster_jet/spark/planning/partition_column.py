@@ -1,7 +1,7 @@
-"""The partition of a row, from its source to where its event time is observed.
+"""Carries the partition of a row from its source to the node that observes its event time.
 
-Users' transforms in between must neither see the column nor lose it. Whether one passes it on is
-found out on empty frames, before data flows; where one does not, the source counts as a whole.
+Users' transforms in between must neither see nor lose the column. The analysis checks on empty
+frames whether a transform passes it on; if not, the source counts as a whole.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def partition_paths(
     graph: Graph, readers: Mapping[str, SourceReader]
 ) -> dict[str, tuple[str, ...]]:
-    """Per timestamps node of a source with partitions: the nodes from there up to it."""
+    """Per timestamps node of a partitioned source: the nodes from the source up to it."""
     paths = {}
     for node in graph:
         if isinstance(node, TimestampsNode) and not node.timestamps.of_ingestion:
@@ -39,7 +39,7 @@ class WithPartition:
 
     frame: DataFrame
     asked: tuple[str, ...] = ()
-    """The columns that a projection has to be asked to keep."""
+    """Columns that a projection must be told to keep."""
 
 
 def kept_by(
@@ -48,7 +48,7 @@ def kept_by(
     whole: DataFrame,
     without: DataFrame,
 ) -> WithPartition | None:
-    """The transform's result with the partition's column, if that changes nothing else.
+    """The transform's result with the partition's column, if nothing else changes.
 
     Args:
         call: calls the node's function: (frame, columns to keep).
@@ -67,5 +67,5 @@ def kept_by(
         ]
     except (PySparkException, UserFunctionError):
         return None
-    # A hash over all columns, say, would take in ours.
+    # A hash over all columns, for example, would include ours.
     return kept if plans[0].sameResult(plans[1]) else None

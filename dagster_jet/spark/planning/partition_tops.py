@@ -1,8 +1,8 @@
-"""The newest event of every partition of a source, by as many aggregates as for one partition.
+"""The newest event of every partition of a source, by a fixed number of aggregates.
 
-Spark has no aggregate that is grouped by a value of the row. A tuple sketch is one: it keeps a
-number for every key, and is exact up to `PARTITIONS_MAX` keys; only beyond does it begin to guess.
-It keeps hashes of the keys, so a second one, with the same keys, says whose hash is whose.
+Spark has no aggregate grouped by a value of the row. A tuple sketch is one: it keeps a number per
+key, and is exact up to `PARTITIONS_MAX` keys. It keeps hashes of the keys, so a second sketch with
+the same keys maps hashes to partitions.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 _LG_KEYS = 20
 PARTITIONS_MAX = 1 << _LG_KEYS
-"""Of one source: more than any cluster has."""
+"""Partitions of one source: more than any cluster has."""
 _EXACT_MAX = 2**53
-"""The numbers are doubles."""
+"""Largest exact integer of a double, the type of the numbers."""
 _LONG_MIN = -(2**63)
 _ENTRY = np.dtype([("hash", "<u8"), ("value", "<f8"), ("mode", "u1")])
 _WORD = 8
@@ -36,9 +36,9 @@ def newest_per_partition(time_ms: Column) -> tuple[Column, Column]:
 
 
 def read_tops(tops: str | None, of: str | None) -> dict[int, int]:
-    """Returns the newest event time in ms by the partition's index; of those that had an event.
+    """Returns the newest event time in ms by partition index, for partitions with events.
 
-    Times beyond 2^53 ms are rounded down, to at most 1,024 ms before: no watermark is ahead.
+    Times beyond 2^53 ms are rounded down, by at most 1,024 ms, so that no watermark is ahead.
     """
     indexes = _by_hash(of)
     return {round(indexes[key]): _whole_ms(top) for key, top in _by_hash(tops).items()}
@@ -50,7 +50,7 @@ def _greatest(key: Column, number: Column) -> Column:
 
 
 def _by_hash(text: str | None) -> dict[int, float]:
-    """The entries of a compact sketch. Its first byte says how many words are before them."""
+    """Entries of a compact sketch. Its first byte is the number of words before them."""
     data = base64.b64decode(text or "")
     if not data:
         return {}

@@ -1,4 +1,4 @@
-"""Selects that only choose and rename columns: a Python task does them as well, without Spark."""
+"""Finds selects that only choose and rename columns: a Python task can do these without Spark."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def plain_columns(given: DataFrame, returned: DataFrame) -> ColumnChoice | None:
-    """None if `returned` is more than a choice of the columns of `given`."""
+    """The choice; None if `returned` is more than a choice of the columns of `given`."""
     if len(set(given.columns)) < len(given.columns):
-        return None  # a name would not say which column is meant
+        return None  # a name would be ambiguous
     before = given._jdf.queryExecution().analyzed()
     plan = returned._jdf.queryExecution().analyzed()
     if _kind(plan) != "Project" or not plan.child().equals(before):

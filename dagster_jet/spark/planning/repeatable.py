@@ -1,5 +1,5 @@
-"""Frames that can be run again for other rows: nothing in their plans is of the time of the first
-run, and no run leaves anything behind that the next one would read instead of rows of its own."""
+"""Checks whether a frame can be run again for other rows: its plan contains nothing from the time
+of the first run, and no run leaves data that the next one would read."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ _RUN_ANEW = frozenset(
         *("WholeStageCodegen", "InputAdapter", "ColumnarToRow", "RowToColumnar"),
     )
 )
-"""Physical nodes, without `Exec`, that begin from nothing in each run. What is not known is taken
-for one that does not: exchanges and caches keep what they have made, scans what they have listed.
-"""
+"""Physical nodes, without `Exec`, that keep nothing between runs. Unknown nodes count as keeping
+something, as exchanges and caches keep their rows, and scans their file lists."""
 
 _NUMBERS = frozenset(("MonotonicallyIncreasingID",))
-"""Not deterministic, says Spark: the number of a row depends on those before it in its task. Each
-run begins at 0."""
+"""Not deterministic according to Spark: the number of a row depends on the rows before it in its
+task. Each run starts at 0."""
 _OF_TABLES = frozenset(("RDDScan", "Project", "Filter", "WholeStageCodegen", "InputAdapter"))
-"""What is broadcast is kept: a table that was read before, and nothing of the stream."""
+"""Nodes under a broadcast, which is kept: only tables that were read before, no stream."""
 _FUNCTIONS = frozenset(("BatchEvalPython", "ArrowEvalPython"))
-"""Users' functions of values: said to be deterministic by default."""
+"""Users' scalar functions, deterministic by default."""
 
 
 def is_repeatable(frame: DataFrame, *, several_readers: bool) -> bool:
-    """Whether each run of the frame is a new one. It is planned for it, and does not run.
+    """Whether each run of the frame starts anew. Plans it without running it.
 
     Args:
-        several_readers: rows are made anew for each of several branches, which are to agree on
-            them. What users' functions make of a row twice need not be the same.
+        several_readers: each of several branches makes the rows again, and they must agree. Users'
+            functions may return different values for the same row.
     """
     execution = frame._jdf.queryExecution()
     logical = execution.analyzed()
-    # `rand()` has its seed from the plan.
+    # The seed of `rand()` is part of the plan.
     if not _begins_anew(logical) or _is_folded_when_planned(frame, logical):
         return False
     known = _RUN_ANEW if several_readers else _RUN_ANEW | _FUNCTIONS
@@ -48,7 +47,7 @@ def is_repeatable(frame: DataFrame, *, several_readers: bool) -> bool:
 
 
 def _begins_anew(plan: Any) -> bool:
-    """Whether a plan is deterministic but for the numbers of rows."""
+    """Whether a plan is deterministic except for row numbers."""
     if plan.deterministic():
         return True
     own = all(map(_is_number, _others(plan.expressions())))
@@ -63,23 +62,23 @@ def _is_number(expression: Any) -> bool:
 
 
 def _others(expressions: Any) -> list[Any]:
-    """Those that are not deterministic."""
+    """Expressions that are not deterministic."""
     each = (expressions.apply(place) for place in range(expressions.size()))
     return [expression for expression in each if not expression.deterministic()]
 
 
 def _is_folded_when_planned(frame: DataFrame, logical: Any) -> bool:
-    """Something outside of the rows becomes a constant of the optimised plan: the time, the user or
-    the schema; `cast('now' AS timestamp)`, in all the ways that lead to it; a variable of the
-    session; what a subquery reads, which may be a view that somebody makes anew."""
-    catalyst = "org.apache.spark.sql.catalyst"  # step by step it would be looked for
+    """Whether the optimised plan has a constant from outside of the rows: the time, the user or the
+    schema; `cast('now' AS timestamp)` in any form; a variable of the session; the result of a
+    subquery, which may read a view that is replaced later."""
+    catalyst = "org.apache.spark.sql.catalyst"  # avoids a lookup per package level
     jvm = frame.sparkSession._jvm
     patterns = getattr(jvm, f"{catalyst}.trees.TreePattern")
     folded = (patterns.CURRENT_LIKE(), patterns.VARIABLE_REFERENCE(), patterns.PLAN_EXPRESSION())
     plain = getattr(jvm, f"{catalyst}.optimizer.ReplaceExpressions").apply(logical)
     if any(plain.containsPattern(pattern) for pattern in folded):
         return True
-    # The optimizer's own rule, because nothing else knows which strings are read as a clock.
+    # The optimizer's own rule: nothing else knows which strings mean the current time.
     return (
         not getattr(jvm, f"{catalyst}.optimizer.SpecialDatetimeValues")
         .apply(plain)

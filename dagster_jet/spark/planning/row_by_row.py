@@ -1,5 +1,5 @@
-"""Transforms see the rows of one epoch: what looks at several rows at once is found in the plan
-that Spark has analysed, and refused with the stage that does it over all epochs."""
+"""Transforms see the rows of one epoch. A function that reads several rows at once is found in
+Spark's analysed plan and refused, naming the stage that does the same over all epochs."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ _KINDS = {
     "Except": _SET,
     "Intersect": _SET,
 }
-"""By the simple name of Spark's logical node: what the function does, and the stage instead."""
+"""By Spark's logical node: what the function does, and the stage to use instead."""
 
 
 def check_row_by_row(job: str, stage: str, given: DataFrame, returned: DataFrame) -> None:
     """
     Args:
-        given: what the function got; what others have done to it is their business.
-        returned: by the function. It may aggregate what does not come from the stream.
+        given: input of the function; operations before it are not checked.
+        returned: its result. It may aggregate rows that are not from the stream.
 
     Raises:
-        PipelineError: the function looks at several of the stream's rows at once.
+        PipelineError: the function reads several of the stream's rows at once.
     """
     stream = given._jdf.queryExecution().analyzed()
-    sources = [leaf for leaf in leaves(stream) if _kind(leaf) != "Range"]  # others have such, too
+    sources = [leaf for leaf in leaves(stream) if _kind(leaf) != "Range"]  # others use it, too
     _, found = _look(returned._jdf.queryExecution().analyzed(), stream, [stream, *sources])
     if found is not None:
         does, instead = found
@@ -74,8 +74,9 @@ def check_row_by_row(job: str, stage: str, given: DataFrame, returned: DataFrame
 
 
 def _look(plan: Any, stream: Any, sources: list[Any]) -> tuple[bool, tuple[str, str] | None]:
-    """Whether the plan reads the stream; and the first thing it does with several of its rows."""
-    # Of a second use of the stream Spark makes a copy with other ids.
+    """Whether the plan reads the stream; and its first operation on several of the stream's
+    rows."""
+    # For a second use of the stream Spark makes a copy with other ids.
     if plan.equals(stream) or any(plan.sameResult(one) for one in sources):
         return True, None
     below = list(children(plan))

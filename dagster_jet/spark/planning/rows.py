@@ -1,4 +1,4 @@
-"""Stages that look at every row: Python receives partition, key hash, event time and the row."""
+"""Stages that need every row: Python receives partition, key hash, event time and the row."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def plan_join(
 
 
 def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -> OperatorPlan:
-    """A user's function: it gets whole rows."""
+    """A user's function on whole rows."""
     operator = StatefulMap(
         stage=node.name,
         keys=node.keys,
@@ -130,7 +130,7 @@ def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -
 def plan_map_in_batches(
     node: StatefulMapInBatchesNode, source: DataFrame, partitions: Partitions
 ) -> OperatorPlan:
-    """A user's function over tables of whole rows."""
+    """A user's function on tables of whole rows."""
     operator = StatefulMapInBatches(
         stage=node.name,
         keys=node.keys,
@@ -151,7 +151,7 @@ def _map_plan(
     partitions: Partitions,
 ) -> OperatorPlan:
     shape = _addressed(source, node.keys, node.time, partitions)
-    # As the operator: a ttl of 0 is one, too.
+    # As in the operator: a ttl of 0 counts.
     time = None if node.ttl_ms is None else node.time
     rows = row_input(operator, 0, node.keys, partitions, node.time)
     return _row_plan(operator, shape, rows, source, time)
@@ -177,11 +177,11 @@ def plan_processor(
         has_timers=_overrides(processor, "try_process"),
         state_format=node.saved_as,
     )
-    # A processor works out the partition of a key by itself, where every integer is a bigint and
-    # every floating-point number a double.
+    # A processor computes the partition of a key itself, with every integer as bigint and every
+    # floating-point number as double.
     key_hash = partitions.hash(node.keys, of=source)
     shape = _addressed(source, node.keys, node.time, partitions, key_hash=key_hash)
-    # The processor is the one to say what is late, unless a sink takes such rows away from it.
+    # The processor decides which rows are late, unless a sink takes late rows before it.
     rows = row_input(operator, 0, node.keys, partitions, node.time, hashes_wide=True)
     return _row_plan(operator, shape, rows, source, node.time)
 

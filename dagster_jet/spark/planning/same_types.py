@@ -1,5 +1,5 @@
-"""Columns that come together in one, from two sides. Spark would convert one type to the other,
-and fail at the first row that cannot be converted: with neither stage nor column."""
+"""Checks the types of columns that are combined from two sides. Spark would convert one type to the
+other, and fail at the first row that cannot be converted, naming neither stage nor column."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def check_same_types(
 ) -> None:
     """
     Args:
-        sides: names of what is put together, with their columns.
-        columns: those of the first side to look at, where the others have them.
+        sides: names of the combined inputs, with their columns.
+        columns: columns of the first side to check, if the others have them.
 
     Raises:
-        PipelineError: a column is a number on one side and text on another, or the like. Numbers
+        PipelineError: a column is, for example, a number on one side and text on another. Numbers
             of any width, and dates and timestamps, are converted without a loss or an error.
     """
     (first, types), *others = sides

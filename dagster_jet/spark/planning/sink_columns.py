@@ -1,4 +1,4 @@
-"""The columns that a sink gets: checked before data flows."""
+"""Checks the columns of a sink before data flows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_sink_columns(job: str, node: SinkNode, rows: DataFrame) -> None:
-    """Checks the columns of a sink that takes a stage's rows.
+    """Checks the columns of a sink of a stage's rows.
 
     Raises:
         PipelineError: two columns have one name, or the sink cannot write a column's type.

@@ -1,6 +1,7 @@
-"""The columns of every source, stateful stage and sink, and what each is made of.
+"""Column lineage: the columns of every source, stateful stage and sink, and their origins.
 
-Between stages by Spark's analysed plan, node by node; through stateful stages by what they are.
+Between stages it comes from Spark's analysed plan, node by node; through stateful stages from their
+kind.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ Origins = Mapping[str, frozenset[ColumnOrigin]]
 def stage_columns(plan: ExecutionPlan) -> dict[str, tuple[StageColumn, ...]]:
     """Returns the columns of each named stage. Starts no Spark job; takes tenths of a second.
 
-    Sinks of dead letters are left out: their columns are always the same.
+    Dead-letter sinks are left out: their columns are always the same.
 
     Args:
-        plan: of an execution whose session is open.
+        plan: the plan of an execution whose session is open.
     """
     return _StageColumns(plan).run()
 
@@ -42,7 +43,7 @@ def stage_columns(plan: ExecutionPlan) -> dict[str, tuple[StageColumn, ...]]:
 class _StageColumns:
     plan: ExecutionPlan
     origins: dict[str, Origins] = field(default_factory=dict)
-    """Of the rows behind each node, seen from downstream: a stage is the origin of its own."""
+    """Origins of the rows after each node; downstream of a stage, the stage is the origin."""
 
     def run(self) -> dict[str, tuple[StageColumn, ...]]:
         found: dict[str, tuple[StageColumn, ...]] = {}
@@ -63,7 +64,7 @@ class _StageColumns:
 
     def _sink(self, node: SinkNode) -> tuple[StageColumn, ...]:
         stage = self.plan.graph[node.upstream[0]]
-        # Late rows are as the stage has received them.
+        # Late rows have the columns of the stage's input.
         source = stage.upstream[node.late_input] if node.of_late else stage.name
         return self._columns(source, self.origins[source])
 
@@ -97,7 +98,7 @@ class _StageColumns:
 
 def _of_table(node: EnrichNode, column: str, stream: Origins) -> frozenset[ColumnOrigin]:
     plain = column.removesuffix(node.suffix)
-    # The suffix is there only where the stream has a column of that name, too.
+    # The suffix is only added if the stream has a column of that name, too.
     name = plain if plain != column and plain in stream else column
     return frozenset({ColumnOrigin(node.name, name)})
 
@@ -114,7 +115,7 @@ def _through_stage(
             found[column] = _joined(node, column, inputs)
         elif isinstance(node, AggregateNode | RollingNode):
             found[column] = _any(inputs, _aggregated(node, column))
-        else:  # a user's function: it gets whole rows
+        else:  # a user's function, which gets whole rows
             found[column] = frozenset().union(*(o for each in inputs for o in each.values()))
     return found
 
@@ -127,7 +128,7 @@ def _joined(node: JoinNode, column: str, inputs: Sequence[Origins]) -> frozenset
 
 
 def _aggregated(node: AggregateNode | RollingNode, column: str) -> list[str]:
-    """The input columns of a result's column; a window's ends come from event time."""
+    """Input columns of a result's column; a window's ends come from event time."""
     aggregate = dict(node.aggregates).get(column)
     if aggregate is not None:
         return _read_by(aggregate)

@@ -1,4 +1,4 @@
-"""The operator of each kind of stateful stage, and how Spark feeds it."""
+"""The operator of each kind of stateful stage, and its input frames."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def plan_operator(
     """Analyses the stage on its inputs' schemas.
 
     Args:
-        reports_statistics: its tasks are to report input statistics, where they can.
+        reports_statistics: its tasks should report input statistics, if they can.
 
     Raises:
         PipelineError: a key or an event-time column does not exist, or types do not fit.
@@ -87,15 +87,15 @@ def _planned(
 
 
 def _as_it_is(job: str, node: StatefulNode, operator: Operator) -> Operator:
-    """A copy, with what the user's functions close over as it is now. Frames are made once for
-    small epochs, and in each of the others: their tasks would see it as it is then.
+    """Copies the operator with the current values that the user's functions close over. Otherwise
+    frames made once, and those made in each epoch, would see different values.
 
     Raises:
-        PipelineError: a function closes over something that cannot be sent to tasks.
+        PipelineError: a function closes over an object that cannot be sent to tasks.
     """
     try:
         copied: Operator = pickle.loads(cloudpickle.dumps(operator))  # type: ignore[no-untyped-call]
-    except Exception as error:  # objects fail to pickle in their own ways
+    except Exception as error:  # objects fail to pickle in many ways
         raise PipelineError(
             f"the stage cannot be sent to tasks: {type(error).__name__}: {error}.",
             job=job,

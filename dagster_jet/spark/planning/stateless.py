@@ -1,4 +1,4 @@
-"""What stateless nodes make of a frame: the same on the analysis' empty inputs and in an epoch."""
+"""Frames of stateless nodes: the same on the analysis' empty inputs and in an epoch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def planning_of(job: str, node: str) -> Iterator[None]:
-    """What Spark says against a frame is said of this node."""
+    """Converts Spark's errors inside into errors of this node."""
     try:
         yield
     except PySparkException as error:
@@ -36,7 +36,7 @@ def transformed(job: str, node: TransformNode, frame: DataFrame, *kept: str) -> 
         kept: names of further columns, for a projection.
 
     Raises:
-        UserFunctionError: it raised, or returned something else than a frame.
+        UserFunctionError: it raised, or did not return a frame.
     """
     from pyspark.sql import DataFrame
 
@@ -70,5 +70,5 @@ def enriched(node: EnrichNode, frame: DataFrame, table: DataFrame) -> DataFrame:
 
 
 def with_ingestion_time(node: TimestampsNode, frame: DataFrame, time_ms: int) -> DataFrame:
-    """One time for the epoch, given by the driver: tasks that are tried again agree."""
+    """One time for the epoch, set by the driver, so that retried tasks agree."""
     return frame.withColumn(node.timestamps.column, F.timestamp_millis(F.lit(time_ms)))

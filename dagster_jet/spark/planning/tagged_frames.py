@@ -1,6 +1,6 @@
-"""`TaggedRows` as Spark sees them: several frames into one, and those of one kind out of it.
+"""`TaggedRows` as Spark frames: combines frames into one, and extracts those of one kind.
 
-Columns are built once per execution: a call into the JVM per column and epoch adds up.
+Columns are built once per execution, because a call into the JVM per column and epoch adds up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaggedFrames:
-    """Of one layout."""
+    """Frames of one layout."""
 
     rows: TaggedRows
 

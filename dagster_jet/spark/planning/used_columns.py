@@ -1,8 +1,8 @@
-"""What a pipeline looks at of its sources' rows: columns, and fields of structs.
+"""Finds the columns and struct fields of sources that a pipeline uses.
 
-Spark's optimizer knows, and tells it to readers of Parquet. So the pipeline is analysed on Parquet
-files without a row, whatever its sources read, and the physical plans of all that takes rows out of
-Spark say what they would still read.
+Spark's optimizer computes them for readers of Parquet. So the pipeline is analysed on empty Parquet
+files, whatever its sources read, and the physical plans of all frames whose rows leave Spark name
+the columns that would be read.
 """
 
 from __future__ import annotations
@@ -32,42 +32,42 @@ _KNOWN_LEAVES = frozenset(
         *("EmptyRelationExec", "InMemoryTableScanExec"),
     )
 )
-"""Spark's simple names of leaves that are no source of ours, or say what they read."""
+"""Simple names of Spark's leaves that are not our sources, or that name their columns."""
 _SHOWN_FIELDS = "spark.sql.debug.maxToStringFields"
 
 
 @dataclass
 class UsedColumns:
-    """Of sources whose frames were made here."""
+    """Used columns of sources whose frames were made here."""
 
     session: SparkSession
     _schemas: dict[str, StructType] = field(default_factory=dict)
     _folders: dict[str, str] = field(default_factory=dict)
-    """By folder, as Spark writes it, the source."""
+    """Source by folder, as Spark writes it."""
 
     def empty_frame(self, source: str, schema: str) -> DataFrame:
-        """No rows of a source, which Spark's optimizer does not know."""
+        """A source's frame that is empty but not known to be so by Spark's optimizer."""
         folder = Path(tempfile.mkdtemp(prefix="jet-no-rows-"))
         try:
             frame = self.session.read.format("parquet").schema(schema).load(folder.as_uri())
         finally:
-            shutil.rmtree(folder, ignore_errors=True)  # it was listed, and is not read
+            shutil.rmtree(folder, ignore_errors=True)  # it was listed and is not read
         self._folders[folder.as_uri()] = source
         self._schemas[source] = frame.schema
         return frame
 
     def of(self, ends: Iterable[DataFrame]) -> dict[str, StructType]:
-        """By source, what is looked at where these frames are all that is read; {}: unknown.
+        """By source, the columns used if only these frames are read; {}: unknown.
 
-        Each has a column at least: a reader that reads nothing counts no rows.
+        Each has at least one column: a reader that reads nothing counts no rows.
         """
         if not self._schemas:
             return {}
         shown = self.session.conf.get(_SHOWN_FIELDS)
-        self.session.conf.set(_SHOWN_FIELDS, 1_000_000)  # else plans leave out what is long
+        self.session.conf.set(_SHOWN_FIELDS, 1_000_000)  # else plans leave out long parts
         try:
             return self._of(ends)
-        except (PySparkException, Py4JError):  # nothing depends on it, and epochs say what it is
+        except (PySparkException, Py4JError):  # optional, and epochs report the error
             return {}
         finally:
             self.session.conf.set(_SHOWN_FIELDS, shown or 25)
@@ -115,5 +115,5 @@ def _only_type(whole: DataType, used: list[DataType]) -> DataType:
 
 
 def _uri(path: Any) -> str:
-    """As `Path.as_uri` writes it: Hadoop leaves an empty host out."""
+    """Formats a path like `Path.as_uri`; Hadoop leaves an empty host out."""
     return str(path.toString()).replace("file:/", "file:///", 1)

@@ -1,4 +1,4 @@
-"""Who takes what a stateful stage's task has to give: its own sinks at once, others downstream."""
+"""Connects a stateful stage's output to its own sinks and to downstream nodes."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ ACK_TYPE = StructType([StructField(ACK_COLUMN, BinaryType())])
 
 @dataclass(frozen=True)
 class StageWiring:
-    """A stateful stage, what feeds it and who reads what comes out of it."""
+    """A stateful stage, its inputs, and the readers of its output."""
 
     plan: OperatorPlan
     spec: StageSpec
-    """What its tasks are told in every epoch."""
+    """Parameters of its tasks that are the same in every epoch."""
     late_inputs: frozenset[int]
-    """Inputs whose late rows a sink wants."""
+    """Inputs whose late rows go to a sink."""
     readers: tuple[InputRef | str, ...]
-    """Who reads the results besides the stage's own sinks: inputs that a task may be able to feed,
+    """Readers of the results besides the stage's own sinks: inputs that a task may be able to feed,
     and other nodes."""
     passes_dead_letters: bool
-    """Others than the stage's own sinks read its dead letters."""
+    """Whether readers other than the stage's own sinks read its dead letters."""
     counted_inputs: tuple[str | None, ...] = ()
     """By input: the timestamps node whose statistics the stage's acks carry. None: Spark observes
-    the node, or there is nothing to observe."""
+    the node, or there is none."""
 
     def takes_out_late(self, ordinal: int) -> bool:
-        """Late rows of this input do not reach the operator."""
+        """Whether late rows of this input are removed before the operator."""
         return ordinal < len(self.plan.late) and (
             self.plan.filters_late or ordinal in self.late_inputs
         )
@@ -60,7 +60,7 @@ def wire_stage(
     counted: tuple[str | None, ...],
     plain: Mapping[str, ColumnChoice],
 ) -> StageWiring:
-    """Looks around who reads what comes out of the stage.
+    """Finds the readers of the stage's output.
 
     Args:
         counted: `StageWiring.counted_inputs`.
@@ -130,7 +130,7 @@ def own_sink(graph: Graph, node: SinkNode, columns: ColumnChoice | None = None) 
 def _readers(
     graph: Graph, node: Node, plain: Mapping[str, ColumnChoice], chosen: ColumnChoice | None = None
 ) -> Iterator[tuple[Node | InputRef, ColumnChoice | None]]:
-    """Who reads the results of a stage, behind selects that its task can do; and which columns."""
+    """Yields readers of a stage's results, also through selects its task can do; with columns."""
     for reader in graph.downstream(node.name):
         if isinstance(reader, SinkNode) and (reader.of_late or reader.of_dead_letters):
             continue
@@ -148,9 +148,9 @@ def _readers(
 def counted_inputs(
     graph: Graph, node: StatefulNode, watched: Collection[str]
 ) -> tuple[str | None, ...]:
-    """By input, the timestamps node whose rows all come to the stage, and to nobody else."""
+    """By input, the timestamps node all of whose rows go to this stage and no other node."""
     if any(isinstance(n, SinkNode) and n.of_late for n in graph.downstream(node.name)):
-        return ()  # late rows are taken out before
+        return ()  # late rows are removed before
     return tuple(
         name
         if isinstance(graph[name], TimestampsNode)
