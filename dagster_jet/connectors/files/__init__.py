@@ -1,4 +1,4 @@
-"""Files: replayable source, transactional sink."""
+"""Files as a replayable source, a table and a transactional sink."""
 
 from dagster_jet.connectors.files.sink import FilesSink
 from dagster_jet.connectors.files.source import FilesSource

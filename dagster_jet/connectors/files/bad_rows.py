@@ -1,5 +1,5 @@
-"""Rows that Spark would not take: which dead letters they make, and where they are: it says which,
-not where."""
+"""Rows that Spark cannot parse: converts them to dead letters and finds their line numbers, which
+Spark does not report."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 CORRUPT_COLUMN = "__corrupt"
 FILE_COLUMN = "__file"
 FAULT_COLUMN = "__fault"
-"""Why a file, or a part of one, could not be read; null in rows that were."""
+"""Column with the error of a file, or part of one, that cannot be read; null in other rows."""
 REASON_COLUMN = "__reason"
 _OURS = frozenset({CORRUPT_COLUMN, FILE_COLUMN, FAULT_COLUMN})
 
 
 def forgiving(schema: str) -> tuple[str, dict[str, str]]:
-    """The schema and options with which files are read once more, bad rows in `CORRUPT_COLUMN`."""
+    """Returns schema and reader options that put bad rows into `CORRUPT_COLUMN`."""
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT_COLUMN}
     return f"{schema}, {CORRUPT_COLUMN} string", options
 
 
 def divided(frame: DataFrame, rule: BadRowRule | None, stage: str) -> SourceFrame:
-    """Good rows and dead letters, if there are to be any. Runs nothing.
+    """Splits good rows and dead letters, if there is a rule. Runs no Spark job.
 
     Args:
-        frame: with `FILE_COLUMN` and `FAULT_COLUMN` where there is a rule.
+        frame: has `FILE_COLUMN` and `FAULT_COLUMN` if there is a rule.
     """
     from pyspark.sql import functions as F
 
@@ -60,11 +60,11 @@ def divided(frame: DataFrame, rule: BadRowRule | None, stage: str) -> SourceFram
 def first_bad_row(
     frame: DataFrame, open_file: Callable[[str], AbstractContextManager[BinaryIO]]
 ) -> str | None:
-    """``file:line: text`` of the first row with a `CORRUPT_COLUMN`; None if every row fits.
+    """Returns ``file:line: text`` of the first row with a `CORRUPT_COLUMN`; None if all rows fit.
 
     Args:
-        frame: read as `forgiving` says, with the `FILE_COLUMN`.
-        open_file: by its name there.
+        frame: read with the result of `forgiving`, with the `FILE_COLUMN`.
+        open_file: opens a file by its name in that column.
     """
     from pyspark.sql import functions as F
 
@@ -79,8 +79,8 @@ def first_bad_row(
 
 
 def _number_of(wanted: bytes, lines: BinaryIO) -> int | None:
-    """Of the line that is `wanted`, or else of the first that has it: it may be one of several
-    objects there."""
+    """Returns the number of the line equal to `wanted`, or else of the first that contains it: a
+    line may have several objects."""
     having = None
     for number, line in enumerate(lines, start=1):
         if line.strip() == wanted:

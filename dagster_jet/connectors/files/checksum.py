@@ -1,4 +1,4 @@
-"""The checksum by which files are known again."""
+"""Checksum that identifies a file's content."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _BLOCK_BYTES = 1 << 20
 
 
 def file_checksum(path: str | Path) -> int:
-    """xxh3 of a file's content, 64 bits. Raises `OSError`."""
+    """Returns the 64-bit xxh3 of a file's content. Raises `OSError`."""
     with open(path, "rb") as file:
         return stream_checksum(file)
 
 
 def stream_checksum(stream: BinaryIO) -> int:
-    """The same of what is left in a stream. Raises `OSError`."""
+    """Returns the checksum of the rest of a stream. Raises `OSError`."""
     digest = xxhash.xxh3_64()
     while block := stream.read(_BLOCK_BYTES):
         digest.update(block)

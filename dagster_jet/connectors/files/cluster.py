@@ -1,4 +1,4 @@
-"""Whether the tasks of a job reach the files that its driver names."""
+"""Checks that tasks can read the files that the driver names."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ from dagster_jet.errors import ConfigurationError
 
 
 def check_reachable(path: str, job: str, stage: str, *, is_reachable: bool) -> None:
-    """Refuses a folder of one machine where tasks run on several.
-
-    Raises:
-        ConfigurationError: names the cure.
-    """
+    """Raises `ConfigurationError` for a folder of this machine if tasks run on others."""
     if scheme_of(path) == "file" and not is_reachable:
         raise ConfigurationError(
             f"{path!r} is a folder of this machine, and Spark's tasks run on others.",

@@ -1,4 +1,4 @@
-"""Rows without the columns that nobody looks at, as rows with all of them."""
+"""Restores columns that were not read, as nulls."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def filling(columns: StructType, whole: StructType) -> list[Column]:
-    """Makes rows with the columns and fields of `whole` from rows with those of `columns`: the
-    others are null. Structs that are null stay so."""
+    """Returns the columns of `whole`, computed from rows with `columns`: missing columns and fields
+    are null. Null structs stay null."""
     from pyspark.sql import functions as F
 
     there = {field.name: field.dataType for field in columns}

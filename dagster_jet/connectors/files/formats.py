@@ -17,11 +17,11 @@ class Encoder(Protocol):
 
     def write(self, batch: pa.RecordBatch) -> None: ...
     def finish(self) -> None:
-        """Writes what the format ends with; the file stays open."""
+        """Writes the end of the file, but does not close it."""
 
 
 def open_encoder(format: str, file: BinaryIO, schema: pa.Schema, *, rendered: bool) -> Encoder:
-    """`rendered`: the batches have one column of text, each value a line with its end."""
+    """Returns the format's encoder. `rendered`: batches have one string column of whole lines."""
     if format == "json":
         return _LinesEncoder(file, rendered)
     if format == "csv":
@@ -41,16 +41,16 @@ class _LinesEncoder:
             self._file.write(json_lines.encode(batch))
 
     def finish(self) -> None:
-        """Every line is complete."""
+        """Writes nothing: every line is complete."""
 
 
 def can_be_text(type: pa.DataType) -> bool:
-    """True if a CSV file can hold values of the type."""
+    """Returns whether a CSV file can hold values of the type."""
     return not (pa.types.is_nested(type) or pa.types.is_binary(type) or pa.types.is_duration(type))
 
 
 class _CsvEncoder:
-    """CSV as our source, and Spark's, reads it again."""
+    """Writes CSV that our source and Spark's reader can read back."""
 
     def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
         self._file = file
@@ -67,16 +67,16 @@ class _CsvEncoder:
         if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column)).as_py():
             column = _named_numbers(column)
         if self._only and column.null_count:
-            # A line with nothing in it is no row to any reader.
+            # Readers skip empty lines.
             return column.cast(pa.string()).fill_null("")
         return column
 
     def finish(self) -> None:
-        """Every line is complete."""
+        """Writes nothing: every line is complete."""
 
 
 def _named_numbers(column: pa.Array) -> pa.Array:
-    """Numbers as texts: infinities and NaN as Spark's CSV reader names them."""
+    """Converts numbers to strings, with Spark's CSV names for infinities and NaN."""
     texts = column.cast(pa.string())
     for number, name in (("nan", "NaN"), ("inf", "Inf"), ("-inf", "-Inf")):
         texts = pc.if_else(pc.equal(texts, number), name, texts)

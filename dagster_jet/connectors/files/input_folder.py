@@ -1,4 +1,4 @@
-"""What there is where a files source reads, with errors that name the job and the stage."""
+"""Input folder of a files source, with errors that name the job and the stage."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class InputFolder:
         self.place: InputPlace = open_input(self.path, self.storage_options)
 
     def files(self) -> tuple[InputFile, ...]:
-        """All finished ones.
+        """Lists the finished files.
 
         Raises:
-            SourceError: there is no such folder.
-            SourceUnavailableError: not now.
+            SourceError: the folder does not exist.
+            SourceUnavailableError: the file system cannot be read now.
         """
         with self.errors_named(self.path):
             try:
@@ -53,12 +53,12 @@ class InputFolder:
         return listing.files
 
     def find(self, path: str) -> InputFile | None:
-        """Raises `SourceUnavailableError` where the place does not answer."""
+        """Returns the current file, if it exists. Raises `SourceUnavailableError`."""
         with self.errors_named(path):
             return self.place.find(path)
 
     def check(self, file: InputFile, bytes_per_row: float) -> None:
-        """Raises an error unless the file is there as it was planned."""
+        """Raises an error if the file is gone or not as planned."""
         found = self.find(file.path)
         if found == file:
             return
@@ -87,12 +87,12 @@ class InputFolder:
         )
 
     def refused(self, said: str, position: str | None, cure: str) -> SourceError:
-        """The error of this source that a person has to cure."""
+        """Returns an error that a person has to fix."""
         return SourceError(said, job=self.job, stage=self.stage, position=position, cure=cure)
 
     @contextmanager
     def errors_named(self, path: str) -> Iterator[None]:
-        """Makes `SourceUnavailableError` of an `OSError`."""
+        """Converts an `OSError` to `SourceUnavailableError`."""
         try:
             yield
         except OSError as error:
@@ -106,7 +106,7 @@ class InputFolder:
             ) from error
 
     def _name_subfolders(self, listing: Listing) -> None:
-        """Once: whoever writes `date=.../part.json` would wait for it for ever."""
+        """Warns once about ignored subfolders, such as `date=.../`."""
         first = min(listing.subfolders)
         _logger.warning(
             "job %r, stage %r: %d subfolders in %s are passed over, such as %s: a source reads "
@@ -121,5 +121,5 @@ class InputFolder:
 
 
 def shown_time(mtime_ns: int) -> str:
-    """For people."""
+    """Formats a modification time for people."""
     return datetime.fromtimestamp(mtime_ns / 1e9, timezone.utc).isoformat(" ")

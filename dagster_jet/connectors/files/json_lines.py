@@ -1,9 +1,9 @@
-"""JSON lines from Arrow batches, column by column.
+"""Encodes Arrow batches as JSON lines, column by column.
 
-The text is the one that Spark renders (`to_json`), so that moving a writer next to an operator does
-not change the output; numbers with a fraction are the exception: each side writes the shortest text
-that it reads back. Values are put together as columns, because a dict and a `json.dumps` per row
-took as long as all the rest of a stage.
+The text is the same as Spark's `to_json`, so that moving a writer next to an operator does not
+change the output. Exception: for fractional numbers each side writes the shortest text that it
+reads back. Values are joined as columns, because a dict and a `json.dumps` per row took as long as
+the rest of a stage.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _ESCAPED = '["\\\\\x00-\x1f]'
-"""What JSON does not take as it is within a text."""
+"""Characters that JSON strings must escape."""
 _NO_NUMBERS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
-"""As Arrow writes them, and as Spark does in JSON, which has no such numbers."""
+"""Spark's JSON strings for non-finite numbers, by Arrow's text."""
 
 
 def can_encode(schema: pa.Schema) -> bool:
-    """True for flat columns whose text is certain; others are rendered by Spark."""
+    """Returns whether the text is certainly equal to Spark's, for flat columns only; Spark renders
+    other rows."""
     return all(_encoder(field.type) is not None for field in schema)
 
 
 def encode(batch: pa.RecordBatch) -> memoryview:
-    """A line per row, each ended; the batch has rows and columns that `can_encode`."""
+    """Encodes each row as a line with line end. The batch has rows, and `can_encode` its schema."""
     parts: list[pa.Array | str] = []
     for number, (field, column) in enumerate(zip(batch.schema, batch.columns, strict=True)):
         as_text = _encoder(field.type)
@@ -39,7 +40,7 @@ def encode(batch: pa.RecordBatch) -> memoryview:
 
 
 def text_of(lines: pa.Array) -> memoryview:
-    """All values of a column of text, one behind the other, as they are in memory."""
+    """Returns the concatenated values of a string column, without a copy."""
     _, offsets, data = lines.buffers()
     if data is None:
         return memoryview(b"")
@@ -49,7 +50,7 @@ def text_of(lines: pa.Array) -> memoryview:
 
 
 def _encoder(type: pa.DataType) -> Callable[[pa.Array], pa.Array] | None:
-    """Makes JSON of the values of a type; nulls stay."""
+    """Returns the function that converts values of a type to JSON and keeps nulls."""
     if pa.types.is_string(type):
         return _texts
     if pa.types.is_integer(type) or pa.types.is_boolean(type):
@@ -92,8 +93,8 @@ def _fractions(column: pa.Array) -> pa.Array:
 
 
 def _times(column: pa.Array) -> pa.Array:
-    """Down to microseconds. Seconds are rendered once each: a stream has many rows of one second,
-    and it is calendars that take long."""
+    """Formats with microseconds. Each distinct second is formatted once: a stream has many rows per
+    second, and calendar computations are slow."""
     as_us = column.cast(pa.timestamp("us", tz="UTC"))
     seconds = pc.floor_temporal(as_us, unit="second")
     micros = pc.subtract(as_us.cast(pa.int64()), seconds.cast(pa.int64()))

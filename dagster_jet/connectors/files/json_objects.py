@@ -1,8 +1,7 @@
-"""The objects of JSON lines: as a rule one per line, and all of them where there are more.
+"""Splits JSON lines into objects, usually one per line.
 
-Spark's parser reads the first object of a line and is content, whatever comes behind it: what it is
-given has to be one object. A line that is none, or what is behind the last one, is left as it is
-and does not fit any schema.
+Spark's parser reads the first object of a line and ignores the rest, so it must be given single
+objects. Text that is not an object is passed on unchanged and does not fit any schema.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from dagster_jet.connectors.files.text_lines import lines_of
 _DECODER = JSONDecoder(strict=False)
 _BLANK = re.compile(r"[ \t\n\r]*")
 _TOKEN = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[{}]""", re.DOTALL)
-"""Texts, in which braces mean nothing, and braces."""
+"""Matches braces, and strings, whose braces do not count."""
 
 
 def objects_of(block: bytes) -> pa.StringArray:
-    """In their order."""
+    """Returns the objects of a block in order."""
     lines = lines_of(block)
     if is_object_per_line(block):
         return lines
@@ -45,11 +44,11 @@ def _behind_blanks(line: str, at: int) -> int:
 
 
 def _end_of_object(line: str, begin: int) -> int:
-    """Of the one that begins there; of the line where it never ends."""
+    """Returns the end of the object at `begin`; the line's end if it is not closed."""
     try:
         return _DECODER.raw_decode(line, begin)[1]
     except (ValueError, RecursionError):
-        pass  # what Spark's parser takes besides JSON, or what nobody does
+        pass  # malformed, or not JSON but accepted by Spark
     depth = 0
     for token in _TOKEN.finditer(line, begin):
         depth += {"{": 1, "}": -1}.get(token[0], 0)

@@ -1,9 +1,9 @@
-"""JSON lines into Arrow's columns: only where they are certainly what Spark's parser makes of them.
+"""Parses JSON lines with Arrow, only where the result certainly equals that of Spark's parser.
 
-Arrow's parser takes a third of the CPU time of Spark's, and is as fast at the first row as at the
-last. The two agree on objects of plain values, one per line. Whatever else a block of lines has (a
-number where a text is declared, a comment, another way to write a time) Arrow refuses, or it is
-looked for here; such a block is Spark's (`parse` returns None), and so is every error message.
+Arrow's parser takes a third of the CPU time of Spark's and needs no warm-up. The two agree on
+objects of plain values, one per line. A block with anything else (a number where a string is
+declared, a comment, another time format) is refused by Arrow or detected here. Spark then parses
+the block (`parse` returns None) and reports all errors.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 _TIME = r"^[12]\d{3}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?"
-"""The one way to write a time on which both agree; others are many."""
+"""The only time format on which both agree."""
 
 _DEPTH_MAX = 900
-"""Spark's parser takes values in values to a depth of 1,000, and numbers of 1,000 characters."""
+"""Spark's parser accepts a nesting depth of 1,000 and numbers of 1,000 characters."""
 _NAME_MAX = 50_000
 _MANY_DIGITS = b"0" * 300
-"""A number has three runs of them."""
+"""A number has at most three runs of digits."""
 _SHAPES = bytes.maketrans(b"[123456789", b"{000000000")
 
 
 def can_parse(schema: StructType, options: Mapping[str, str]) -> bool:
-    """Whether Arrow and Spark read these types alike. A reader's option may change what a line
-    means: then they do not."""
+    """Returns whether Arrow and Spark read these types alike. They do not if a reader option may
+    change the meaning of a line."""
     known = {"mode", "columnnameofcorruptrecord"}
     return {name.lower() for name in options} <= known and _is_plain(schema)
 
@@ -42,23 +42,23 @@ def _is_plain(type: DataType) -> bool:
 
     if isinstance(type, spark.StructType):
         names = [field.name.lower() for field in type]
-        # Of two fields of one name, or of one name to Spark, who knows which is meant?
+        # Fields whose names are equal to Spark are ambiguous.
         return len(set(names)) == len(names) > 0 and all(_is_plain(f.dataType) for f in type)
     if isinstance(type, spark.ArrayType):
         return _is_plain(type.elementType)
-    # No `float`: Spark rounds it twice.
+    # Not `float`: Spark rounds it twice.
     plain = (spark.LongType, spark.IntegerType, spark.DoubleType, spark.BooleanType)
     # Not its subclasses: a `char` is padded.
     return isinstance(type, (*plain, spark.TimestampType)) or type == spark.StringType()
 
 
 def parse(block: bytes, schema: pa.Schema, *, is_utc: bool) -> pa.RecordBatch | None:
-    """The rows of whole lines; None: Spark is to parse them.
+    """Parses whole lines; returns None if Spark has to parse them.
 
     Args:
-        schema: as Spark's, of types that `can_parse`; times are ``timestamp("us", tz)``. Fields of
-            the lines that are not in it are passed over.
-        is_utc: texts without a time zone are of UTC.
+        schema: Spark's schema, with types that `can_parse`; times are ``timestamp("us", tz)``.
+            Other fields of the lines are ignored.
+        is_utc: times without a zone are in UTC.
     """
     rows = _rows_of(block)
     if not rows:
@@ -77,7 +77,7 @@ def parse(block: bytes, schema: pa.Schema, *, is_utc: bool) -> pa.RecordBatch | 
 
 
 def is_object_per_line(block: bytes) -> bool:
-    """Whether each line is one object to whoever reads JSON. False where that is not certain."""
+    """Returns whether each line is certainly one object to any JSON parser."""
     rows = _rows_of(block)
     try:
         return rows > 0 and _read(block, pa.schema([("", pa.null())])).num_rows == rows
@@ -94,23 +94,23 @@ def _read(block: bytes, schema: pa.Schema) -> pa.Table:
 
 
 def _rows_of(block: bytes) -> int:
-    """How many lines there are, if each is an object from its first byte to its last; else 0.
+    """Returns the number of lines if each is an object from its first byte to its last; else 0.
 
-    No line end can then be within a row: an object never has ``}`` and ``{`` with nothing but
-    blanks between them, and a text has no line ends.
+    Then no row contains a line end: within an object ``}`` is never followed by ``{`` with only
+    white space between, and strings contain no line ends.
     """
     block = block.removesuffix(b"\n")
     ends = block.count(b"\n")
     if not (block.startswith(b"{") and block.endswith(b"}")) or block.count(b"}\n{") != ends:
         return 0
-    # Spark ends a line there, too; and what is not UTF-8, it replaces.
+    # Spark also ends lines at "\r", and replaces bytes that are not UTF-8.
     if b"\r" in block or not _is_utf8(block) or _may_be_too_large(block):
         return 0
     return ends + 1
 
 
 def _may_be_too_large(block: bytes) -> bool:
-    """Whether a name, a number, or a value in values, may be more than Spark's parser takes."""
+    """Returns whether a name, number or nesting depth may exceed the limits of Spark's parser."""
     long_lines = [line for line in block.split(b"\n") if len(line) > _DEPTH_MAX]
     if not long_lines:
         return False
@@ -135,11 +135,11 @@ def _is_utf8(block: bytes) -> bool:
 
 
 class _UncertainError(Exception):
-    """A value that Spark may read in another way."""
+    """A value that Spark may parse differently."""
 
 
 def _as_read(type: pa.DataType) -> pa.DataType:
-    """Times are read as texts: Arrow would take some that Spark refuses."""
+    """Replaces times by strings: Arrow accepts some times that Spark refuses."""
     return _replaced(type, lambda leaf: pa.string() if pa.types.is_timestamp(leaf) else leaf)
 
 
@@ -152,7 +152,7 @@ def _replaced(type: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> 
 
 
 def _as_declared(column: pa.Array, type: pa.DataType, is_utc: bool) -> pa.Array:
-    if isinstance(column, pa.ChunkedArray):  # of no rows
+    if isinstance(column, pa.ChunkedArray):  # no rows
         column = pa.concat_arrays(column.chunks)
     if pa.types.is_timestamp(type):
         return _times(column, type, is_utc)
@@ -171,7 +171,7 @@ def _as_declared(column: pa.Array, type: pa.DataType, is_utc: bool) -> pa.Array:
 
 
 def _without_negative_zero(column: pa.Array) -> pa.Array:
-    """To Spark, ``-0`` is a whole number that has no sign, and ``-0.0`` has one."""
+    """Raises `_UncertainError` for -0: Spark reads ``-0`` without and ``-0.0`` with a sign."""
     values = column.to_numpy(zero_copy_only=False)
     if np.any((values == 0) & np.signbit(values)):
         raise _UncertainError

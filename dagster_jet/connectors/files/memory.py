@@ -1,12 +1,12 @@
-"""Which files a source has read: what keeps it from reading one twice, within bounds.
+"""Bounded memory of the files that a source has read, so that none is read twice.
 
-A file is remembered for as long as it is there. One that was read and is gone is forgotten when it
-has been away for `remember_ms`: until then it may come back, from a copy or in a listing that was
-late. What was forgotten leaves a mark, the newest file of all that were: whatever comes later and
-is not newer than the mark may have been read before, and nobody can say so any more.
+A file is remembered while it exists. A deleted file is forgotten after `remember_ms`; until then it
+may reappear, from a copy or in a stale listing. The newest forgotten file is kept as a mark: a file
+that appears later and is not newer than the mark may have been read before, which can no longer be
+decided.
 
-With `horizon_ms` a file that stays is forgotten, too, once its time is so long ago. What is older
-than the newest such file is passed over from then on.
+With `horizon_ms` existing files are forgotten, too, once they are older than that. Files that are
+not newer than the newest such file are then skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.snapshot.storage.journal_parts import PART_COLUMN, PARTS, part_of
 
 Mark: TypeAlias = tuple[int, str]
-"""A modification time in ns and a path: files are read in this order."""
+"""Modification time in ns and path: files are read in this order."""
 
 _NS = 1_000_000
 _GONE_COLUMN = "gone_ms"
@@ -35,21 +35,21 @@ def mark_of(file: InputFile) -> Mark:
 
 @dataclass
 class FileMemory:
-    """Of one source. `get` may be called beside everything else."""
+    """Memory of one source. `get` may be called concurrently with all other methods."""
 
     remember_ms: int
     horizon_ms: int | None = None
     forgotten: Mark | None = None
-    """The newest file that was forgotten after it was gone."""
+    """Newest file that was forgotten after its deletion."""
     passed: Mark | None = None
-    """The newest file that was forgotten because of the horizon."""
+    """Newest file that was forgotten because of the horizon."""
     _parts: tuple[dict[str, InputFile], ...] = field(
         default_factory=lambda: tuple({} for _ in range(PARTS))
     )
     unfinished: set[str] = field(default_factory=set)
-    """The paths of files that were read to a part."""
+    """Paths of files that were read in part."""
     _gone_ms: dict[str, int] = field(default_factory=dict)
-    """Wall-clock time at which a file was first missed; only of those that are gone."""
+    """Wall-clock time at which a deleted file was first missed, by path."""
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
@@ -66,10 +66,10 @@ class FileMemory:
         (self.unfinished.discard if file.read_to is None else self.unfinished.add)(file.path)
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> int:
-        """Takes what `as_table` and `marks` have returned, the newest rows of a path first.
+        """Restores the results of `as_table` and `marks`, with the newest rows of a path first.
 
         Returns:
-            How many rows there were.
+            The number of rows.
         """
         self.forgotten = _mark(position.get("forgotten"))
         self.passed = _mark(position.get("passed"))
@@ -85,16 +85,16 @@ class FileMemory:
         return int(journal.num_rows)
 
     def marks(self) -> dict[str, Any]:
-        """For the position; nothing where nothing was forgotten."""
+        """Returns the marks for the position; empty if no file was forgotten."""
         marks = {"forgotten": self.forgotten, "passed": self.passed}
         return {name: list(mark) for name, mark in marks.items() if mark is not None}
 
     def may_have_been_read(self, file: InputFile) -> bool:
-        """Of a file that is not remembered: whether it was, perhaps, before it was gone."""
+        """Returns whether an unknown file may have been read before it was deleted."""
         return self.forgotten is not None and mark_of(file) <= self.forgotten
 
     def is_passed(self, file: InputFile) -> bool:
-        """Of a file that is not remembered: whether the horizon leaves it out."""
+        """Returns whether the horizon excludes an unknown file."""
         return self.passed is not None and mark_of(file) <= self.passed
 
     def sweep(
@@ -106,14 +106,14 @@ class FileMemory:
         keep: Collection[str],
         before: Mark | None,
     ) -> None:
-        """Forgets what need not be remembered any longer.
+        """Forgets files that need not be remembered any longer.
 
         Args:
-            parts: where to look.
-            there: the paths of a listing that is newer than all that was read.
-            now_ms: wall-clock time. Where it is wrong, the marks are as right as before.
-            keep: paths that stay.
-            before: the oldest file that waits; no mark goes beyond it. None: nothing waits.
+            parts: parts of the memory to check.
+            there: paths of a listing that is newer than all files read.
+            now_ms: wall-clock time. A wrong clock does not invalidate the marks.
+            keep: paths to remember.
+            before: oldest waiting file; only older files are forgotten. None: no file waits.
         """
         for part in parts:
             for path, file in list(self._parts[part].items()):
@@ -135,7 +135,7 @@ class FileMemory:
                         self._forget(part, file, is_there=is_there)
 
     def _forget(self, part: int, file: InputFile, *, is_there: bool) -> None:
-        # The mark first: a poll beside this must not take the file for a new one.
+        # Set the mark first: a concurrent poll must not take the file for a new one.
         if is_there:
             self.passed = max(self.passed or mark_of(file), mark_of(file))
         else:
@@ -144,12 +144,12 @@ class FileMemory:
         del self._parts[part][file.path]
 
     def table(self, parts: Collection[int]) -> pa.Table:
-        """All rows of some parts."""
+        """Returns all journal rows of some parts."""
         files = [file for part in parts for file in self._parts[part].values()]
         return self.as_table(files)
 
     def as_table(self, files: Collection[InputFile]) -> pa.Table:
-        """Rows of the journal."""
+        """Returns the journal rows of some files."""
         return pa.table(
             {
                 "path": pa.array([f.path for f in files], pa.string()),
@@ -165,7 +165,7 @@ class FileMemory:
 
 
 def file_of_row(row: Mapping[str, Any]) -> InputFile:
-    """From a journal. Older ones have paths as they were spelled, and no checksums."""
+    """Converts a journal row to a file. Old journals have unnormalised paths and no checksums."""
     path = row["path"]
     if scheme_of(path) == "file":
         path = os.path.abspath(path)

@@ -1,13 +1,12 @@
-"""Markers that nobody needs any more are removed: a folder whose readers take its files away does
-not grow for ever.
+"""Removes old markers, so that a folder whose readers take files away does not grow without bound.
 
-A marker is old when its timeline has `KEPT` newer ones, and nobody asks for it again: neither a
-repetition of the commit that is under way, which may be of many epochs, nor a start with the oldest
-snapshot that is retained. It is removed once no file of its epoch is in the folder. So a folder has
-its newest markers, those of retained snapshots, and those whose files are still there.
+A marker is old if its timeline has `KEPT` newer ones, and it is needed neither by a repetition of
+the current commit, which may span many epochs, nor by a start from the oldest retained snapshot. It
+is removed once no file of its epoch is in the folder. So a folder keeps its newest markers, those
+of retained snapshots, and those whose files still exist.
 
-To find out takes two listings. They are made so rarely that they cost about one name per epoch,
-however much is in the folder.
+The check needs two listings. It runs so rarely that it costs about one name per epoch, whatever the
+size of the folder.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import xxhash
 from dagster_jet.connectors.files.places.place import EPOCHS_FOLDER, OutputPlace
 
 KEPT = 1000
-"""Of each timeline: more than an execution that was paused commits again."""
+"""Markers kept per timeline: more than a paused execution commits again."""
 _FOLDER = f"{EPOCHS_FOLDER}/"
 _MARKER = re.compile(r"(\d{10,})(?:-line(\d+))?(?:-\d+)?\.json")
 _FILE = re.compile(r"part-(\d{10,})-")
@@ -30,22 +29,22 @@ _FILE = re.compile(r"part-(\d{10,})-")
 
 @dataclass
 class OldMarkers:
-    """Of one folder, for one process."""
+    """Removes the old markers of one folder; one instance per process."""
 
     _period: int = KEPT
-    """One of so many epochs looks for old markers."""
+    """Average number of epochs between two checks."""
 
     def remove(self, place: OutputPlace, epoch_id: int, needed: int) -> None:
-        """After the commit of an epoch. A crash inside leaves some of them, for the next time.
+        """Called after the commit of an epoch. After a crash a later call removes the rest.
 
         Args:
-            needed: of each timeline, the newest marker up to this epoch stays, and all newer ones.
+            needed: in each timeline the newest marker up to this epoch and all newer ones stay.
 
         Raises:
-            OSError: not now, or we may not.
+            OSError: temporarily unavailable, or access denied.
         """
-        # By the epoch's number, so that executions of a few epochs each take their turn, too; and
-        # scattered, because a sink may have rows in every hundredth epoch only.
+        # Decided by the epoch's number, so that short executions check, too. Hashed, because a
+        # sink may have rows only in every hundredth epoch.
         if xxhash.xxh3_64_intdigest(epoch_id.to_bytes(8, "big")) % self._period:
             return
         markers = [found for name in place.names(_FOLDER) if (found := _MARKER.fullmatch(name))]

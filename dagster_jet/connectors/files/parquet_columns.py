@@ -1,8 +1,8 @@
-"""Columns of Parquet files as they were declared: found by name, converted where nothing is lost.
+"""Converts columns of Parquet files to the declared schema, by name and without loss.
 
-Who writes Parquet has types and spellings of its own (`ID`, `timestamp[ns]`, int64 for every
-number, a column of type null where no value was there). Each value is converted or the file is
-refused; none becomes null, and none another one.
+Writers of Parquet differ in types and spellings (`ID`, `timestamp[ns]`, int64 for every number,
+type null for a column without values). Each value is converted exactly, or the file is refused; no
+value becomes null or changes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 
 
 class UnfitError(ValueError):
-    """A column that cannot be read as it was declared."""
+    """A column that cannot be converted to its declared type."""
 
 
 def spelling(name: str, there: Sequence[str]) -> str | None:
-    """The column or field that `name` means, in whatever case; None if there is none.
+    """Returns the column or field that matches `name`, ignoring case if necessary; None if missing.
 
     Raises:
-        UnfitError: it may mean several.
+        UnfitError: several match.
     """
     same = [other for other in there if other == name]
     same = same or [other for other in there if other.lower() == name.lower()]
@@ -32,14 +32,14 @@ def spelling(name: str, there: Sequence[str]) -> str | None:
 
 
 def as_declared(column: pa.Array, type: pa.DataType, name: str) -> pa.Array:
-    """The values of a column in the declared type.
+    """Converts a column to the declared type.
 
     Args:
-        type: as `to_arrow_schema` makes it of Spark's.
-        name: for messages.
+        type: type returned by Spark's `to_arrow_schema`.
+        name: name of the column in messages.
 
     Raises:
-        UnfitError: the types have nothing to do with each other, or a value does not fit.
+        UnfitError: the types are not compatible, or a value does not fit.
     """
     given = column.type
     if given == type:
@@ -88,7 +88,7 @@ def _map(column: pa.MapArray, type: pa.MapType, name: str) -> pa.MapArray:
 
 
 def _from_its_beginning(column: pa.Array) -> pa.Array:
-    """A slice of a longer one, copied: offsets of a slice are not taken together with nulls."""
+    """Copies a slice: `from_arrays` does not accept offsets of a slice together with nulls."""
     return pa.concat_arrays([column, column.slice(0, 0)]) if column.offset else column
 
 
@@ -103,20 +103,20 @@ def _converted(column: pa.Array, type: pa.DataType) -> pa.Array:
 
 
 def _cast(column: pa.Array, type: pa.DataType) -> pa.Array:
-    """Arrow looks at each value: whether it fits, and nothing of it is cut off."""
+    """Casts; Arrow checks that each value fits without truncation."""
     return column.cast(type)
 
 
 def _as_number(column: pa.Array, type: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(type) and pa.types.is_integer(column.type):
-        # Arrow would look at the types alone: the largest integer does not fit decimal(10, 2).
+        # Arrow would only compare the types: the largest integer does not fit decimal(10, 2).
         column = column.cast(pa.decimal128(38, type.scale))
     return column.cast(type)
 
 
 def _as_time(column: pa.Array, type: pa.TimestampType) -> pa.Array:
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        # Spark's times have no finer parts.
+        # Spark's times have microseconds.
         return column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(type)
     return column.cast(type)
 
@@ -124,12 +124,12 @@ def _as_time(column: pa.Array, type: pa.TimestampType) -> pa.Array:
 def _time_of_text(column: pa.Array, type: pa.TimestampType) -> pa.Array:
     try:
         return column.cast(pa.timestamp("us", "UTC")).cast(type)
-    except pa.ArrowInvalid:  # without a zone, it is of UTC
+    except pa.ArrowInvalid:  # without a zone: UTC
         return column.cast(pa.timestamp("us")).cast(type)
 
 
 def _text_first(column: pa.Array, type: pa.DataType) -> pa.Array:
-    """Bytes that are to be a number or a time are the text of it."""
+    """Parses strings or bytes as text of a number or time."""
     text = column.cast(pa.string())
     if pa.types.is_timestamp(type):
         return _time_of_text(text, type)
@@ -163,4 +163,4 @@ _CONVERSIONS: Sequence[tuple[_Kind, _Kind, Callable[[pa.Array, pa.DataType], pa.
     (_t.is_time, _t.is_time, _cast),
     (_t.is_duration, _t.is_duration, _cast),
 )
-"""What is given, what is wanted, and how the one becomes the other."""
+"""Conversions as (given type, declared type, function)."""

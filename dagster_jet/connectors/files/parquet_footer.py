@@ -1,8 +1,7 @@
-"""Where the row groups of a Parquet file begin, and how its pages are written.
+"""Parses offsets, codecs and encodings of the column chunks from a Parquet footer.
 
-`FileMetaData.row_group(n).column(m)` of pyarrow says so as well. But where a damaged footer has
-sizes of pages that contradict each other, that call ends the process: its C++ error is nowhere
-caught. So the footer is looked through here.
+pyarrow's `FileMetaData.row_group(n).column(m)` has them, too. But if a damaged footer contains
+contradictory page sizes, that call ends the process with an uncaught C++ error.
 https://github.com/apache/parquet-format (``parquet.thrift``, in Thrift's compact protocol)
 """
 
@@ -20,7 +19,7 @@ import pyarrow.parquet
 from dagster_jet.connectors.files.watched import Watched
 
 _TAIL_BYTES = 64 << 10
-"""Most footers are shorter: one read."""
+"""Size of the first read; most footers are shorter."""
 _ROW_GROUPS = 4  # of FileMetaData
 _COLUMNS = 1  # of RowGroup
 _COLUMN = 3  # of ColumnChunk
@@ -34,11 +33,11 @@ PLAIN_ENCODINGS = frozenset({0, 2, 3, 4, 8})
 
 @contextmanager
 def open_parquet(stream: BinaryIO) -> Iterator[BinaryIO]:
-    """What pyarrow is to read from.
+    """Yields the stream for pyarrow to read from, and classifies errors.
 
     Raises:
-        pa.ArrowInvalid: what was read is damaged, or no Parquet.
-        OSError: it cannot be read now.
+        pa.ArrowInvalid: the content is damaged or not Parquet.
+        OSError: the stream cannot be read now.
     """
     watched = Watched(stream)
     try:
@@ -54,18 +53,18 @@ class ColumnChunk:
     """A column of a row group."""
 
     begin: int
-    """Of its first page, in bytes from the file's beginning."""
+    """Offset of the first page in the file, in bytes."""
     codec: int
     encodings: frozenset[int]
 
 
 def row_groups(file: BinaryIO) -> list[int]:
-    """Where they begin."""
+    """Returns the offsets of the row groups."""
     return [columns[0].begin for columns in column_chunks(file)]
 
 
 def column_chunks(file: BinaryIO) -> list[list[ColumnChunk]]:
-    """By row group.
+    """Returns the column chunks of each row group.
 
     Raises:
         pa.ArrowInvalid: the footer is damaged.
@@ -101,7 +100,7 @@ def _chunk(read: dict[int, Any]) -> ColumnChunk:
 
 @dataclass
 class _Compact:
-    """A reader of Thrift's compact protocol: a struct is a dict by the numbers of its fields."""
+    """Decodes Thrift's compact protocol: a struct becomes a dict by field number."""
 
     data: bytes
     at: int = 0
@@ -121,7 +120,7 @@ class _Compact:
         if kind in (4, 5, 6):
             return self._integer()
         if kind == 7:
-            return self._bytes(8)  # a double: none is looked at
+            return self._bytes(8)  # a double, not used
         if kind == 8:
             return self._bytes(self._varint())
         if kind in (9, 10):

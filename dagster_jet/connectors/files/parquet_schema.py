@@ -1,7 +1,6 @@
-"""The columns of Parquet files that a source names no schema for: what the files say, all the same.
+"""Schema of Parquet files if the source has none; all files must have the same one.
 
-A file that Spark has written says its columns in Spark's words; the types of others are what
-pyarrow's are to Spark.
+Files written by Spark contain Spark's schema. For others pyarrow's types are converted to Spark's.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _CURE = 'Give column names and types: schema="id long, at timestamp".'
 
 
 def schema_of_first(place: InputPlace, job: str, stage: str) -> str:
-    """As DDL: of the file that is read first.
+    """Returns the schema of the file that is read first, as DDL.
 
     Raises:
-        ConfigurationError: there is none yet, or its columns are not for Spark.
+        ConfigurationError: there is no file yet, or Spark does not support its columns.
         SourceUnavailableError: it cannot be read now.
     """
     try:
@@ -50,10 +49,10 @@ def schema_of_first(place: InputPlace, job: str, stage: str) -> str:
 
 
 def schema_of(place: InputPlace, file: InputFile, job: str | None, stage: str | None) -> str:
-    """As DDL: of one file.
+    """Returns the schema of a file, as DDL.
 
     Raises:
-        ConfigurationError: its columns are not for Spark, or it is damaged.
+        ConfigurationError: Spark does not support its columns, or it is damaged.
         SourceUnavailableError: it cannot be read now.
     """
     try:
@@ -74,7 +73,7 @@ def schema_of(place: InputPlace, file: InputFile, job: str | None, stage: str | 
 def check_schema(
     place: InputPlace, file: InputFile, schema: str, job: str | None, stage: str | None
 ) -> None:
-    """Raises `SourceError` where a file has other columns than `schema`, or is none of Parquet."""
+    """Raises `SourceError` if a file's columns differ from `schema`, or it is not Parquet."""
     try:
         found = dict(split_ddl(_ddl(place, file)))
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -129,7 +128,7 @@ _SIGNED: dict[Any, Any] = {
 
 
 def _for_spark(type: pa.DataType) -> pa.DataType:
-    """What Spark's own reader makes of a column."""
+    """Returns the type that Spark's own reader gives a column."""
     if pa.types.is_dictionary(type):
         return _for_spark(type.value_type)
     return _SIGNED.get(type, type)

@@ -1,4 +1,4 @@
-"""Parquet read by tasks; and when Spark's own reader certainly makes the same of a file."""
+"""Reads Parquet in tasks, and detects files that Spark's own reader reads identically."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def parquet_by_tasks(
     *,
     names_files: bool,
 ) -> DataFrame:
-    """The columns of all rows. Runs nothing.
+    """Returns the columns of all rows. Runs no Spark job.
 
     Args:
-        place: what `open_input` takes.
-        dealt: what each task reads.
-        columns: those that are looked at.
-        names_files: as in `ReadParts`.
+        place: arguments of `open_input`.
+        dealt: slices of each task.
+        columns: used columns.
+        names_files: see `ReadParts`.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StringType, StructField, StructType
@@ -64,7 +64,7 @@ def parquet_by_tasks(
 
 @dataclass(frozen=True)
 class ReadTables(ReadParts):
-    """The row groups that begin in its parts."""
+    """Reads the row groups that begin in the task's parts."""
 
     columns: pa.Schema
     checks_whole_files: ClassVar = False
@@ -77,7 +77,7 @@ class ReadTables(ReadParts):
         with _opened(self.place, part.file) as (stream, file):
             begins = row_groups(stream)
             for number, at in enumerate(begins):
-                # It would be in no part. Without rows it begins anywhere.
+                # No part would contain it. An empty row group may begin anywhere.
                 if not 0 < at < part.file.size and file.metadata.row_group(number).num_rows:
                     raise UnfitError("a row group begins outside of the file")
             groups = [n for n, at in enumerate(begins) if part.begin <= at < part.end]
@@ -119,9 +119,8 @@ def _opened(
 
 
 def is_plainly(file: InputFile, columns: StructType) -> bool:
-    """Whether a local file has the declared columns just so: then Spark's reader, which takes less
-    time, makes the same rows of it. False where that is not certain.
-    """
+    """Returns whether Spark's reader, which is faster, certainly reads the same rows of a local
+    file, because it has exactly the declared columns."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     declared = to_arrow_schema(columns, timezone="UTC")
@@ -151,14 +150,14 @@ def _has_plain_columns(found: pa.Schema, declared: pa.Schema) -> bool:
 
 
 def _has_lists(type: pa.DataType) -> bool:
-    """Lists and maps are written in several ways."""
+    """Returns whether the type has lists or maps, which have several encodings."""
     if pa.types.is_struct(type):
         return any(_has_lists(field.type) for field in type)
     return bool(pa.types.is_nested(type))
 
 
 def _has_plain_dates(said: Mapping[bytes, bytes]) -> bool:
-    """Of one calendar."""
+    """Returns whether all dates are certainly in the proleptic Gregorian calendar."""
     return _OLD_CALENDAR not in said and not said.get(_SPARK_VERSION, b"").startswith(b"2.")
 
 

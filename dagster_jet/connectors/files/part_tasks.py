@@ -1,4 +1,4 @@
-"""Tasks that read parts of files, and files that cannot be read as dead letters."""
+"""Base class of tasks that read parts of files, with unreadable files as dead letters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dagster_jet.connectors.files.text_lines import is_decompressed
 from dagster_jet.errors import BadRowError
 
 _TASK_BYTES = 64 << 20
-"""The most that a task reads of a file; less where it would leave cores idle."""
+"""Largest part of a file for a task; smaller if cores would otherwise be idle."""
 _LEAST_TASK_BYTES = 2 << 20
 _TASKS_PER_CORE = 2
 
@@ -26,10 +26,10 @@ _TASKS_PER_CORE = 2
 def divided(
     wanted: Sequence[Slice], format: str, parallelism: int, *, as_they_are: bool = False
 ) -> Shares[Slice]:
-    """Shares of about the same size, one after the other: rows keep the order of the slices.
+    """Divides slices into shares of about the same size that keep the order of the slices.
 
     Args:
-        as_they_are: no part is divided further.
+        as_they_are: do not split slices.
     """
     tasks = _TASKS_PER_CORE * parallelism
     even = sum(part.size for part in wanted) // tasks + 1
@@ -53,16 +53,16 @@ def _parts(one: Slice, format: str, size: int) -> Iterator[Slice]:
 
 @dataclass(frozen=True)
 class ReadParts(ABC):
-    """A task: the rows of its parts of files."""
+    """Reads the rows of a task's parts of files."""
 
     place: tuple[str, StorageOptions]
     dealt: Dealt[Slice]
     names_files: bool
-    """With `FILE_COLUMN` and `FAULT_COLUMN`. A part that cannot be read is then one row, of which
-    these two are not null; otherwise it raises `BadRowError`."""
+    """Adds `FILE_COLUMN` and `FAULT_COLUMN`. An unreadable part then becomes one row with only
+    these two columns set; otherwise it raises `BadRowError`."""
 
     checks_whole_files: ClassVar[bool]
-    """`check` says the same of each part of a file."""
+    """Whether `check` has the same result for every part of a file."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for parts in self.dealt.to(batches):
@@ -72,20 +72,20 @@ class ReadParts(ABC):
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """Of `rows`."""
+        """Schema of `rows`."""
 
     @abstractmethod
     def rows(self, part: Slice) -> Iterator[pa.RecordBatch]:
-        """Those that begin in a part.
+        """Yields the rows that begin in a part.
 
         Raises:
-            BadRowError: the file is not what it is declared to be.
+            BadRowError: the file does not match its declared format or schema.
             OSError: it cannot be read now.
         """
 
     @abstractmethod
     def check(self, part: Slice) -> None:
-        """Raises `BadRowError` where `rows` would, possibly after some of them."""
+        """Raises `BadRowError` if `rows` would raise it, possibly after some rows."""
 
     def _named(self, part: Slice) -> Iterator[pa.RecordBatch]:
         try:

@@ -1,4 +1,4 @@
-"""Which of the files that are listed were read before: a listing is compared with the memory."""
+"""Compares a listing with the memory of files read before."""
 
 from __future__ import annotations
 
@@ -17,38 +17,39 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Compared:
-    """A listing, file by file."""
+    """Classified files of a listing."""
 
     unread: Sequence[InputFile]
-    """Files that were not read, or not to their end, in the order in which they are read."""
+    """Files that were not read completely, in reading order."""
     recognised: Sequence[InputFile]
-    """Files that were read, and have another time by now and the same content."""
+    """Files that were read and now have another time, but the same content."""
     there: frozenset[str]
-    """The paths of all files."""
+    """Paths of all files."""
 
 
 @dataclass
 class Recognition:
-    """Of one source. Only polls use it, one after the other."""
+    """Recognises the files of one source. Only used by polls, one at a time."""
 
     folder: InputFolder
     memory: FileMemory
     _listed: frozenset[str] | None = field(default=None, init=False)
-    """The paths of the last listing."""
+    """Paths of the last listing."""
     _was_new: frozenset[str] = field(default=frozenset(), init=False)
-    """The paths in it that were certainly new."""
+    """Paths in the last listing that were certainly new."""
 
     def compare(
         self, files: Sequence[InputFile], without_checksum: Collection[str], bytes_per_row: float
     ) -> Compared:
-        """
+        """Classifies the files of a listing.
+
         Args:
-            files: a listing.
-            without_checksum: paths that are being read; whether they change is seen elsewhere.
+            files: the listing.
+            without_checksum: paths that are being read; their changes are detected elsewhere.
 
         Raises:
-            SourceError: a file that was read has changed, or may have been read, nobody knows.
-            InputLostError: a file that was read to a part is gone.
+            SourceError: a file that was read has changed, or it is unknown whether it was read.
+            InputLostError: a file that was read in part is gone.
         """
         unread: list[InputFile] = []
         recognised: list[InputFile] = []
@@ -71,7 +72,7 @@ class Recognition:
         return Compared(unread, recognised, self._listed)
 
     def gone(self, paths: Collection[str]) -> list[InputFile]:
-        """Files that were read to a part and are not there, of these."""
+        """Returns the files among these that were read in part and no longer exist."""
         gone = []
         for path in sorted(paths):
             known = self.memory.get(path)
@@ -91,17 +92,14 @@ class Recognition:
         )
 
     def _is_new(self, file: InputFile) -> bool:
-        """Whether it certainly was not read before it was forgotten.
-
-        Raises:
-            SourceError: nobody knows.
-        """
+        """Returns whether a file is certainly unread; False if only a stale listing has it. Raises
+        `SourceError` if it may have been read and forgotten."""
         if not self.memory.may_have_been_read(file) or file.path in self._was_new:
             return True
         if self.memory.get(file.path) is not None:
             return True  # it is being read
         if self.folder.find(file.path) is None:
-            return False  # a listing that was late
+            return False  # a stale listing
         raise self.folder.refused(
             f"the file may have been read before: it is of {shown_time(file.mtime_ns)}, and files "
             f"as old as that were read, were gone for {in_words(self.memory.remember_ms)}, and are "
@@ -113,7 +111,7 @@ class Recognition:
         )
 
     def _name_late(self, passed: Sequence[InputFile]) -> None:
-        """Of those that the horizon leaves out: which have come since the last listing."""
+        """Warns of files excluded by the horizon that are new since the last listing."""
         listed = self._listed
         late = [] if listed is None else [file.path for file in passed if file.path not in listed]
         if late:
@@ -129,7 +127,8 @@ class Recognition:
             )
 
     def _recognise(self, known: InputFile, file: InputFile) -> InputFile:
-        """A file that was read has another time: `touch`, or a copy that was put back."""
+        """Checks a file that was read and has another time by now, after `touch` or a restored
+        copy. Raises `SourceError` if its content has changed or cannot be compared."""
         cure = "Put the old content back, and the new rows into a file of their own: files must be "
         cure += "finished before they are moved in."
         at = shown_time(file.mtime_ns)

@@ -1,4 +1,4 @@
-"""How large a file's rows are, from its beginning or its footer: nothing else of it is read."""
+"""Estimates the row size of a file from its first bytes or its footer only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BEGINNING_BYTES = 64 << 10
 
 @dataclass(frozen=True)
 class RowSize:
-    """Bytes per row, on the average."""
+    """Average bytes per row."""
 
     in_file: float
     in_memory: float
@@ -23,7 +23,7 @@ class RowSize:
 
 
 def row_size(place: InputPlace, file: InputFile, format: str) -> RowSize | None:
-    """None: the file does not show it. Whoever reads all of it says why."""
+    """Estimates the row size; None if unknown. Errors are left to the reader of the whole file."""
     if is_compressed(file.path):
         return None
     try:

@@ -1,8 +1,8 @@
-"""Rows of files as a frame.
+"""Rows of files as a DataFrame.
 
-Tasks read them, in the same way however large an epoch is and wherever the files are. Spark's own
-readers read what only they can (options and compressions that tasks do not know), whatever its
-size; and Parquet where they certainly make the same of it.
+Our tasks read them, whatever the size of the epoch and the place of the files. Spark's own readers
+are used for options and compressions that tasks do not support, and for Parquet where the result is
+certainly the same.
 """
 
 from __future__ import annotations
@@ -40,26 +40,25 @@ _OF_SPARKS_READERS = frozenset(
         *("allowcomments", "singlevariantcolumn"),
     )
 )
-"""Options that change what a line is, or which files are read: they mean nothing to tasks."""
+"""Options that tasks do not support: they change what a line is, or which files are read."""
 
 
 @dataclass
 class Rows:
-    """How files of one place are read in one session."""
+    """Reads files of one place in one Spark session."""
 
     path: str
     storage_options: StorageOptions
     format: str
     schema: str | None
     options: Mapping[str, str]
-    """Of Spark's reader."""
+    """Options of Spark's reader."""
     columns: StructType | None = None
-    """All that is looked at, of JSON and Parquet: other columns, and other fields of structs, are
-    null."""
+    """Used columns and struct fields of JSON and Parquet; others are null."""
     _reader: DataFrameReader | None = field(default=None, init=False)
 
     def check(self) -> None:
-        """Raises `ConfigurationError` for what only Spark's own readers do."""
+        """Raises `ConfigurationError` if only Spark's readers could read remote files."""
         if not self.is_remote:
             return
         if self.of_spark:
@@ -79,25 +78,25 @@ class Rows:
 
     @cached_property
     def of_spark(self) -> list[str]:
-        """The options that only Spark's readers know."""
+        """Options that only Spark's readers support."""
         return sorted(name for name in self.options if name.lower() in _OF_SPARKS_READERS)
 
     @property
     def can_be_cut(self) -> bool:
-        """Parts of files can be read, by tasks."""
+        """Whether tasks can read parts of files."""
         return self.schema is not None and not self.of_spark
 
     def frame(
         self, spark: SparkSession, wanted: Sequence[Slice], *, with_file: bool = False
     ) -> DataFrame:
-        """Their rows. Runs nothing.
+        """Returns the rows of the slices. Runs no Spark job.
 
         Args:
-            wanted: whole files; parts where they `can_be_cut`.
-            with_file: with `FILE_COLUMN` and `FAULT_COLUMN` (`part_tasks.ReadParts`).
+            wanted: whole files, or parts if `can_be_cut`.
+            with_file: adds `FILE_COLUMN` and `FAULT_COLUMN` (`part_tasks.ReadParts`).
 
         Raises:
-            SourceError: only Spark's readers can unpack a file, and it is not on this machine.
+            SourceError: only Spark's readers can decompress a file, and it is remote.
         """
         by_spark = [part for part in wanted if self._is_for_spark(part)]
         if not with_file and self._is_plain_parquet(wanted):
@@ -108,7 +107,7 @@ class Rows:
             frames.append(self._by_spark(spark, by_spark, with_file))
         if others:
             parallelism = spark.sparkContext.defaultParallelism
-            # With dead letters, a file of Parquet is good or bad as a whole.
+            # With dead letters, a Parquet file is good or bad as a whole.
             is_whole = with_file and self.format == "parquet"
             dealt = divided(others, self.format, parallelism, as_they_are=is_whole)
             frames.append(self._by_tasks(spark, dealt, with_file))
@@ -117,7 +116,7 @@ class Rows:
     def prepared_frame(
         self, spark: SparkSession, wanted: Callable[[], Sequence[Slice]], *, with_file: bool = False
     ) -> DataFrame | None:
-        """Of what one task learns when it runs; None if only Spark's own readers read it."""
+        """Returns a frame whose task gets its slices when it runs; None if only Spark can read."""
         return self._by_tasks(spark, OneShare(wanted), with_file) if self.can_be_cut else None
 
     def _is_for_spark(self, part: Slice) -> bool:
@@ -159,7 +158,7 @@ class Rows:
 
     @cached_property
     def _read(self) -> StructType:
-        """The columns that are looked at; all where there are none: rows are counted, too."""
+        """Used columns; all columns if none is used, because rows are counted, too."""
         return self.columns or self._whole
 
     @cached_property
@@ -176,20 +175,20 @@ class Rows:
 
     @cached_property
     def _filling(self) -> list[Column] | None:
-        """Made once: every column is a call into the JVM."""
+        """Cached: every column is a call into the JVM."""
         if self.columns is None or self._read == self._whole:
             return None
         return filling(self._read, self._whole)
 
     def _local_reader(self, spark: SparkSession) -> DataFrameReader:
-        """Configured once: every option is a call into the JVM."""
+        """Cached: every option is a call into the JVM."""
         if self._reader is None:
             reader = spark.read.options(**self.options).format(self.format)
             self._reader = reader if self.schema is None else reader.schema(self._read)
         return self._reader
 
     def first_bad(self, spark: SparkSession, wanted: Sequence[Slice]) -> str | None:
-        """Best effort: file, line and text of a row that does not fit."""
+        """Returns file, line and text of a row that does not fit, best effort."""
         if self.format == "parquet" or self.schema is None:
             return None
         schema, options = forgiving(self.schema)
@@ -206,7 +205,7 @@ class Rows:
         wanted: Sequence[Slice],
         is_meant: Callable[[DataFrame], Column],
     ) -> str | None:
-        """``file: row as JSON`` of the first row that is meant."""
+        """Returns ``file: row as JSON`` of the first row that meets the condition."""
         from pyspark.sql import functions as F
 
         frame = self.frame(spark, wanted, with_file=True)
@@ -218,9 +217,9 @@ class Rows:
 
 
 def _path_of(url: str) -> Column:
-    """The path as tasks name it, of a column with Spark's URL of a local file."""
+    """Converts a column of Spark's local file URLs to the paths that tasks use."""
     from pyspark.sql import functions as F
 
-    # As in paths, a plus is a plus.
+    # `url_decode` would decode a plus as a space.
     path = F.url_decode(F.replace(F.col(url), F.lit("+"), F.lit("%2B")))
     return F.regexp_replace(path, "^file:(//)?(?=/)", "")

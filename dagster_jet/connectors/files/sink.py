@@ -1,14 +1,14 @@
 """Files as a transactional sink: staged durably in phase 1, published in phase 2.
 
     <path>/part-<epoch>-<shard>-<execution>.json     committed, never changed afterwards
-    <path>/_epochs/<epoch>.json                      what the epoch consists of: the marker;
+    <path>/_epochs/<epoch>.json                      the epoch's marker, which lists its files;
                                                      removed when it is old and its files are gone
-    <path>/_epochs/.owner, .store                    whose folder it is
+    <path>/_epochs/.owner, .store                    owner of the folder
     <path>/.staging/<job>/<sink>/...                 phase 1, invisible to readers
 
-Nothing partial ever stands under a final name. Readers that need whole epochs go by `_epochs`;
-plain listings see whole files. Only files that a marker lists may be moved or deleted: until then
-recovery looks for them. One folder belongs to one sink of one job of one store's namespace.
+A final name never has a partial file: plain listings show whole files. Readers that need whole
+epochs use `_epochs`. Only files that a marker lists may be moved or deleted, because recovery looks
+for others. A folder belongs to one sink of one job in one store's namespace.
 
 At-least-once: rows written since the last snapshot appear again, in files of their own.
 """
@@ -80,9 +80,9 @@ class FilesSink:
     max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     storage_options: StorageOptions = ()
     shared: bool = field(default=False, compare=False, repr=False)
-    """A local folder is the same one on every machine of a cluster."""
+    """Whether a local folder is shared by all machines of a cluster."""
     store: str | None = field(default=None, compare=False, repr=False)
-    """Which store, and which namespace of it, the job is known to."""
+    """Store and namespace of the job."""
     _old_markers: OldMarkers = field(
         default_factory=OldMarkers, init=False, compare=False, repr=False
     )
@@ -122,7 +122,7 @@ class FilesSink:
         return cls(path, destination["format"], storage_options=tuple(named.items()))
 
     def with_store(self, store: Store) -> FilesSink:
-        """Nothing is kept there, but names of jobs are only unique within its namespace."""
+        """Only records the namespace, within which names of jobs are unique; stores nothing."""
         return replace(self, store=f"store {store.store_id}, namespace {store.config.namespace!r}")
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> FilesSink:
@@ -157,7 +157,7 @@ class FilesSink:
             yield
         except OSError as error:
             if is_transient(error) and error.errno not in DENIED:
-                # A restart meets the disk that has ended the last execution.
+                # A restart finds the same disk full or unavailable.
                 raise SinkError(
                     f"the output folder {self.path!r} cannot be used now: {error}.",
                     job=job,
@@ -175,7 +175,8 @@ class FilesSink:
     def _check_owner(
         self, job: str, stage: str, owner_of: Callable[[str, str], str | None]
     ) -> None:
-        """`owner_of`: by a mark's name and who claims it, who has it; None: nobody."""
+        """Raises `ConfigurationError` if the folder has another owner. `owner_of` returns the owner
+        of a mark, given its name and the claimant; None if there is none."""
         owner = f"{job}/{stage}"
         other = owner_of(_OWNER, owner)
         if other not in (None, owner):
@@ -190,7 +191,7 @@ class FilesSink:
             )
         if self.store is None:
             return
-        # A file of its own: folders of older versions have none, and only the first one claims it.
+        # A separate mark: folders of older versions lack it, and only the first claimant gets it.
         other = owner_of(_STORE, self.store)
         if other not in (None, self.store):
             raise ConfigurationError(
@@ -240,7 +241,7 @@ class FilesSink:
         try:
             for epoch_id, parts in epochs.items():
                 self._commit_epoch(place, epoch_id, parts, context)
-                with suppress(OSError):  # it is committed; what is old stays until another time
+                with suppress(OSError):  # committed; a later commit removes old markers
                     self._old_markers.remove(place, epoch_id, needed)
         except OSError as error:
             kind = SinkUnavailableError if is_transient(error) else SinkError
@@ -261,8 +262,8 @@ class FilesSink:
         are_there = place.each(lambda part: self._publish(place, part, context), parts)
         published = [part for part, is_there in zip(parts, are_there, strict=True) if is_there]
         if len(published) < len(parts):
-            # Another execution may have committed since we looked, and readers may have moved on
-            # what it lists.
+            # Another execution may have committed meanwhile, and readers may have moved the files
+            # that its marker lists.
             if self._is_committed(place, marker, parts, context):
                 return
             for lost in (part for part in parts if part not in published):
@@ -272,7 +273,7 @@ class FilesSink:
         place.make_durable()
         fail_point("files.commit.marker")
         if not place.create(marker, _content(epoch_id, published, context)):
-            # Another execution was faster, and readers may act upon its marker already.
+            # Another execution was faster, and readers may already use its marker.
             self._is_committed(place, marker, parts, context)
 
     def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
@@ -284,7 +285,7 @@ class FilesSink:
     def _is_committed(
         self, place: OutputPlace, marker: str, parts: Collection[Artifact], context: CommitContext
     ) -> bool:
-        """Is the marker there? Then what is staged of the same rows is no longer needed."""
+        """Returns whether the marker exists. If so, discards the staged files of the same rows."""
         is_listed = self._is_listed(place, marker, parts, context)
         if is_listed:
             for part in parts:
@@ -294,10 +295,11 @@ class FilesSink:
     def _is_listed(
         self, place: OutputPlace, marker: str, parts: Collection[Artifact], context: CommitContext
     ) -> bool:
-        """Is the marker there? Then readers may have moved what it lists, and nothing else.
+        """Returns whether the marker exists. If so, readers may have moved the files it lists.
 
-        It lists the same files at every repetition, or fewer where `accept_loss` left some out;
-        what is staged may only be removed if it is of the same rows.
+        A repeated commit lists the same files, or fewer if `accept_loss` left some out. Raises
+        `SinkMismatchError` for other files: staged files may only be removed if their rows are the
+        same.
         """
         text = place.read(marker)
         if text is None:
@@ -317,7 +319,7 @@ class FilesSink:
         return True
 
     def _publish(self, place: OutputPlace, artifact: Artifact, context: CommitContext) -> bool:
-        """Puts a staged file under its final name; False if it is in neither place."""
+        """Moves a staged file to its final name; False if it is in neither place."""
         fail_point("files.commit.file")
         try:
             return place.publish(artifact)
@@ -335,7 +337,7 @@ class FilesSink:
             ) from error
 
     def _check_lost(self, place: OutputPlace, artifact: Artifact, context: CommitContext) -> None:
-        """Raises unless the rows of an artifact that is nowhere may be left out."""
+        """Raises unless the loss of a missing artifact's rows is accepted."""
         if not place.is_there():
             raise SinkError(
                 f"the output folder {self.path!r} is gone: moved, deleted or not mounted.",
@@ -372,13 +374,13 @@ class FilesSink:
         place, marks = self.place(), f"the marks in the output folder {self.path!r}"
         with self._unavailable(f"{marks} cannot be removed", context):
             if place.read(_OWNER) == f"{context.job}/{context.sink}":
-                for mark in (_STORE, _OWNER):  # the owner last: the next call finds it
+                for mark in (_STORE, _OWNER):  # owner last, so that a repeated call finds it
                     place.remove(mark)
 
     @staticmethod
     @contextmanager
     def _unavailable(what: str, context: CommitContext) -> Iterator[None]:
-        """Makes `SinkUnavailableError` of an `OSError`."""
+        """Converts an `OSError` to `SinkUnavailableError`."""
         try:
             yield
         except OSError as error:
@@ -387,7 +389,7 @@ class FilesSink:
             ) from error
 
     def place(self) -> OutputPlace:
-        """Where it writes, in this process."""
+        """Returns the output folder, opened in this process."""
         return open_output(self.path, self.storage_options)
 
 
@@ -396,12 +398,12 @@ def _owner_of(place: OutputPlace, name: str, _: str) -> str | None:
 
 
 def _claim(place: OutputPlace, name: str, owner: str) -> str:
-    """Who owns a document: the first who asked, with its text whole in it or not there at all.
+    """Returns the owner of a document: the first claimant, whose text is written atomically.
 
-    Durable on return, also what another one wrote: a claim that a power failure takes back would
-    let a second job in beside output of the first.
+    Durable on return, also if another job wrote it: a claim lost in a power failure would admit a
+    second job to the folder.
     """
-    claimed = place.read(name)  # usually it is there: a full disk needs no room then
+    claimed = place.read(name)  # usually exists, and then works on a full disk
     if claimed is None:
         claimed = owner if place.create(name, owner) else place.read(name)
     return claimed or ""
@@ -415,7 +417,7 @@ def _marker(epoch_id: int, context: CommitContext) -> str:
 
 
 def _content(epoch_id: int, parts: Iterable[Artifact], context: CommitContext) -> str:
-    """A marker's."""
+    """Returns the text of a marker."""
     content: dict[str, Any] = {
         "job": context.job,
         "sink": context.sink,
@@ -439,6 +441,6 @@ def _hex(checksum: int) -> str:
 
 
 def _names(files: Collection[tuple[str, str]]) -> str:
-    """The first few with their checksums, for a message."""
+    """Formats the first three files with their checksums for a message."""
     shown = [f"{name} ({checksum})" for name, checksum in sorted(files)[:3]]
     return ", ".join(shown) + (f" and {len(files) - 3} more" if len(files) > 3 else "")

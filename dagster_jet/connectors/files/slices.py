@@ -1,7 +1,7 @@
-"""Parts of files: whole ones as a rule, and byte ranges of files that are too large for an epoch.
+"""Slices of files: usually whole files, and byte ranges of files too large for an epoch.
 
-A row belongs to the range in which it begins, wherever that was cut: however an execution cuts, it
-reads every row once. Lines begin behind a line end, rows of Parquet with their row group.
+A row belongs to the range in which it begins, so every row is read once, wherever a file is cut.
+Lines begin after a line end, Parquet rows with their row group.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from dagster_jet.connectors.files.parquet_footer import open_parquet, row_groups
 from dagster_jet.connectors.files.places.place import InputFile, InputPlace
 
 COMPRESSED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
-"""Ends of the names of text files that can only be read from their beginning."""
+"""Suffixes of text files that can only be read from their beginning."""
 
 _LEAST_BYTES_TO_CUT = 8 << 20
-"""Smaller files are read whole: Spark's own readers are faster."""
+"""Smaller files are not cut: Spark's own readers are faster."""
 _LEAST_BYTES = 1 << 20
 _PACKED = {"parquet": 8}
-"""How many times as many rows are in a byte, about."""
+"""Estimated rows per byte relative to text formats."""
 _REST = 1.5
-"""Of what was asked for: a rest that is hardly larger is not cut once more."""
+"""A remainder up to this factor of the requested size is not cut."""
 
 
 @dataclass(frozen=True, order=True)
 class Slice:
-    """Bytes of a file: what begins in them belongs to it."""
+    """Byte range of a file; contains the rows that begin in it."""
 
     file: InputFile
     begin: int
@@ -50,12 +50,12 @@ class Slice:
         return self.begin == 0 and self.end == self.file.size
 
     def read(self) -> InputFile:
-        """The file as it stands in the journal once this slice, and all before it, were read."""
+        """Returns the file's journal entry after this slice and all before it were read."""
         return replace(self.file, read_to=None if self.end == self.file.size else self.end)
 
 
 def cut(place: InputPlace, rest: Slice, size: float, format: str) -> Slice:
-    """The beginning of a slice, about `size` bytes; all of it where that is better.
+    """Returns the first `size` bytes or so of a slice; the whole slice if cutting does not pay.
 
     Raises:
         OSError: the footer of a Parquet file cannot be read now.
@@ -80,7 +80,7 @@ def _row_groups_of(place: InputPlace, file: InputFile) -> list[int]:
         try:
             with open_parquet(stream) as opened:
                 return row_groups(opened)
-        except pa.ArrowInvalid:  # whoever reads it says so
+        except pa.ArrowInvalid:  # its reader raises the error
             return []
 
 

@@ -1,17 +1,17 @@
 """Files as a replayable source: a folder into which finished files are moved.
 
-A file is read once, in order of (modification time, name): whole, or in byte ranges where it is too
-large for an epoch (`slices`). Which files were read, and how far, is part of every snapshot, with
-size, time and checksum, so that a file that arrives late is not missed and one that changes after
-it was read is an error instead of a silent difference. Another time alone is no change: then the
-content is compared. Hidden and temporary names are ignored: write elsewhere, then rename.
+Each file is read once, in order of (modification time, name): whole, or in byte ranges if it is too
+large for an epoch (`slices`). Every snapshot has the files read, and how far, with size, time and
+checksum. So a late file is not missed, and a change after reading is an error. A changed time alone
+is no change: then the content is compared. Hidden and temporary names are ignored: write elsewhere,
+then rename.
 
-Files may be deleted once a committed snapshot has read them (`Jet.consumed_files`), not before: one
-that vanishes earlier cannot be read again after a crash, and is an `InputLostError`. What was
-deleted is remembered for a time (`memory`).
+Files may be deleted once a committed snapshot has read them (`Jet.consumed_files`). A file that is
+deleted earlier cannot be read again after a crash, which raises `InputLostError`. Deleted files are
+remembered for a time (`memory`).
 
-A file is known by its absolute path, however the source spells it; symbolic links are not followed,
-so that a link at the old place keeps the paths of a folder that has moved.
+A file is identified by its absolute path. Symbolic links are not followed, so a link at the old
+place preserves the paths of a folder that was moved.
 
 At-least-once: after a restart the files of the epochs since the last snapshot are read again.
 """
@@ -72,8 +72,8 @@ class FilesSource:
     """A folder, or a glob pattern, of JSON lines, CSV or Parquet files.
 
     Args:
-        path: local folder or pattern, made absolute at once; a folder that exists under this very
-            name is no pattern.
+        path: local folder or pattern, made absolute immediately; the name of an existing folder is
+            not a pattern.
         format: "json" (lines), "csv" or "parquet".
         schema: columns and types as DDL; required for JSON and CSV.
         options: passed to Spark's reader, for example {"header": "true"}.
@@ -85,15 +85,15 @@ class FilesSource:
     options: tuple[tuple[str, str], ...] = ()
     storage_options: StorageOptions = ()
     shared: bool = field(default=False, compare=False, repr=False)
-    """A local folder is the same one on every machine of a cluster."""
+    """Whether a local folder is shared by all machines of a cluster."""
     asset_key: tuple[str, ...] = ()
-    """The asset that it reads, in an orchestrator that knows it; () if none."""
+    """Asset key of the folder in an orchestrator; () if none."""
     must_fit: bool = field(default=False, compare=False, repr=False)
-    """The schema is the first file's, and every other file must have the same columns."""
+    """Whether the schema is the first file's, and every other file must have the same columns."""
     remember_ms: int = field(default=REMEMBER_MS, compare=False, repr=False)
-    """For how long a file that was read and is gone is remembered."""
+    """Retention of deleted files in the memory; 7 days by default."""
     horizon_ms: int | None = field(default=None, compare=False, repr=False)
-    """Older files are neither read nor remembered; None: all are."""
+    """Maximum age of files that are read and remembered; None: no limit."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute(self.path, may_be_pattern=True))
@@ -112,8 +112,8 @@ class FilesSource:
 
     @property
     def rows(self) -> Rows:
-        """How its files are read."""
-        # By name: columns in another order would be taken for each other.
+        """Reader of its files."""
+        # Check header names: columns in another order would be confused.
         defaults = {"enforceSchema": "false"} if self.format == "csv" else {}
         options = {**defaults, **dict(self.options)}
         return Rows(self.path, self.storage_options, self.format, self.schema, options)
@@ -141,16 +141,16 @@ class FilesSource:
 
 @dataclass(frozen=True)
 class Found:
-    """What a poll has found."""
+    """Result of a poll."""
 
     files: Compared
     row_size: RowSize | None = None
-    """Of the first one that is unread, where nothing is known of the rows yet."""
+    """Row size of the first unread file, if none is known yet."""
 
 
 @dataclass
 class FilesReader(SourceReader):
-    """The driver's side: lists, plans, remembers."""
+    """Lists, plans and remembers files on the driver."""
 
     source: FilesSource
     job: str
@@ -158,13 +158,13 @@ class FilesReader(SourceReader):
     bad_rows: BadRowRule | None
     now_ms: Callable[[], int] = lambda: time.time_ns() // 10**6
     _there: frozenset[str] | None = None
-    """The paths of the last listing that was accepted."""
+    """Paths of the last accepted listing."""
     _journal: list[InputFile] = field(default_factory=list)
     _last: InputFile | None = None
     _without_checksum: frozenset[str] = frozenset()
-    """Paths of the split that is being read: `verify` says whether they have changed."""
+    """Paths of the split that is being read; `verify` detects their changes."""
     _columns: StructType | None = None
-    """All that is looked at; None: nobody has said so."""
+    """Used columns; None if unknown."""
 
     def __post_init__(self) -> None:
         source = self.source
@@ -175,7 +175,7 @@ class FilesReader(SourceReader):
         self._read = FileMemory(source.remember_ms, source.horizon_ms)
         self._recognition = Recognition(self._folder, self._read)
         self._waiting = WaitingFiles(self._folder, source.rows.can_be_cut)
-        with suppress(SourceUnavailableError):  # `poll` tells, where the job can wait
+        with suppress(SourceUnavailableError):  # `poll` raises it, where the job can wait
             self._folder.files()
 
     # --- what is there --------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class FilesReader(SourceReader):
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
         self._waiting.restore(position.get("bytes_per_row"))
         rows = self._read.restore(position, journal)
-        # What was read under two spellings is one file now.
+        # Old snapshots may list a file under two spellings.
         if position["files"] not in (len(self._read), rows):
             raise SourceError(
                 f"the snapshot lists {len(self._read)} files read, its position "
@@ -194,7 +194,7 @@ class FilesReader(SourceReader):
         self._warn_of_another_folder()
 
     def _warn_of_another_folder(self) -> None:
-        """A folder that has moved would be read again, whole; a new one is meant to be read."""
+        """Warns if none of the files read is in the folder: a moved folder would be read again."""
         folder = os.path.join(self._place.folder_url, "")
         if not self._read or any(file.path.startswith(folder) for file in self._read):
             return
@@ -228,7 +228,7 @@ class FilesReader(SourceReader):
         for again in found.files.recognised:
             known = self._read.get(again.path)
             if known is not None and known != again:
-                self._remember(replace(again, read_to=known.read_to))  # compared once
+                self._remember(replace(again, read_to=known.read_to))  # compare only once
         self._waiting.replace(self._unread(found.files.unread))
         if found.row_size is not None:
             self._waiting.take_row_size(found.row_size)
@@ -284,13 +284,13 @@ class FilesReader(SourceReader):
         return SplitParameters(split)
 
     def read_only(self, columns: StructType) -> None:
-        # A dead letter is the whole row. CSV goes by position.
+        # A dead letter has the whole row. CSV columns are matched by position.
         if self.source.format != "csv" and self.bad_rows is None:
             self._columns = columns
 
     @cached_property
     def _rows(self) -> Rows:
-        """Configured once per execution."""
+        """Reader, configured once per execution."""
         rows = self.source.rows
         if self.source.format == "parquet":
             return replace(rows, columns=self._columns)
@@ -333,7 +333,7 @@ class FilesReader(SourceReader):
     def take_journal(self) -> pa.Table | None:
         if not self._journal:
             return None
-        newest = {file.path: file for file in self._journal}  # how far it was read by now
+        newest = {file.path: file for file in self._journal}  # newest `read_to`
         taken, self._journal = [self._with_checksum(file) for file in newest.values()], []
         for file in taken:
             self._read.put(file)
@@ -341,9 +341,9 @@ class FilesReader(SourceReader):
         return self._read.as_table(taken)
 
     def _with_checksum(self, file: InputFile) -> InputFile:
-        """Read while Spark reads it, too. If it changes meanwhile, `verify` says so."""
+        """Reads the content while Spark reads it, too; `verify` detects changes meanwhile."""
         if file.checksum is None:
-            with suppress(OSError):  # `verify` says that, too, or it is not known again by content
+            with suppress(OSError):  # `verify` raises it; else no comparison by content
                 return replace(file, checksum=self._place.checksum(file))
         return file
 
@@ -363,7 +363,7 @@ class FilesReader(SourceReader):
         return fates
 
     def _has_read(self, file: InputFile) -> bool:
-        """As far as the journal says that it was read."""
+        """Returns whether the position covers a journal entry."""
         known = self._read.get(file.path)
         if known is None or known.read_to is None:
             return known is not None

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FilesTable:
-    """A batch table for enrichment: read whole when an execution starts, and anew as often as
-    `enrich(refresh=...)` says."""
+    """A batch table for enrichment: read completely when an execution starts, and again at the
+    interval of `enrich(refresh=...)`."""
 
     path: str
     format: str
     schema: str | None = None
     options: tuple[tuple[str, str], ...] = ()
     asset_key: tuple[str, ...] = ()
-    """The asset that this table is, in an orchestrator that knows it; () if none."""
+    """Asset key of this table in an orchestrator; () if none."""
     storage_options: StorageOptions = ()
     shared: bool = field(default=False, compare=False, repr=False)
 
@@ -76,7 +76,7 @@ class FilesTable:
         return reader.load([literally(path) for path in paths])
 
     def _found_schema(self, spark: SparkSession, place: InputPlace, files: Sequence[Slice]) -> str:
-        """As DDL: what the rows have, as they will be read."""
+        """Infers the schema of the files, as DDL."""
         if self.format == "parquet":
             first, *others = sorted(part.file for part in files)
             schema = schema_of(place, first, None, None)
@@ -92,25 +92,25 @@ class FilesTable:
         return str(found._jdf.schema().toDDL())
 
     def locate_bad_row(self, spark: SparkSession) -> str | None:
-        """Best effort: file, line and text of a row that does not fit."""
+        """Returns file, line and text of a row that does not fit, best effort."""
         return self.rows.first_bad(spark, self._files())
 
     @property
     def _defaults(self) -> dict[str, str]:
-        defaults = {"mode": "FAILFAST"}  # else what does not fit would be null without a word
+        defaults = {"mode": "FAILFAST"}  # by default bad values silently become null
         if self.format == "csv":
-            # By name: columns in another order would be taken for each other.
+            # Check header names: columns in another order would be confused.
             defaults |= {"header": "true", "enforceSchema": "false"}
         return defaults
 
     @property
     def rows(self) -> Rows:
-        """How its files are read."""
+        """Reader of its files."""
         options = {**self._defaults, **dict(self.options)}
         return Rows(self.path, self.storage_options, self.format, self.schema, options)
 
     def _files(self) -> Sequence[Slice]:
-        """The one file, or those of the folder."""
+        """Returns the single file, or the files of the folder."""
         place = open_input(self.path, self.storage_options)
         only = place.find(self.path)
         files = place.listing().files if only is None else (only,)

@@ -1,4 +1,4 @@
-"""Text of files: decompressed, in blocks of whole lines, and their lines as Arrow has them."""
+"""Reads text files: decompressed, in blocks of whole lines, as Arrow strings."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _COMPRESSED: Mapping[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2
 
 
 def is_readable(path: str) -> bool:
-    """Tasks can read the text of such a file; some compressed ones only Spark's readers can."""
+    """Returns whether tasks can read the file; only Spark can read some compressed ones."""
     return not is_compressed(path) or is_decompressed(path)
 
 
 def is_decompressed(path: str) -> bool:
-    """It is read from its beginning to its end: no part of it can be read alone."""
+    """Returns whether tasks decompress the file, and so can only read it as a whole."""
     return path.endswith(tuple(_COMPRESSED))
 
 
 @contextmanager
 def open_text(place: tuple[str, StorageOptions], file: InputFile) -> Iterator[BinaryIO]:
-    """A file's text, decompressed as its name says.
+    """Opens a file's text, decompressed according to its suffix.
 
     Raises:
-        BadRowError: its content is damaged, or not compressed in that way.
+        BadRowError: its content is damaged, or not in that compression format.
         OSError: it cannot be read now.
     """
     with open_input(*place).open(file) as stream:
@@ -61,16 +61,16 @@ def open_text(place: tuple[str, StorageOptions], file: InputFile) -> Iterator[Bi
 
 
 def blocks_of(place: tuple[str, StorageOptions], part: Slice) -> Iterator[bytes]:
-    """The lines that begin in a part of a file; raises as `open_text`."""
+    """Yields the lines that begin in a part of a file; raises as `open_text`."""
     with open_text(place, part.file) as stream:
-        # Of a compressed file, `end` is not that of its text.
+        # In a compressed file `end` is not the end of the text.
         end = None if is_decompressed(part.path) else part.end
         for number, block in enumerate(blocks(stream, part.begin, end)):
             yield block.removeprefix(_BYTE_ORDER_MARK) if number == part.begin == 0 else block
 
 
 def blocks(stream: BinaryIO, begin: int, end: int | None) -> Iterator[bytes]:
-    """Whole lines, those that begin in [begin, end); to the end of the file where it is None."""
+    """Yields the whole lines that begin in [begin, end); None: up to the end of the file."""
     at = begin
     if begin:
         stream.seek(begin - 1)
@@ -86,7 +86,7 @@ def blocks(stream: BinaryIO, begin: int, end: int | None) -> Iterator[bytes]:
 
 
 def lines_of(block: bytes) -> pa.StringArray:
-    """Those that are not blank. A line ends with ``\\n``, ``\\r\\n`` or ``\\r``."""
+    """Returns the lines that are not blank. Lines end with ``\\n``, ``\\r\\n`` or ``\\r``."""
     if b"\r" in block:
         block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     lines = pc.split_pattern(_as_text(block), "\n").flatten()
@@ -96,5 +96,5 @@ def lines_of(block: bytes) -> pa.StringArray:
 def _as_text(block: bytes) -> pa.StringArray:
     try:
         return pa.array([block], pa.binary()).cast(pa.string())
-    except pa.ArrowInvalid:  # what is not UTF-8 is replaced, as Spark's readers do it
+    except pa.ArrowInvalid:  # replaces invalid UTF-8, as Spark's readers do
         return pa.array([block.decode("utf-8", "replace")])

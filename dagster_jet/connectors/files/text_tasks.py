@@ -1,8 +1,8 @@
-"""Rows of JSON lines and CSV, read by tasks, wherever the files are.
+"""Reads JSON lines and CSV in tasks, wherever the files are.
 
-Tasks open the files themselves, each a slice of the split's bytes, under the condition that the
-content is what was planned. What they read are lines; those are parsed by Spark's `from_json` and
-`from_csv`. JSON is parsed by Arrow where that makes the same of it (`json_rows`).
+Each task opens its slices of the split, on condition that the content is as planned, and reads
+lines. Spark's `from_json` and `from_csv` parse them. Arrow parses JSON where the result is the same
+(`json_rows`).
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 LINE_COLUMN = "__line"
 _PARSED_COLUMN = "__parsed"
 _HEADER_OPTIONS = frozenset({"header", "enforceschema"})
-"""Of files, not of lines."""
+"""Options of files, not of lines."""
 
 
 @dataclass(frozen=True)
 class TextByTasks:
-    """Frames of what tasks read. To make one runs nothing.
+    """Makes frames that are read by tasks. Runs no Spark job.
 
     Args:
         spark: the session.
-        place: what `open_input` takes.
-        dealt: what each task reads.
-        names_files: as in `ReadParts`.
+        place: arguments of `open_input`.
+        dealt: slices of each task.
+        names_files: see `ReadParts`.
     """
 
     spark: SparkSession
@@ -54,11 +54,11 @@ class TextByTasks:
     names_files: bool
 
     def json(self, columns: StructType, options: Mapping[str, str]) -> DataFrame:
-        """The columns of all objects.
+        """Returns the columns of all objects.
 
         Args:
-            columns: those that are looked at, and `CORRUPT_COLUMN` if there is to be one.
-            options: as for Spark's reader.
+            columns: used columns, and `CORRUPT_COLUMN` if wanted.
+            options: options of Spark's reader.
         """
         from pyspark.sql import functions as F
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -74,8 +74,7 @@ class TextByTasks:
             to_arrow_schema(plain, timezone="UTC"),
             is_utc=self.spark.conf.get("spark.sql.session.timeZone") == "UTC",
         )
-        # A line that is null costs nothing here; the others are parsed once, whatever is read of
-        # them.
+        # A null line costs nothing here; other lines are parsed once for all columns.
         parsed = F.from_json(LINE_COLUMN, columns, dict(options))
         rows = self._lines(read, plain).withColumn(_PARSED_COLUMN, parsed)
         is_read = F.col(LINE_COLUMN).isNull()
@@ -88,7 +87,7 @@ class TextByTasks:
         return rows.select(*selected, *self._names)
 
     def csv(self, schema: str, options: Mapping[str, str]) -> DataFrame:
-        """As `json`, with a schema as DDL: columns go by their position."""
+        """See `json`, with a schema as DDL: columns are matched by position."""
         from pyspark.sql import functions as F
         from pyspark.sql.types import StructType
 
@@ -105,7 +104,7 @@ class TextByTasks:
         return parsed.select(*selected, *self._names)
 
     def json_objects(self) -> DataFrame:
-        """The texts of all objects that are rows, in one column."""
+        """Returns the texts of all objects in one column."""
         from pyspark.sql.types import StructType
 
         read = ReadJson(
@@ -131,10 +130,10 @@ class TextByTasks:
 
 @dataclass(frozen=True)
 class ReadJson(ReadParts):
-    """By columns where Arrow takes a block of lines, else the text of each object."""
+    """Yields columns of blocks that Arrow can parse, and the object texts of other blocks."""
 
     columns: pa.Schema
-    """None, where Spark has to parse all of them."""
+    """Columns for Arrow; empty if Spark has to parse all."""
     is_utc: bool
     checks_whole_files: ClassVar = True
 
@@ -160,7 +159,7 @@ class ReadJson(ReadParts):
 
 @dataclass(frozen=True)
 class Header:
-    """The first line of each CSV file: what is to be in it."""
+    """Expected first line of each CSV file."""
 
     names: tuple[str, ...]
     separator: str
@@ -168,7 +167,7 @@ class Header:
     is_checked: bool
 
     def check(self, line: str, path: str) -> None:
-        """Raises `BadRowError` where other columns are in the file, or in another order."""
+        """Raises `BadRowError` if the file's columns or their order differ."""
         found = self._names_in(line)
         is_same = [name.strip().lower() for name in found] == [name.lower() for name in self.names]
         if self.is_checked and not is_same:
@@ -197,7 +196,7 @@ def _header(names: list[str], given: Mapping[str, str]) -> Header | None:
 
 @dataclass(frozen=True)
 class ReadCsv(ReadParts):
-    """The lines that are rows."""
+    """Yields the lines that are rows."""
 
     comment: str | None
     header: Header | None
@@ -238,7 +237,7 @@ class ReadCsv(ReadParts):
 
 
 def _check_text(read: ReadParts, part: Slice) -> None:
-    """Of text as it is, every line is right or wrong by itself."""
+    """Decompresses a file to detect damage; uncompressed lines are checked individually."""
     if is_decompressed(part.path):
         for _ in blocks_of(read.place, part):
             pass

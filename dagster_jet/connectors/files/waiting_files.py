@@ -1,4 +1,4 @@
-"""The files that wait to be read, and how much of them makes an epoch of so many rows."""
+"""Queue of unread files, from which epochs of a given number of rows are taken."""
 
 from __future__ import annotations
 
@@ -12,56 +12,56 @@ from dagster_jet.connectors.files.row_size import RowSize
 from dagster_jet.connectors.files.slices import Slice, cut
 
 _ABOUT = 1.05
-"""So many times what was asked for is still about that much."""
+"""Allowed factor over the requested size."""
 _FIRST_GUESS_BYTES_PER_ROW = 100.0
 _FIRST_GUESS_INFLATION = {"parquet": 4.0}
 
 
 @dataclass
 class WaitingFiles:
-    """Of one source."""
+    """Unread files of one source."""
 
     folder: InputFolder
     can_be_cut: bool
-    """Parts of files can be read."""
+    """Whether parts of files can be read."""
     bytes_per_row: float = _FIRST_GUESS_BYTES_PER_ROW
     _parts: deque[Slice] = field(default_factory=deque)
-    """What is left of each file."""
+    """Unread part of each file."""
     _bytes: int = 0
     _is_measured: bool = False
-    """Rows were read, or are known from a snapshot: a look at one file says less."""
+    """Whether `bytes_per_row` is from rows read or a snapshot, which beats a single file's size."""
     _has_row_size: bool = False
 
     def __post_init__(self) -> None:
         self._inflation = _FIRST_GUESS_INFLATION.get(self.folder.format, 1.0)
-        """From bytes in files to bytes in memory."""
+        """Factor from bytes in files to bytes in memory."""
 
     @property
     def first(self) -> Slice | None:
-        """What is read next; None: nothing waits."""
+        """Slice to read next; None if no file waits."""
         return self._parts[0] if self._parts else None
 
     # --- how large rows are -----------------------------------------------------------------------
 
     @property
     def needs_row_size(self) -> bool:
-        """Nothing is known of the rows yet."""
+        """Whether the row size is still unknown."""
         return not self._has_row_size
 
     def restore(self, bytes_per_row: float | None) -> None:
-        """What a snapshot says; None: nothing."""
+        """Restores a snapshot's value; None if it has none."""
         self.bytes_per_row = bytes_per_row or _FIRST_GUESS_BYTES_PER_ROW
         self._is_measured = bytes_per_row is not None
 
     def take_row_size(self, size: RowSize) -> None:
-        """Of one file."""
+        """Takes the row size of one file."""
         self._has_row_size = True
         self._inflation = size.in_memory / size.in_file
         if not self._is_measured:
             self.bytes_per_row = max(1.0, size.in_file)
 
     def measure(self, parts: Iterable[Slice], rows: int) -> None:
-        """So many rows were read of these."""
+        """Updates the row size from slices that were read."""
         if rows > 0:
             size = sum(part.size for part in parts)
             self.bytes_per_row = max(1.0, 0.5 * self.bytes_per_row + 0.5 * size / rows)
@@ -70,12 +70,12 @@ class WaitingFiles:
     # --- what is read next ------------------------------------------------------------------------
 
     def replace(self, parts: Iterable[Slice]) -> None:
-        """By what a newer listing has."""
+        """Replaces the queue by the unread slices of a newer listing."""
         self._parts = deque(parts)
         self._bytes = sum(rest.size for rest in self._parts)
 
     def lag(self) -> Lag:
-        """How much waits."""
+        """Returns the unread input."""
         return Lag(
             items=max(len(self._parts), int(self._bytes / self.bytes_per_row)),
             details={"files": len(self._parts), "bytes": self._bytes},
@@ -83,10 +83,8 @@ class WaitingFiles:
         )
 
     def take(self, max_rows: int) -> tuple[Slice, ...]:
-        """Whole files of about so many rows together, at least one; or a part of one file.
-
-        Nothing where nothing waits.
-        """
+        """Takes whole files with about `max_rows` rows in total, at least one file; or a part of
+        one file. Returns () if no file waits."""
         if not self._parts:
             return ()
         budget, first = max_rows * self.bytes_per_row, self._parts[0]
@@ -95,7 +93,7 @@ class WaitingFiles:
         if part.end < first.end:
             self._parts.appendleft(replace(first, begin=part.end))
         taken = [part]
-        # Two files of equal rows never have twice the bytes of one of them.
+        # Two files with the same number of rows rarely have the same size.
         budget *= _ABOUT
         budget -= part.size
         if part.is_whole:

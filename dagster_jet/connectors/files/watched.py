@@ -1,4 +1,4 @@
-"""Whether the place of a file is at fault, or the file."""
+"""Distinguishes errors of a file's place from errors of its content."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any, BinaryIO
 
 
 class Watched:
-    """A stream that remembers whether reading it has failed. Then an error is the place's;
-    otherwise it is of what was read."""
+    """A stream that records whether a read has failed. If so, an error is the place's; otherwise it
+    is caused by the content."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream

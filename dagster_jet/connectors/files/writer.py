@@ -1,4 +1,4 @@
-"""One task's file of one epoch: phase 1 of a files sink."""
+"""Phase 1 of a files sink: writes one task's file of one epoch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.failpoint import fail_point
 
 RENDERED_COLUMN = "__json"
-"""The one column of rows that are lines already."""
+"""Name of the only column of rows that are already rendered as lines."""
 
 
 @dataclass
 class FilesWriter(SinkWriter):
-    """One task's file of one epoch. Opened at the first row: no rows, no file."""
+    """Writes one task's file of one epoch, created at the first row."""
 
     path: str
     storage_options: StorageOptions
@@ -70,7 +70,7 @@ class FilesWriter(SinkWriter):
 
     def abort(self) -> None:
         if self._encoder is not None:
-            with suppress(OSError):  # what could not be written cannot be finished either
+            with suppress(OSError):  # fails again after a failed write
                 self._encoder.finish()
         if self._staged is not None:
             self._staged.discard()

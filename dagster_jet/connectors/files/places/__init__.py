@@ -1,1 +1,1 @@
-"""Places of files: one module per kind of storage behind one interface."""
+"""Storage of files: one module per kind of storage, with a common interface."""

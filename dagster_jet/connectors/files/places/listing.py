@@ -1,4 +1,4 @@
-"""Which objects of a store without folders are in a folder, or fit a pattern."""
+"""Selects the objects in a folder, or matching a pattern, from a store without folders."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dagster_jet.connectors.files.places.place import InputFile, Listing, is_fin
 
 
 def folder_of(url: str) -> str:
-    """The folder that a URL names, or the innermost one that its pattern cannot leave."""
+    """Returns the folder of a URL, or the innermost one with all matches of its pattern."""
     while glob.has_magic(url):
         url = url.rpartition("/")[0]
     return url
 
 
 def found_in(url: str, files: Iterable[InputFile], subfolders: Sequence[str] = ()) -> Listing:
-    """Of all files below `folder_of(url)`: the finished ones that `url` means."""
+    """Returns the finished files that match `url`, of all files below `folder_of(url)`."""
     finished = [file for file in files if is_finished(file.path.rpartition("/")[2])]
     if folder_of(url) == url:
         depth = url.count("/") + 1
@@ -28,12 +28,12 @@ def found_in(url: str, files: Iterable[InputFile], subfolders: Sequence[str] = (
 
 
 def _has_name(file: InputFile) -> bool:
-    """What ends with a slash is how some tools make a folder."""
+    """Returns False for a name that ends with a slash: some tools create folders that way."""
     return not file.path.endswith("/")
 
 
 def _fits(path: str, pattern: str) -> bool:
-    """As a shell does it: `*` stays within a folder's name and leaves hidden names alone."""
+    """Matches like a shell: `*` does not match slashes and hidden names."""
     names, wanted = path.split("/"), pattern.split("/")
     return len(names) == len(wanted) and all(
         fnmatch.fnmatchcase(name, part) and (part.startswith(".") or not name.startswith("."))

@@ -1,7 +1,7 @@
-"""Folders of this machine, or mounted here.
+"""Local and mounted folders.
 
-Output: staged and fsynced under `.staging/<job>/<sink>/` in phase 1, renamed in phase 2. Documents
-are written beside their place and linked to it, so that they are whole or not there at all.
+Output is staged and fsynced under `.staging/<job>/<sink>/` in phase 1, and renamed in phase 2.
+Documents are written under a temporary name and linked, so that they appear atomically.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LocalInput:
         )
 
     def _names(self) -> list[str]:
-        """Absolute paths, each once."""
+        """Returns distinct absolute paths."""
         if is_pattern(self.path):
             with suppress(FileNotFoundError, NotADirectoryError):
                 os.scandir(self.folder_url).close()  # glob finds nothing where this raises
@@ -99,7 +99,7 @@ class LocalStagedFile:
         return Sealed(self.name, self.path.stat().st_size, file_checksum(self.path))
 
     def discard(self) -> None:
-        with suppress(OSError):  # what could not be written cannot be flushed either
+        with suppress(OSError):  # fails again after a failed write
             self.file.close()
         self.path.unlink(missing_ok=True)
 
@@ -140,7 +140,7 @@ class LocalOutput:
 
     def orphans(self, job: str, sink: str, before: int, keep: Collection[str]) -> Iterator[str]:
         staging = self._staging(job, sink)
-        if not staging.exists():  # of a sink that left the pipeline, and its folder with it
+        if not staging.exists():  # the sink left the pipeline, and its folder was deleted
             return
         for path in staging.iterdir():
             owner = path.name.split("-", 1)[0]
@@ -153,7 +153,7 @@ class LocalOutput:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
-        sync_folder(path.parent)  # whoever wrote it may have died before that
+        sync_folder(path.parent)  # its writer may have died before it synced
         return text
 
     def create(self, name: str, text: str) -> bool:

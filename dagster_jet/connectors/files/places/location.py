@@ -1,8 +1,7 @@
-"""Where files are: a path of this machine, or a URL whose scheme is honoured; else it is refused.
+"""Parses locations of files: local paths and URLs of supported schemes.
 
-A local path is absolute from the moment it is named: a relative one would follow every later
-`chdir`, in whichever process. What only looks like a place (`~/x`, `s4://bucket`) would be a local
-folder of that very name.
+Local paths are made absolute immediately, because relative ones would change with every `chdir` of
+any process. Strings such as `~/x` or `s4://bucket`, which would name a local folder, are refused.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ SCHEMES = {
     "abfss": "abfs",
     "hdfs": "hdfs",
 }
-"""Besides `file`; each with the name under which its place is known."""
+"""Supported schemes besides `file`, with their canonical names."""
 READ_ONLY = frozenset({"hdfs"})
 _S3_OPTIONS = frozenset({"region", "endpoint_url", "connect_timeout", "timeout"})
 _S3_SECRETS = frozenset({"access_key_id", "secret_access_key", "session_token"})
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
-"""Also with one slash: that is how `pathlib` writes it."""
+"""Also matches a single slash, which `pathlib` writes."""
 _SECRET_NAME = re.compile("key|secret|token|password|credential|connection_string")
 _QUERY = re.compile(r"\?\w+=")
 _MAGIC_TO_SPARK = re.compile(r"[\\{}\[\]*?]")
@@ -41,14 +40,14 @@ _LOCAL_HOSTS = ("", "localhost")
 
 
 def absolute(place: str, *, may_be_pattern: bool = False) -> str:
-    """What a user means by `place`: an absolute path of this machine, or a URL without a slash at
-    its end (`s3://bucket/folder`).
+    """Normalises `place` to an absolute local path, or a URL without a trailing slash
+    (`s3://bucket/folder`).
 
     Args:
-        may_be_pattern: of file names, for `glob`.
+        may_be_pattern: `place` may be a pattern for `glob`.
 
     Raises:
-        ConfigurationError: it is nowhere, or its scheme is not known.
+        ConfigurationError: the place is not valid, or its scheme is not supported.
     """
     scheme = _SCHEME.match(place)
     path = place
@@ -70,21 +69,21 @@ def absolute(place: str, *, may_be_pattern: bool = False) -> str:
 
 
 def scheme_of(path: str) -> str:
-    """Of what `absolute` has returned: "file" or one of `SCHEMES`' places."""
+    """Returns the canonical scheme of a result of `absolute`: "file" or a value of `SCHEMES`."""
     scheme, found, _ = path.partition("://")
     return scheme if found and scheme in SCHEMES else "file"
 
 
 def is_pattern(path: str) -> bool:
-    """A folder that exists under this very name is none."""
+    """Returns whether the path is a pattern and not the name of an existing local folder."""
     return glob.has_magic(path) and not (scheme_of(path) == "file" and os.path.isdir(path))
 
 
 def storage_options(path: str, options: Mapping[str, str | Secret] | None) -> StorageOptions:
-    """What a place is told besides its URL, in a fixed order.
+    """Checks the options of a place and returns them in a fixed order.
 
     Raises:
-        ConfigurationError: the place has no such option, or a key is written down as text.
+        ConfigurationError: an option is unknown, or a secret is given as text.
     """
     scheme = scheme_of(path)
     checked = {name: named(value) for name, value in (options or {}).items()}
@@ -112,16 +111,16 @@ def storage_options(path: str, options: Mapping[str, str | Secret] | None) -> St
 
 
 def literally(path: str) -> str:
-    """As Spark's readers want it: they take every path for a pattern, `part-[1]` for `part-1`.
+    """Escapes a path for Spark's readers, which treat every path as a pattern.
 
-    Not with their option `__globPaths__`: per name that looks like a pattern, Spark 4.3 then reads
-    all the others once more.
+    Their option `__globPaths__` is not used: with it Spark 4.3 reads all other files again for each
+    name that looks like a pattern.
     """
     return _MAGIC_TO_SPARK.sub(r"\\\g<0>", path)
 
 
 def _drivers_options(options: Mapping[str, str | Secret]) -> StorageOptions:
-    """Of a driver of fsspec: they are its own, and which are secret their names say."""
+    """Returns the options of an fsspec driver; secrets are recognised by their names."""
     _check_secrets(options, {name for name in options if _SECRET_NAME.search(name)})
     return tuple(sorted(options.items()))
 
@@ -136,7 +135,7 @@ def _check_secrets(options: Mapping[str, str | Secret], secret: Collection[str])
 
 
 def _url(url: str, scheme: str, rest: str) -> str:
-    """`rest`: what is behind the scheme and its colon."""
+    """Normalises a URL; `rest` follows the scheme's colon."""
     if scheme not in SCHEMES:
         raise ConfigurationError(
             f"path: {url!r} is not on this machine, and {scheme}:// is not supported.",
@@ -147,7 +146,7 @@ def _url(url: str, scheme: str, rest: str) -> str:
         raise ConfigurationError(
             f"path: {url!r} names no place.", cure=f"Write it as {scheme}://bucket/folder."
         )
-    if "@" in host and SCHEMES[scheme] != "abfs":  # whose containers are written so
+    if "@" in host and SCHEMES[scheme] != "abfs":  # `container@account`
         raise ConfigurationError(
             f"path: a {scheme}:// URL has no place for keys and passwords.",
             cure="Give them as storage_options={...: Secret(env=...)}, or leave them to the "
@@ -167,7 +166,7 @@ def _url(url: str, scheme: str, rest: str) -> str:
 
 
 def _path_of_url(url: str, rest: str) -> str:
-    """`rest`: what is behind the scheme and its colon."""
+    """Returns the path of a file URL; `rest` follows the scheme's colon."""
     if not rest.startswith("//"):
         return unquote(rest)
     host, slash, path = rest[2:].partition("/")

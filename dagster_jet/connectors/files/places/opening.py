@@ -1,4 +1,4 @@
-"""The place that a path or URL names."""
+"""Opens the place of a path or URL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLACES_MAX = 64
 
 @lru_cache(_PLACES_MAX)
 def open_input(path: str, options: StorageOptions = ()) -> InputPlace:
-    """One per process: it may keep connections."""
+    """Returns a place to read from. Cached per process: it may keep connections."""
     if scheme_of(path) == "file":
         return LocalInput(path)
     if scheme_of(path) == "s3":
@@ -28,7 +28,7 @@ def open_input(path: str, options: StorageOptions = ()) -> InputPlace:
 
 @lru_cache(_PLACES_MAX)
 def open_output(path: str, options: StorageOptions = ()) -> OutputPlace:
-    """One per process: it may keep connections."""
+    """Returns a place to write to. Cached per process: it may keep connections."""
     if scheme_of(path) == "file":
         return LocalOutput(Path(path))
     if scheme_of(path) == "s3":

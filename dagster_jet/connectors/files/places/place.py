@@ -1,7 +1,8 @@
-"""What the files connectors need of a place, wherever it is.
+"""Interface of all places for the files connectors.
 
-Every failure is an `OSError`: one without a number, or one that `dagster_jet.system.transient`
-lists, passes; `FileNotFoundError`, `PermissionError` and others need a person.
+Every failure is an `OSError`. It is transient if it has no number or one listed in
+`dagster_jet.system.transient`; others, such as `FileNotFoundError` and `PermissionError`, need a
+person.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ _IGNORED_SUFFIXES = (".tmp", ".crc", ".inprogress", ".part", "._COPYING_")
 
 @dataclass(frozen=True, order=True, slots=True)
 class InputFile:
-    """One finished file as it was when it was planned."""
+    """A finished file in the state in which it was planned."""
 
     mtime_ns: int
     path: str
     size: int
     checksum: int | None = field(default=None, compare=False)
-    """Of local files, once they were read; None too in snapshots of 0.1."""
+    """Checksum of a file without ETag, once read; also None in snapshots of 0.1."""
     etag: str = ""
-    """Of objects: which content it is, as their store says; empty for local files."""
+    """ETag of an object, which identifies its content; empty for local files."""
     read_to: int | None = field(default=None, compare=False)
-    """In a journal: how many bytes from its beginning were read. None: all."""
+    """In a journal: number of bytes read from the beginning; None: all."""
 
     def shown(self, bytes_per_row: float) -> str:
         read = "" if self.read_to is None else f", read to byte {self.read_to} of {self.size}"
@@ -40,53 +41,53 @@ class InputFile:
 
 
 def is_finished(name: str) -> bool:
-    """Whether a name without folders is neither hidden nor a temporary one."""
+    """Returns whether a name without folders is neither hidden nor temporary."""
     return not name.startswith((".", "_")) and not name.endswith(_IGNORED_SUFFIXES)
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What is in a folder at one moment: finished files, and the names of subfolders."""
+    """Current content of a folder: finished files, and the names of subfolders."""
 
     files: tuple[InputFile, ...]
     subfolders: tuple[str, ...] = ()
 
 
 class InputPlace(Protocol):
-    """A folder, or a pattern of names, that is read."""
+    """A folder, or a pattern of names, to read from."""
 
     reads_what_was_planned: bool
-    """Reading fails where the content is no longer that of the planned file's ETag."""
+    """Whether reading fails if the content no longer has the planned file's ETag."""
 
     @property
     def folder_url(self) -> str:
-        """The folder, or the innermost one that the pattern cannot leave."""
+        """The folder, or the innermost one with all matches of the pattern."""
         ...
 
     def listing(self) -> Listing:
-        """Raises `FileNotFoundError` or `NotADirectoryError` where there is no such folder."""
+        """Raises `FileNotFoundError` or `NotADirectoryError` if the folder does not exist."""
         ...
 
     def find(self, path: str) -> InputFile | None:
-        """A file as it is now; None where there is none (any more)."""
+        """Returns the current state of a file; None if it does not exist."""
         ...
 
     def checksum(self, file: InputFile) -> int | None:
-        """Of the content, by which a file is known again; None where its ETag tells that."""
+        """Returns the checksum of the content; None if its ETag identifies it."""
         ...
 
     def open(self, file: InputFile) -> BinaryIO:
-        """Its content, seekable.
+        """Opens the content as a seekable stream.
 
         Raises:
-            OSError: it cannot be read, or is no longer the content of `file.etag`.
+            OSError: it cannot be read, or its content no longer has `file.etag`.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Sealed:
-    """A staged file that survives a crash: by which token it is found, and what is in it."""
+    """A durable staged file: its token, size and checksum."""
 
     token: str
     bytes: int
@@ -94,19 +95,19 @@ class Sealed:
 
 
 class StagedFile(Protocol):
-    """A file in the making, in phase 1: no reader sees it."""
+    """A file being written in phase 1, invisible to readers."""
 
     name: str
-    """For messages."""
+    """Name in messages."""
     file: BinaryIO
-    """To write into."""
+    """Stream to write to."""
 
     def seal(self) -> Sealed:
-        """Durable on return; nothing is written after that."""
+        """Finishes the file, which is durable on return."""
         ...
 
     def discard(self) -> None:
-        """Best effort: removes it, whatever state it is in."""
+        """Removes the file in any state, best effort."""
 
 
 class OutputPlace(Protocol):
@@ -116,64 +117,64 @@ class OutputPlace(Protocol):
     """
 
     def make(self, job: str, sink: str) -> None:
-        """Makes the folder able to take what the sink stages and commits, durably."""
+        """Prepares the folder for staged and committed files, durably."""
 
     def stage(self, transaction: TransactionId, suffix: str) -> StagedFile:
-        """Begins a file of phase 1; what is left of it names its execution (`orphans`)."""
+        """Begins a file of phase 1; an orphan of it names its execution (`orphans`)."""
         ...
 
     def publish(self, artifact: Artifact) -> bool:
-        """Puts what was sealed under its final name, unless it is there already.
+        """Moves a sealed file to its final name, unless it is already there.
 
-        False where it is in neither place. A crash inside leaves it in one of them, whole.
+        Returns False if it is in neither place. After a crash it is in one of them, complete.
 
         Raises:
-            OSError: with `errno.EXDEV` where it was staged for another place.
+            OSError: with `errno.EXDEV` if it was staged for another place.
         """
         ...
 
     def each(self, work: Callable[[Artifact], bool], artifacts: Sequence[Artifact]) -> list[bool]:
-        """Does the work for each, several at once where each waits for a server."""
+        """Does the work for each artifact, in parallel if it waits for a server."""
         ...
 
     def make_durable(self) -> None:
-        """What was published is there after a crash, too."""
+        """Makes published files durable."""
 
     def discard(self, token: str) -> None:
-        """Removes what was sealed, if it is still there and was not published."""
+        """Removes a sealed file, if it exists and was not published."""
 
     def orphans(self, job: str, sink: str, before: int, keep: Collection[str]) -> Iterator[str]:
-        """Tokens of what executions older than `before` have staged and nobody has published,
-        except those in `keep`; what does not tell its execution is left out."""
+        """Yields the tokens of unpublished staged files of executions older than `before`, except
+        those in `keep` and files that do not name their execution."""
         ...
 
     def read(self, name: str) -> str | None:
-        """A document, durable on return, also what another one wrote; None if there is none."""
+        """Returns a document, which is durable on return whoever wrote it; None if missing."""
         ...
 
     def create(self, name: str, text: str) -> bool:
-        """Writes a document, durably and whole or not at all; False if there is one."""
+        """Writes a document, durably and atomically; False if it exists."""
         ...
 
     def remove(self, name: str) -> None:
-        """Removes a document, if it is there; durable on return."""
+        """Removes a document if it exists, durably."""
 
     def is_there(self) -> bool:
-        """Whether the folder is there that `make` has made."""
+        """Returns whether the folder that `make` made exists."""
         ...
 
     def names(self, beginning: str) -> Iterator[str]:
-        """The names of the files that begin so, without a folder that `beginning` has: in the
-        folder for `part-`, in its subfolder for `_epochs/`."""
+        """Yields the names of files with this prefix, without its folder: in the folder for
+        `part-`, in its subfolder for `_epochs/`."""
         ...
 
     def remove_all(self, names: Collection[str]) -> None:
-        """Removes documents; one that is not there is no error. A crash leaves some of them."""
+        """Removes documents; missing ones are ignored. A crash may leave some of them."""
         ...
 
 
 def target_name(transaction: TransactionId, suffix: str) -> str:
-    """The final name of a writer's file: each attempt of it has the same."""
+    """Returns the final name of a writer's file, the same for every attempt."""
     return (
         f"part-{transaction.epoch_id:010d}-{transaction.shard:04d}-{transaction.execution_id}"
         f".{suffix}"
@@ -181,6 +182,6 @@ def target_name(transaction: TransactionId, suffix: str) -> str:
 
 
 def execution_of(target: str) -> int | None:
-    """The execution that a final name tells; None of other names."""
+    """Returns the execution id in a final name; None for other names."""
     found = re.fullmatch(r"part-\d+-\d+-(\d+)\.\w+", target)
     return None if found is None else int(found[1])

@@ -1,11 +1,11 @@
-"""Places that a driver of fsspec reaches: ``gs://`` (gcsfs), ``abfs://`` (adlfs), ``hdfs://`` (read
-only: nothing there makes a document only where there is none).
+"""Places with an fsspec driver: ``gs://`` (gcsfs), ``abfs://`` (adlfs), ``hdfs://`` (read only,
+because it has no conditional create).
 
-Output: a file is staged under `.staging/`, which listings of readers pass over. Phase 2 copies it
-to its final name on the server and removes what was staged; an interrupted copy is repeated, and is
-the same file. The epoch's marker is created only where there is none, which the driver is tried for
-before it is relied on. A dead execution whose copy has begun when its successor commits may put a
-file back that a reader has taken away since: who moves files there goes by `_epochs/`.
+A file is staged under `.staging/`, which readers' listings skip. Phase 2 copies it to its final
+name on the server and removes the staged file. An interrupted copy is repeated with the same
+result. The epoch's marker is created conditionally, which is tested with the driver first. If a
+dead execution's copy is still under way when its successor commits, it may restore a file that a
+reader has moved since: readers that move files must go by `_epochs/`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CURES = {
     "hdfs": "Install Hadoop's client, with libhdfs, and set HADOOP_HOME, JAVA_HOME and CLASSPATH.",
 }
 _NATIVE = ("libhdfs", "libjvm", "CLASSPATH")
-"""Of Hadoop: pyarrow looks for it when it is asked for a connection."""
+"""Words in pyarrow's errors if Hadoop's native client is missing, raised at connection time."""
 _TAKEN = frozenset({409, 412})
 
 
@@ -52,11 +52,11 @@ class _Folder:
         self.url, self._options = url, options
 
     def connected(self) -> tuple[Any, str]:
-        """The file system, and the folder as it names it. fsspec keeps one per process and thread
-        of its own, also after a fork.
+        """Returns the file system and its name of the folder. fsspec caches one per process and
+        thread, also after a fork.
 
         Raises:
-            MissingEnvironmentError: its driver is not installed.
+            MissingEnvironmentError: the driver is not installed.
         """
         from fsspec.core import url_to_fs
 
@@ -77,7 +77,7 @@ class _Folder:
 
 
 class RemoteInput(_Folder):
-    """Files of a folder, or those that a pattern fits."""
+    """Files of a folder, or matching a pattern."""
 
     reads_what_was_planned = False
 
@@ -150,7 +150,7 @@ class RemoteStagedFile:
 
 
 class _Counted(io.RawIOBase):
-    """What is written, with its size and checksum."""
+    """Output stream that computes size and checksum."""
 
     def __init__(self, target: Any, name: str) -> None:
         self._target, self._name = target, name
@@ -220,7 +220,7 @@ class RemoteOutput(_Folder):
         return [work(artifact) for artifact in artifacts]
 
     def make_durable(self) -> None:
-        """The servers answer when it is."""
+        """Does nothing: servers answer when data is durable."""
 
     def discard(self, token: str) -> None:
         self._remove(token.removeprefix(f"{self.url}/"))
@@ -289,7 +289,7 @@ class RemoteOutput(_Folder):
 
 @contextmanager
 def as_os_errors(url: str) -> Iterator[None]:
-    """What a driver raises in words of its own passes, as far as anybody knows."""
+    """Converts a driver's own exceptions to `OSError`, assumed to be transient."""
     try:
         yield
     except (OSError, ImportError):

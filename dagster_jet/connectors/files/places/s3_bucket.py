@@ -1,4 +1,4 @@
-"""A folder of a bucket: how its server is reached, and what its failures are here."""
+"""Access to a folder of a bucket, with failures as `OSError`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class S3Bucket:
         self.aws = AwsAccess("s3", self.settings, self._as_error)
 
     def at(self, name: str) -> dict[str, str]:
-        """The request for an object by its name in the folder."""
+        """Returns the request parameters of an object by its name in the folder."""
         return {"Bucket": self.bucket, "Key": self.prefix + name}
 
     def head(self, key: str) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
 """Input from buckets: ``s3://bucket/folder``, or a pattern of keys.
 
-An object is read under the condition that its ETag is the one that was planned (`If-Match`).
+An object is read on condition that it has the planned ETag (`If-Match`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _READ_BYTES = 8 << 20
 
 
 class S3Input(S3Bucket):
-    """Objects of a folder, or those whose keys a pattern fits."""
+    """Objects of a folder, or with keys matching a pattern."""
 
     reads_what_was_planned = True
 
@@ -55,7 +55,7 @@ class S3Input(S3Bucket):
         return _file(path, found["ContentLength"], found["LastModified"], found["ETag"])
 
     def checksum(self, file: InputFile) -> None:
-        """Its ETag tells."""
+        """Returns None: the ETag identifies the content."""
 
     def open(self, file: InputFile) -> BinaryIO:
         raw = _Ranges(self, self._key(file.path), file)
@@ -66,7 +66,7 @@ class S3Input(S3Bucket):
 
 
 class _Ranges(io.RawIOBase):
-    """An object, read in ranges; fails once its content is another one."""
+    """Reads an object in ranges; fails once its content has changed."""
 
     def __init__(self, place: S3Bucket, key: str, file: InputFile) -> None:
         self._place, self._key, self._file, self._at = place, key, file, 0
@@ -118,11 +118,11 @@ class _Ranges(io.RawIOBase):
                         ) from error
                     raise
                 except BotoCoreError as error:
-                    failure = error  # boto3 repeats requests, but not the reading of a body
+                    failure = error  # boto3 retries requests, but not reading a body
             assert failure is not None
             raise failure
 
 
 def _file(path: str, size: int, modified: datetime, etag: str) -> InputFile:
-    """S3 knows seconds; some of its answers pretend to know more."""
+    """Truncates times to seconds, because only some of S3's answers are more precise."""
     return InputFile(int(modified.timestamp()) * 10**9, path, size, etag=etag.strip('"'))

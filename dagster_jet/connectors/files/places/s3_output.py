@@ -1,14 +1,13 @@
-"""Output in buckets of S3, and of servers that speak it: ``s3://bucket/folder``.
+"""Output to buckets of S3 and compatible servers: ``s3://bucket/folder``.
 
-It is completed by conditional requests; nothing is renamed. In phase 1 a file is a multipart
-upload to its final name, which no listing and no read shows before it is completed. Phase 2
-completes it under the condition that nothing is there (`If-None-Match: *`), then creates the
-epoch's marker under the same condition: of two executions that commit one epoch, one writes it. An
-upload is completed once: a dead execution that completes late finds it gone, and looks whether the
-object is the very one that was uploaded (each attempt's name is in the object's metadata).
+Nothing is renamed. In phase 1 a file is a multipart upload to its final name, invisible until it is
+completed. Phase 2 completes it on condition that no object exists (`If-None-Match: *`), then
+creates the epoch's marker on the same condition: if two executions commit an epoch, one of them
+writes the marker. An upload is completed once. A dead execution that completes it late finds the
+upload gone, and checks whether the object is the uploaded one (its metadata names the attempt).
 
-Who lists the bucket sees whole committed files, as in a local folder: a moment before the marker
-lists them. What no execution has committed is an incomplete upload; its key names its execution.
+Listings of the bucket show whole committed files, as in a local folder, shortly before the marker
+lists them. Uncommitted files are incomplete uploads; their keys name the execution.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ _logger = logging.getLogger(__name__)
 
 _PART_BYTES = 8 << 20
 _PARTS_PER_SIZE = 200
-"""A part is twice as large as this many before it: no file needs more than S3's 10,000."""
+"""The part size doubles after this many parts, so no file needs more than S3's 10,000 parts."""
 _CONFLICTS_MAX = 5
 _ATTEMPT = "jet-attempt"
 _CONFLICT = frozenset(("ConditionalRequestConflict", "409"))
 _SHORT_LIFE_DAYS = 7
 _REMOVED_AT_ONCE = 1000
-"""S3's limit."""
+"""S3's limit per request."""
 
 
 class S3StagedFile:
@@ -83,7 +82,7 @@ class S3StagedFile:
 
 
 class _Parts(io.RawIOBase):
-    """Cuts what is written into parts."""
+    """Output stream that splits data into parts."""
 
     def __init__(self, send: Any) -> None:
         self.etags: list[str] = []
@@ -92,7 +91,7 @@ class _Parts(io.RawIOBase):
 
     @property
     def content(self) -> tuple[int, int]:
-        """Bytes and checksum of all that was written."""
+        """Size and checksum of the written data."""
         return self._bytes, self._digest.intdigest()
 
     def writable(self) -> bool:
@@ -161,7 +160,7 @@ class S3Output(S3Bucket):
                 except ClientError as error:
                     conflict = error
                     if code_of(error) in _CONFLICT:
-                        continue  # somebody else is completing it
+                        continue  # another execution is completing it
                     key = self.at(artifact.target)["Key"]
                     if code_of(error) not in REFUSED and not self._is_over(key, staged["upload"]):
                         raise
@@ -172,8 +171,8 @@ class S3Output(S3Bucket):
             raise conflict
 
     def _is_over(self, key: str, upload: str) -> bool:
-        """Whether an upload was completed, or removed. Not every server says so when it is asked to
-        complete it."""
+        """Returns whether an upload was completed or removed, which some servers do not report on
+        completion."""
         try:
             self.aws.repeating.list_parts(Bucket=self.bucket, Key=key, UploadId=upload, MaxParts=1)
         except ClientError as error:
@@ -186,7 +185,7 @@ class S3Output(S3Bucket):
         return self.aws.in_parallel(work, artifacts)
 
     def make_durable(self) -> None:
-        """S3 answers when it is."""
+        """Does nothing: S3 answers when data is durable."""
 
     def discard(self, token: str) -> None:
         url, _, rest = token.partition("#")
@@ -251,7 +250,7 @@ class S3Output(S3Bucket):
                 )
 
     def _look_at_lifetime(self, job: str, sink: str) -> None:
-        """A bucket may remove incomplete uploads by itself: what is staged would be lost."""
+        """Warns if the bucket removes incomplete uploads (staged files) within 7 days."""
         try:
             with _quietly_unless_answered():
                 rules = self.aws.repeating.get_bucket_lifecycle_configuration(Bucket=self.bucket)
@@ -272,7 +271,7 @@ class S3Output(S3Bucket):
 
 @contextmanager
 def _quietly_unless_answered() -> Iterator[None]:
-    """Whoever may not look at the rules does not hear of them. Raises `LookupError` then."""
+    """Converts errors to `LookupError`, because the rules may be inaccessible."""
     try:
         yield
     except (ClientError, BotoCoreError) as error:
