@@ -63,8 +63,7 @@ _IDENTITY = (
 
 @dataclass(frozen=True)
 class IntervalJoin:
-    """Operator with the inputs 0 (left) and 1 (right). Results: keys, left columns, right
-    columns."""
+    """Operator. Input 0 is left, 1 is right; results: keys, left columns, right columns."""
 
     key_schema: pa.Schema
     """The keys, with the same name and type on both sides."""
@@ -208,8 +207,7 @@ class IntervalJoin:
         return pa.Table.from_arrays(columns, schema=self.result_schema)
 
     def _changes(self, side: _Side, matched: np.ndarray, live: np.ndarray) -> list[pa.Table]:
-        """Rows to add to the state: the side's new rows, and marks for old rows that now
-        matched."""
+        """State rows to append: the side's new rows, and marks for old rows that now matched."""
         new = side.rows.slice(side.old).filter(pa.array(live[side.old :]))
         if self.how == "inner":
             return [new]

@@ -48,8 +48,7 @@ class StepInput:
     arrived: tuple[pa.Table, ...]
     """One table per input ordinal, in the schemas of `Operator.input_schemas`, in any row order."""
     before_ms: int | None
-    """Watermark at the end of earlier steps: events that it has passed are late. None before the
-    first watermark."""
+    """Watermark after earlier steps; events before it are late. None if there was none yet."""
     after_ms: int | None
     """Watermark after these rows, which closes results now. Never less than `before_ms`."""
     version: int
@@ -79,8 +78,7 @@ class Step:
     """Number of them that were dropped because the watermark had passed them."""
     rejected: pa.Table | None = None
     """Dead letters, in `DEAD_LETTER_SCHEMA`: rows that a user's function failed on. The other
-    output of the step is as if they had not arrived. None: the operator has no dead letters and
-    raises."""
+    output of the step is as if they had not arrived. None: the operator raises instead."""
     prepared: bool = False
     """True if an outside transaction may wait for the decision on the snapshot after this step."""
 

@@ -1,5 +1,4 @@
-"""Turns rows into an operator's input without a JVM, when the rows come from another stage of the
-same task.
+"""Turns rows from another stage of the same task into an operator's input, without a JVM.
 
 Does the same as Spark does with all other rows (`spark/planning`): computes the key's hash and
 partition, the event time, and for an aggregation its first stage.

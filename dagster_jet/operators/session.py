@@ -312,8 +312,7 @@ class SessionWindows:
         return None if watermark_ms is None else watermark_ms - self.gap_ms - 1
 
     def _numbers(self, pieces: pa.Table) -> np.ndarray:
-        """Session number of each interval, ordered by key and time. Overlapping intervals of one
-        key are one session."""
+        """Session number of each interval, by key and time; overlapping intervals share one."""
         (key,) = key_codes(self.keys, pieces)
         first = first_times(pieces)
         order = order_by(key, first)

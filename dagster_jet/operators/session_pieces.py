@@ -3,8 +3,8 @@
 A header is versioned: every step that touches a key writes the headers of all its sessions again,
 with first and last event and without content. Content is in pieces, each written once, by the step
 in which it arrived. A piece belongs to the session whose header spans it; headers of one key never
-overlap. From time to time a session is *folded*: its content is written as one piece, and all older
-pieces become void.
+overlap. Sometimes a session is *folded*: its content is written as one piece, and older pieces
+become void.
 
 A piece expires after the header that spans it: its time is its last event + gap. A session whose
 last event is later than that is folded.

@@ -118,8 +118,8 @@ class StatefulMapInBatches:
 
     @property
     def _keyed_states(self) -> pa.Schema:
-        """Schema that the function is given and returns: keys and state, null for a key without
-        one."""
+        """Schema of states passed to and from the function: keys and state, null if there is
+        none."""
         keys = [self.row_schema.field(key) for key in self.keys]
         return pa.schema([*keys, *(field.with_nullable(True) for field in self.state_columns)])
 

@@ -66,8 +66,7 @@ class SparkRuntime:
 
     @property
     def epoch_bytes_max(self) -> int:
-        """Largest input of an epoch in bytes: half of Spark's memory, the rest is for derived
-        data."""
+        """Largest input of an epoch in bytes: half of Spark's memory, the rest is for results."""
         return max(_EPOCH_BYTES_MIN, memory_bytes(self.session) // 2)
 
     @property

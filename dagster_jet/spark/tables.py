@@ -86,8 +86,7 @@ class EnrichmentTables:
     def _without_clashes(
         self, node: EnrichNode, stream_columns: Sequence[str], table: DataFrame
     ) -> DataFrame:
-        """Adds the suffix to clashing names: a JSON object would have two fields of the same
-        name."""
+        """Adds the suffix to clashing names: a JSON object would have a field twice."""
         keys = {key.lower() for key in node.on}  # as Spark resolves names
         own = {name.lower() for name in stream_columns} - keys
         names = [f"{n}{node.suffix}" if n.lower() in own else n for n in table.columns]

@@ -139,8 +139,7 @@ def _nothing_of_nothing(place: Place) -> None:
 
 
 def _visible_with_phase_2(place: Place) -> None:
-    """Rows are invisible after phase 1 and all visible after phase 2; artifacts have their
-    number."""
+    """Rows are invisible after phase 1 and all visible after phase 2; artifacts count them."""
     rows = place.rows(10)
     artifacts = place.stage(rows, shards=2)
     assert sum(artifact.rows for artifact in artifacts) == len(rows)
@@ -187,8 +186,7 @@ def _notices_a_place_set_back(place: Place) -> None:
 
 
 def _any_value(place: Place) -> None:
-    """Any value is kept as it is: nulls, extremes, microseconds, empty and long texts, 10,000
-    rows."""
+    """Any value is kept as it is: nulls, extremes, microseconds, long or no text, 10,000 rows."""
     nulls = [{**dict.fromkeys(row), "id": row["id"], "flag": True} for row in place.rows(2)]
     place.commit(place.stage(nulls))
     place.expect(nulls)

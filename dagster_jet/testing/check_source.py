@@ -128,8 +128,7 @@ class _Consumer:
         self.reader.accept(self.on_own_thread(self.reader.poll))
 
     def poll_again(self) -> None:
-        """Polls after an outage, with pauses, like the engine: a client may need time to
-        reconnect."""
+        """Polls after an outage, with pauses, like the engine: clients need time to reconnect."""
         for _ in range(_POLLS_MAX):
             try:
                 return self.poll()
@@ -182,8 +181,7 @@ class _Consumer:
         return self.read
 
     def to_the_end(self) -> None:
-        """Polls until all redelivered rows that are known by id have arrived; they are not read
-        again."""
+        """Polls until all redelivered rows with known ids have come; these are not read again."""
         if isinstance(self.reader, ReadsBacklog):
             self.reader.mark_backlog()
             for _ in range(_POLLS_MAX):
@@ -479,8 +477,7 @@ def _acknowledged(place: _Place) -> None:
 
 
 def _outages(place: _Place) -> None:
-    """A poll in an outage is to be made again, without loss or duplicates; its error shows no
-    secret."""
+    """A poll in an outage is to be made again, without loss or duplicates or a secret shown."""
     for name, outage in place.outages.items():
         place.put(2)
         consumer = place.consumer()

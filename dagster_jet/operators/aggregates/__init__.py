@@ -1,1 +1,1 @@
-"""Aggregates: how rows become partials, partials merge, and results come out."""
+"""Aggregates: computation of partials from rows, their merging, and results."""

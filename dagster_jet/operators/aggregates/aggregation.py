@@ -116,8 +116,7 @@ class Aggregation:
     def merge(
         self, table: pa.Table, group: Sequence[str], others: Sequence[tuple[str, Merger]] = ()
     ) -> pa.Table:
-        """One row per `group`, with merged partials, row count and `others` (with their
-        mergers)."""
+        """One row per `group`; merges partials, row count and `others` (with their mergers)."""
         mergers = [(name, partial.combine) for name, partial in self.partials]
         return merge_groups(table, group, [*mergers, (ROW_COUNT, "sum"), *others])
 

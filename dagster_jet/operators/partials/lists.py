@@ -27,8 +27,7 @@ from dagster_jet.operators.rows.keys import one_zero_and_nan
 
 @dataclass(frozen=True)
 class DistinctValues(Partial):
-    """Every value once, unordered: exact, with unbounded size. -0.0 equals 0.0, all NaNs are
-    equal."""
+    """Every value once, unordered: exact and unbounded. -0.0 equals 0.0, all NaNs are equal."""
 
     column: str
 
@@ -118,8 +117,7 @@ class AllValues(Partial):
 class TopValues(Partial):
     """The `n` values with the greatest rank (or smallest), as list<struct<rank, value>> in order.
 
-    Among equal ranks the greater (smaller) value comes first. Rows without rank or value are
-    ignored.
+    Equal ranks: the greater (smaller) value first. Rows without rank or value are ignored.
     """
 
     column: str

@@ -112,8 +112,7 @@ def struct_of(fields: dict[str, pa.ChunkedArray | pa.Array], missing: pa.Array |
 
 
 def take_groups(lists: pa.Array, groups: Groups) -> tuple[pa.Array, np.ndarray]:
-    """Concatenates list values by group: (elements, their starts per group). Null counts as
-    empty."""
+    """Concatenates list values by group: (elements, their starts per group). Null is empty."""
     taken = lists.take(pa.array(groups.rows))
     lengths = taken.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     ends = np.concatenate(([0], np.cumsum(lengths)))

@@ -1,7 +1,6 @@
 """Rows in order of key and event time, searched for many (key, time) pairs at once.
 
-Used by the operators that compare rows by distance in time. Costs O(n log n) in numpy, with no
-Python code per row.
+Used by operators that compare rows by distance in time. O(n log n) in numpy, no Python per row.
 """
 
 from __future__ import annotations

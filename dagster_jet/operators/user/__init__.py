@@ -1,1 +1,1 @@
-"""Where users' own code runs: processors, stateful functions, their state, their dead letters."""
+"""Runs users' code: processors, stateful functions, their state and dead letters."""

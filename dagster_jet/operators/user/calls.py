@@ -1,7 +1,6 @@
 """Calls a user's functions; errors and wrong results name their row.
 
-If a call fails, the error leaves `Operator.step`, and the changed states and collected rows of the
-step are discarded.
+If a call fails, the error leaves `Operator.step`, and the step's states and rows are discarded.
 
 With dead letters (`over_good_rows`) only the failing *row* is discarded. Its output is removed. The
 function may have changed the state in place before it raised, so the state is rebuilt from its last
@@ -66,8 +65,7 @@ class UserCalls:
             where: the rows that are passed to functions, in order; messages are made from them.
             state_format: format in which states are saved.
             has_time: the rows have event time.
-            checks_each: in `over_good_rows`, a row with an output value of a wrong type is bad,
-                too.
+            checks_each: in `over_good_rows`, a row with an output of a wrong type is bad, too.
         """
         self._stage, self._keys, self._where = stage, keys, where
         self._rows = where.drop_columns([field.name for field in ADDRESS])

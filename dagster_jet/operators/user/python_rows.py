@@ -29,8 +29,7 @@ def row_dicts(table: pa.Table) -> Iterator[dict[str, Any]]:
 @lru_cache(maxsize=64)
 def _dict_maker(names: tuple[str, ...]) -> Callable[..., dict[str, Any]]:
     """Returns a function from values to a dict with these keys. It costs less than half of
-    `dict(zip(...))`, which is a tenth of a step. Names are inserted as literals, so any text is
-    safe."""
+    `dict(zip(...))`, which is a tenth of a step. Names become literals, so any text is safe."""
     values = [f"value_{place}" for place in range(len(names))]
     items = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
     maker: Callable[..., dict[str, Any]] = eval(f"lambda {', '.join(values)}: {{{items}}}", {})

@@ -104,8 +104,7 @@ class SparkProcessor:
     row_schema: pa.Schema
     output_schema: pa.Schema
     row_keys: tuple[str, ...]
-    """Columns that rows are partitioned by. If empty, all rows are in partition 0 of one
-    instance."""
+    """Columns that rows are partitioned by. If empty, one instance has all rows, in partition 0."""
     in_batches: bool
     """Items are Arrow record batches, in and out, instead of dicts."""
     partition_count: int

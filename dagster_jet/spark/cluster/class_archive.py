@@ -24,7 +24,7 @@ from dagster_jet.errors import ConfigurationError
 from dagster_jet.system.scratch import make_private
 
 VARIABLE = "DAGSTER_JET_CLASS_ARCHIVE"
-"""Environment variable: a folder for the archives, or "off"; default `dagster_jet` in the user's
+"""Environment variable: the archives' folder, or "off"; default `dagster_jet` in the user's
 cache."""
 OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 _MAKER = ("-m", "dagster_jet.cli", "warm-up", "--quiet")
@@ -48,8 +48,7 @@ class ClassArchive:
         self._claim = folder / f"{self._name}.making"
         self._refused = folder / f"{self._name}.refused"
         self.hidden = folder / f"{self._name}.part"
-        """Path while it is made. A crash leaves a file that is not used, and the next one replaces
-        it."""
+        """Path while it is made. A crash leaves an unused file, which the next one replaces."""
 
     @property
     def path(self) -> Path | None:
@@ -81,8 +80,7 @@ class ClassArchive:
         return True
 
     def publish(self) -> bool:
-        """Ends making it; returns whether the JVM wrote an archive. If not, it is not tried
-        again."""
+        """Ends making it; returns whether the JVM wrote an archive. A failure is not repeated."""
         made = self.hidden.exists()
         if made:
             self._publish()
@@ -120,8 +118,7 @@ class ClassArchive:
 
 
 def for_this_machine() -> ClassArchive | None:
-    """Archive for the Java and PySpark of this process; None if it is off or the cache is not
-    writable."""
+    """Archive for this process's Java and PySpark; None if off, or if the cache is not writable."""
     said = os.environ.get(VARIABLE)
     if said == "off":
         return None
@@ -173,8 +170,7 @@ def _start_maker(archive: ClassArchive) -> None:
 
 
 def _fingerprint() -> str:
-    """Hash of everything that the JVM checks of an archive: otherwise it would refuse it each
-    time."""
+    """Hash of what the JVM checks in an archive, so that it does not refuse one each time."""
     import pyspark
 
     home = os.environ.get("JAVA_HOME")

@@ -107,7 +107,7 @@ class Anchored:
 
         Otherwise two tasks on two executors that miss the same block would both compute it: rows of
         a nondeterministic function would differ between two sinks, and observations would count
-        twice.
+        double.
         """
         frame.count()
 

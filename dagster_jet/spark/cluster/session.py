@@ -131,8 +131,7 @@ def activate(session: SparkSession) -> None:
 
 
 def empty_frame(session: SparkSession, schema: DataType) -> DataFrame:
-    """Returns a frame that is empty but not known to be so by Spark's optimizer: plans on two such
-    frames are compared.
+    """Returns an empty frame that Spark's optimizer does not know to be empty: plans are compared.
 
     Does not use `createDataFrame`, which makes its session the active one of every thread.
     """

@@ -69,8 +69,7 @@ class EpochFrames:
         self._plan, self._epoch, self._runtime = plan, epoch, runtime
         self._prepared = prepared
         self.partitions: Mapping[str, Sequence[str]] = {}
-        """`SourceFrame.partitions` of the running epoch, by source, if the frames are of another
-        one."""
+        """By source, `SourceFrame.partitions` of the running epoch, for prepared frames."""
         self._observations = Observations()
         self.shared = SharedFrames()
         self.written_sinks: dict[str, DataFrame | None] = {}
@@ -259,8 +258,7 @@ class EpochFrames:
             return None if rows is None else wiring.plan.shapes[head.ordinal](self._gathered(rows))
 
     def _gathered(self, rows: DataFrame) -> DataFrame:
-        """Moves few rows into one task: it needs no shuffle after it, and a sink writes one
-        file."""
+        """Moves few rows into one task, so that no shuffle follows and a sink writes one file."""
         return rows.coalesce(1) if self._epoch.few_rows else rows
 
     def _in_time(self, head: InputRef, rows: DataFrame, before_ms: int) -> DataFrame:

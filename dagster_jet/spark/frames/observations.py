@@ -114,8 +114,7 @@ class Observations:
 class _Counters:
     """Spark's counts of the last run of a frame.
 
-    They are read from the plan: `pyspark.sql.Observation` uses a listener and sees only the first
-    run.
+    Read from the plan: `pyspark.sql.Observation` uses a listener and sees only the first run.
     """
 
     def __init__(self, action: DataFrame) -> None:

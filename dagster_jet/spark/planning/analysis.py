@@ -254,7 +254,7 @@ class _Analysis:
                 if not node.of_late and not node.of_dead_letters:
                     yield self.frames[node.upstream[0]]
             elif isinstance(node, TransformNode) and not node.is_constant:
-                yield self.frames[node.upstream[0]]  # its columns used may change per epoch
+                yield self.frames[node.upstream[0]]  # the function may read more next epoch
             elif isinstance(node, TimestampsNode):
                 yield self.frames[node.name].select(quoted_name(node.timestamps.column))
             elif self._is_shared(node) and not self._is_as_read(node):

@@ -59,7 +59,7 @@ def check_row_by_row(job: str, stage: str, given: DataFrame, returned: DataFrame
         PipelineError: the function reads several of the stream's rows at once.
     """
     stream = given._jdf.queryExecution().analyzed()
-    sources = [leaf for leaf in leaves(stream) if _kind(leaf) != "Range"]  # others use it, too
+    sources = [leaf for leaf in leaves(stream) if _kind(leaf) != "Range"]  # also in other frames
     _, found = _look(returned._jdf.queryExecution().analyzed(), stream, [stream, *sources])
     if found is not None:
         does, instead = found
@@ -74,8 +74,7 @@ def check_row_by_row(job: str, stage: str, given: DataFrame, returned: DataFrame
 
 
 def _look(plan: Any, stream: Any, sources: list[Any]) -> tuple[bool, tuple[str, str] | None]:
-    """Whether the plan reads the stream; and its first operation on several of the stream's
-    rows."""
+    """Whether the plan reads the stream; and its first operation on several rows of it."""
     # For a second use of the stream Spark makes a copy with other ids.
     if plan.equals(stream) or any(plan.sameResult(one) for one in sources):
         return True, None

@@ -31,8 +31,8 @@ class StageWiring:
     late_inputs: frozenset[int]
     """Inputs whose late rows go to a sink."""
     readers: tuple[InputRef | str, ...]
-    """Readers of the results besides the stage's own sinks: inputs that a task may be able to feed,
-    and other nodes."""
+    """Readers of the results besides the stage's own sinks: inputs a task might feed, other
+    nodes."""
     passes_dead_letters: bool
     """Whether readers other than the stage's own sinks read its dead letters."""
     counted_inputs: tuple[str | None, ...] = ()

@@ -33,8 +33,7 @@ _ShardRows = list[tuple[pa.Table, ...]]
 class FusedTask:
     """Function that Spark runs, once per shard or once for all shards.
 
-    A stage's state is saved while later stages take their steps; the task waits for all saves at
-    its end.
+    A stage's state is saved while later stages take their steps; the task waits for it at its end.
     """
 
     barrier: Barrier

@@ -78,8 +78,7 @@ class Fusion:
 
     @cached_property
     def outputs(self) -> TaggedRows:
-        """Layout of the output: acks, results, dead letters; a tag per stage whose rows are
-        read."""
+        """Layout of the output: acks, results, dead letters, with a tag per stage that is read."""
         results = [self.by_name[name].operator.result_schema for name in self.results_of]
         return TaggedRows((ACK_SCHEMA, *results, *[DEAD_LETTER_SCHEMA] * len(self.dead_letters_of)))
 

@@ -58,8 +58,7 @@ class StageInput:
     """The stage's watermark after this epoch: results that it closes are emitted."""
     expired_until_ms: int | None
     """Time up to which state expired in earlier epochs. May differ from the operator's expiry at
-    `before_ms`: the operator may have changed since then, and state that it kept must be
-    emitted."""
+    `before_ms`: the operator may have changed since then, and state it kept must be emitted."""
     obsolete: tuple[str, ...] = field(default=(), repr=False)
     """Local run files without references, for the tasks to delete."""
     early: bool = False

@@ -43,8 +43,8 @@ class StateSave:
 
     @property
     def is_little(self) -> bool:
-        """True if something changed and it fits into one batch, so holding it for another epoch
-        needs little memory."""
+        """Whether there are changes and they fit into one batch, cheap to hold for another
+        epoch."""
         nbytes = sum(table.nbytes for table in self.new)
         return self._changed > 0 and not self._is_base and nbytes <= BATCH_BYTES
 

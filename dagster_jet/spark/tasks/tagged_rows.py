@@ -48,8 +48,7 @@ class TaggedRows:
         return fields if self.shared is None or self.is_one else fields[1:]
 
     def rows_of(self, table: pa.Table, tag: int) -> pa.Table:
-        """The rows of one kind, in its own schema; `table` may have more columns after the
-        layout's."""
+        """The rows of one kind, in its own schema; `table` may have further columns at its end."""
         if self.is_one:
             return table.select(range(len(self.kinds[0])))
         lead = 0 if self.shared is None else 1
