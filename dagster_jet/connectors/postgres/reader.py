@@ -67,8 +67,7 @@ class Polled:
 
 @dataclass
 class ChangesReader(SourceReader):
-    """Reader of one execution. `_seen`, `_kept` and the connection belong to the source's own
-    thread."""
+    """Reader of one execution. `_seen`, `_kept` and the connection are for the source's thread."""
 
     place: SqlPlace
     slot: str

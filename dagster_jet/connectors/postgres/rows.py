@@ -105,8 +105,7 @@ def _arrays(rows: Sequence[Row], table: PublishedTable, bad: dict[int, str]) -> 
 def _column(
     texts: Sequence[str | None], what: str, kind: pa.DataType, bad: dict[int, str]
 ) -> pa.Array:
-    """Parses texts. A value that Spark cannot represent becomes null, and the row is noted as
-    bad."""
+    """Parses texts. A value that Spark cannot represent becomes null and is noted as bad."""
     read = reads(kind)
 
     def value(text: str | None) -> Any:

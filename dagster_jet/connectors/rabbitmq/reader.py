@@ -80,8 +80,7 @@ class RabbitReader(MessageReader[Message]):
             return Found(tuple(new), tuple(again), self._stood(), backlog)
 
     def acknowledge(self, messages: Mapping[str, Any]) -> None:
-        """Acknowledges by id. A delivery of a broken connection is acknowledged when
-        redelivered."""
+        """Acknowledges by id. A delivery of a broken connection is acknowledged when it recurs."""
         with self._server_errors():
             subscription = self._subscription
             proven = set() if subscription is None else subscription.acknowledge(messages.keys())

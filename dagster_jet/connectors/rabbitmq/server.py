@@ -47,8 +47,7 @@ class RabbitServer:
         return f"RabbitServer({shown(self.url)!r})"
 
     def parameters(self) -> Any:
-        """Connection parameters. Raises `ConfigurationError`, without the URL, if it is not
-        valid."""
+        """Parameters for pika. Raises `ConfigurationError`, without the URL, if it is not valid."""
         text = text_of(self.url)
         try:
             parts = urlsplit(text)

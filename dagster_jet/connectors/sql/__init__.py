@@ -1,4 +1,4 @@
-"""Tables of SQL databases: PostgreSQL by psycopg's COPY, any other through SQLAlchemy Core."""
+"""SQL tables as sinks and sources: PostgreSQL by psycopg's COPY, others by SQLAlchemy Core."""
 
 from dagster_jet.connectors.sql.held_sink import HeldSqlSink
 from dagster_jet.connectors.sql.sink import SqlSink

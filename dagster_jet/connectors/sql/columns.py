@@ -1,4 +1,4 @@
-"""Columns of a table and columns of rows: do they fit?"""
+"""Checks whether the columns of rows fit the columns of a table."""
 
 from __future__ import annotations
 
@@ -10,75 +10,75 @@ import pyarrow as pa
 from dagster_jet.connectors.sql.sqlite_affinity import Affinity, keeps
 
 _OWN_EQUALITY = frozenset({"json", "parsed", "other"})
-"""Kinds whose values are written as texts, and compared as something else."""
+"""Kinds whose values are written as texts, but compared by rules of their own."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """Of a table, as the database describes it."""
+    """Column of a table, as the database describes it."""
 
     name: str
     kind: str
-    """boolean, integer, float, decimal, text, binary, date, timestamp, json, uuid, enum,
-    parsed (of texts: an array) or other."""
+    """boolean, integer, float, decimal, text, binary, date, timestamp, json, uuid, enum, parsed
+    (parsed from text: an array) or other."""
     shown: str
-    """Its type, for people."""
+    """Its type, for messages."""
     needs_value: bool = False
-    """Not null, and no default."""
+    """True if not null and without a default."""
     size: int | None = None
-    """Of integers: bits. Of floats: 32 or 64. Of decimals: digits before the point."""
+    """Bits of an integer; 32 or 64 for a float; digits before the point of a decimal."""
     scale: int | None = None
-    """Digits behind the point: of decimals, of floats that round to them, of a time's seconds."""
+    """Digits after the point: of a decimal, of a float that rounds to them, of a time's seconds."""
     takes_null: bool = True
     is_generated: bool = False
-    """The database computes it, and takes no value for it."""
+    """The database computes the column and takes no value for it."""
     is_automatic: bool = False
-    """Without a value it gets one that no other row has: a number, or a null."""
+    """Without a value the column gets one that no other row has: a number, or a null."""
     is_unsigned: bool = False
     is_padded: bool = False
-    """`char(n)`, `binary(n)`: blanks or zeros at the end come and go."""
+    """`char(n)` or `binary(n)`: trailing blanks or zeros are added and removed."""
     characters: int | None = None
-    """The most that a text has."""
+    """Maximum number of characters."""
     bytes: int | None = None
-    """The most that a text in UTF-8, or a binary value, has."""
+    """Maximum number of bytes of a binary value, or of a text in UTF-8."""
     equates: str = ""
-    """Why values that differ may be equal for the database, as a part of a sentence; else empty."""
+    """Why the database may treat different values as equal, as a clause; else empty."""
     exact: str = ""
-    """The statement that makes it compare exactly, where one is known."""
+    """Statement that makes the column compare exactly, if one is known."""
     affinity: Affinity | None = None
-    """SQLite's, which keeps any value in any column, but changes some."""
+    """SQLite only: it stores any value in any column, but converts some."""
 
 
 @dataclass(frozen=True)
 class UniqueIndex:
-    """A unique index of a table, or its primary key."""
+    """Unique index of a table, or its primary key."""
 
     name: str
     columns: frozenset[str]
     is_plain: bool = True
-    """On whole columns and all rows, and checked at once: an upsert can go by it."""
+    """True if on whole columns and all rows, and not deferred: usable for an upsert."""
     equates: str = ""
-    """As `Column.equates`, of a collation that the index has for itself."""
+    """As `Column.equates`, for a collation of the index itself."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a table takes."""
+    """Columns and unique indices of a table."""
 
     columns: tuple[Column, ...]
     indices: tuple[UniqueIndex, ...]
     is_strict: bool = True
-    """False: SQLite's."""
+    """False for SQLite."""
     hits_any_index: bool = False
-    """An upsert changes whichever row has one of its values in any unique index: MariaDB's."""
+    """MariaDB: an upsert changes any row that has one of its values in any unique index."""
 
     @property
     def unique(self) -> tuple[frozenset[str], ...]:
-        """Columns of which no two rows have the same values."""
+        """Column sets of unique indices that an upsert can use."""
         return tuple(index.columns for index in self.indices if index.is_plain)
 
     def misfit(self, rows: Mapping[str, pa.DataType], mode: str, key: Sequence[str]) -> str | None:
-        """What does not fit, as a sentence; None: all does."""
+        """Returns what does not fit, as a sentence; None if everything fits."""
         known = {column.name: column for column in self.columns}
         used = {n: t for n, t in rows.items() if mode != "delete" or n in key}
         if missing := [name for name in key if name not in rows]:
@@ -101,8 +101,8 @@ class Shape:
     def _key_misfit(
         self, rows: Mapping[str, pa.DataType], mode: str, key: Sequence[str]
     ) -> str | None:
-        """One row of an epoch for each key, as Spark compares keys: the table must not see fewer,
-        and must see none of its own in another row's place."""
+        """Checks that the database compares keys as Spark does: an epoch has one row per key. The
+        table must not merge two of them, nor change a row with another key."""
         for column in self.columns:
             if column.name not in key:
                 continue
@@ -131,7 +131,7 @@ class Shape:
         others = [
             one
             for one in self.indices
-            # Whoever hits one with all columns of the key hits the row of the key.
+            # A row that matches all columns of the key matches the row of the key.
             if not (one.is_plain and one.columns >= frozenset(key)) and not one.columns & automatic
         ]
         if self.hits_any_index and others:
@@ -145,9 +145,8 @@ class Shape:
 
 
 def fits(rows: pa.DataType, column: Column) -> bool:
-    """Whether the database keeps every value of the rows as it is, or refuses it.
-
-    What it refuses, value by value, `refused_values` knows as far as it can be known."""
+    """True if the database stores every value unchanged, or refuses it. `refused_values` predicts
+    refused values as far as possible."""
     kind, size = column.kind, column.size
     if pa.types.is_null(rows):
         return True
@@ -180,12 +179,12 @@ def fits(rows: pa.DataType, column: Column) -> bool:
 
 
 def _digits(times: pa.TimestampType) -> int:
-    """Of their seconds' fractions; Spark has microseconds."""
+    """Fractional-second digits of an Arrow timestamp unit (at most 6)."""
     return {"s": 0, "ms": 3}.get(times.unit, 6)
 
 
 def _why_not(rows: pa.DataType, column: Column) -> str:
-    """More words on a pair that does not fit, where its types alone do not say it."""
+    """Explanation of a misfit that the two types do not show."""
     if column.affinity is not None:
         return f": SQLite would change values ({column.affinity.value})"
     if pa.types.is_timestamp(rows) and column.kind == "timestamp":

@@ -1,8 +1,8 @@
-"""Phase 2 of a table: an epoch's rows and its marker in one transaction of the database.
+"""Phase 2 of a table: writes an epoch's rows and its marker in one database transaction.
 
 The transaction first locks the sink's row in `dagster_jet_epochs` (`markers.py`). So an execution
-that was believed dead, and its successor, commit one after the other, and the second one finds the
-epoch done. Whether a commit whose connection broke has happened is found out in the same way.
+that was believed dead and its successor commit one after the other, and the second finds the epoch
+committed. The marker also shows whether a commit succeeded whose connection broke.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class SqlCommitter(Committer):
-    """Commits for one execution; connects for every commit."""
+    """Committer of one execution; connects for every commit."""
 
     place: SqlPlace
     mode: str
@@ -79,7 +79,7 @@ class SqlCommitter(Committer):
             return found is not None and found >= (line, newest)
 
     def _fence(self, context: CommitContext) -> tuple[Fence, int]:
-        """The sink's row, and what stands in it as its timeline."""
+        """The sink's row, and the value of its `timeline` column."""
         line = context.execution_id if context.repeatable else context.timeline
         id = self.owner.id(REPEATABLE if context.repeatable else "")
         return Fence(Markers(self.place), self.owner, id), line
@@ -114,7 +114,7 @@ class SqlCommitter(Committer):
         rows: Iterator[pa.RecordBatch],
         context: CommitContext,
     ) -> None:
-        """All rows, or those that the table does not refuse: then with a memo of the others."""
+        """Writes all rows, or those that the table takes together with a memo of the others."""
         refused = context.refused
         if self.mode == "mirror":
             owner = self.owner
@@ -134,11 +134,11 @@ class SqlCommitter(Committer):
             connection.execute(table.insert().values(id=fence.id, epoch=epoch_id, memo=memo))
 
     def _deliver_refused(self, connection: Connection, context: CommitContext) -> None:
-        """Of epochs that are committed without them; in whatever execution that was."""
+        """Delivers the refused rows of epochs committed without them, by any execution."""
         assert context.refused is not None
         table, (fence, _) = Markers(self.place).tables()[REFUSED], self._fence(context)
         mine = table.c.id == fence.id
-        connection.rollback()  # looking for the table has begun something
+        connection.rollback()  # querying the table has begun a transaction
         asked = sqlalchemy().select(table.c.epoch, table.c.memo).where(mine)
         with connection.begin():
             memos = connection.execute(asked.order_by(table.c.epoch)).all()
@@ -154,7 +154,7 @@ class SqlCommitter(Committer):
     ) -> Iterator[pa.RecordBatch]:
         for segment in segments:
             try:
-                # All of a segment is checked before any of it counts: the transaction ends later.
+                # A whole segment is checked before any of it counts: the transaction ends later.
                 yield from rows_of([segment])
             except ArtifactLostError:
                 if not context.accept_loss:
@@ -164,7 +164,7 @@ class SqlCommitter(Committer):
     def _with_table(
         self, connection: Connection, rows: Iterator[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
-        """The table is created before the first rows, outside their transaction."""
+        """Creates the table before the first rows, in a transaction of its own."""
         if shape_of(connection, self.place) is not None:
             connection.rollback()
             return rows
@@ -172,7 +172,7 @@ class SqlCommitter(Committer):
         try:
             first = next(rows, None)
         except ArtifactLostError:
-            return rows  # the epoch is done, or it is told once the fence is locked
+            return rows  # the epoch is committed already, or its loss is an error behind the fence
         if first is None:
             return rows
         with connection.begin():

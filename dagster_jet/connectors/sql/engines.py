@@ -1,5 +1,5 @@
-"""MariaDB's tables have engines, and some of these have no transactions: rows stay that were rolled
-back, and a marker says nothing of the rows beside it."""
+"""MariaDB's storage engines: some have no transactions, so rolled-back rows would stay and a marker
+would not cover the rows beside it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ where t.table_schema = coalesce(:schema, database()) and t.table_name = :name
 
 
 def check_engines(connection: Connection, place: SqlPlace, job: str, stage: str, *own: str) -> None:
-    """Of the table, and of our own ones beside it; what is no table, or is not there, has none.
+    """Checks the table and our own tables beside it; skips views and missing tables.
 
     Raises:
-        ConfigurationError: one of them has no transactions; says what changes that.
+        ConfigurationError: a table has no transactions; names the statement that changes it.
     """
     if not is_mysql(connection):
         return

@@ -1,4 +1,4 @@
-"""What the errors of databases mean for a job: not now, never like this, or not these rows."""
+"""Classifies database errors: temporary, permanent, or caused by some of the rows."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ _VALUE_STATES = ("21000", "22", "23", "44", "54", "P0001")
 _VALUE_MYSQL = {1048, 1062, 1118, 1153, 1264, 1265, 1292, 1366, 1406, 1411, 1526, 1644, 1690, 3140,
                 3141, 4025}  # fmt: skip
 _REFERENCE_STATE, _REFERENCE_MYSQL = "23503", (1216, 1217, 1451, 1452)
-# A connection that is refused has no SQLSTATE in libpq, only a sentence.
+# libpq gives no SQLSTATE for a refused connection, only a text.
 _DENIED_WORDS = ("password authentication failed", "no password supplied", "no pg_hba.conf entry",
                  "role ", "database \"", "permission denied")  # fmt: skip
 
 
 class Trouble(Enum):
-    """Kinds of errors."""
+    """Kinds of database errors."""
 
     PASSING = "passing"
-    """The server is away, or busy, or another transaction is in the way."""
+    """The server is unavailable or busy, or another transaction holds a lock."""
     DENIED = "denied"
-    """Credentials, rights, or the database's name."""
+    """Credentials, permissions, or the database's name."""
     MISMATCH = "mismatch"
-    """Table and rows do not fit: a column, a type, a right kind of statement."""
+    """Table and rows do not fit: a column, a type, or the statement."""
     VALUE = "value"
-    """The table refuses some of the rows: a null, a value, a constraint."""
+    """The table refuses some rows: a null, a value, or a constraint."""
     REFERENCE = "reference"
-    """As VALUE, because of a foreign key: the other table may get its row later."""
+    """Like VALUE, but for a foreign key: the referenced row may be committed later."""
 
 
 def trouble(error: Exception) -> Trouble | None:
-    """Which kind an error is; None: it is not the database's."""
+    """Returns the kind of an error; None if it does not come from the database."""
     alchemy = sqlalchemy()
     if not isinstance(error, alchemy.exc.DBAPIError):
-        # A driver's own error, from where it is used without SQLAlchemy.
+        # An error of a driver used without SQLAlchemy.
         if type(error).__module__.partition(".")[0] not in ("psycopg", "pymysql", "sqlite3"):
             is_alchemys = isinstance(error, alchemy.exc.SQLAlchemyError)
             return Trouble.MISMATCH if is_alchemys else None
@@ -93,10 +93,10 @@ def trouble(error: Exception) -> Trouble | None:
 
 
 def sentence(error: Exception, place: SqlPlace) -> str:
-    """What the database has said, on one line, without secrets."""
+    """The database's message on one line, without secrets."""
     original = getattr(error, "orig", None) or error
     said = original.args[1] if len(original.args) > 1 else original
-    text = place.cleansed(str(said)).partition("\nLINE ")[0]  # then comes our own statement
+    text = place.cleansed(str(said)).partition("\nLINE ")[0]  # our own statement follows
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return "; ".join(lines[:2]).rstrip(".")
 
@@ -105,10 +105,10 @@ def sentence(error: Exception, place: SqlPlace) -> str:
 def as_sink_errors(
     place: SqlPlace, job: str, sink: str, *, may_leave_out: bool = True
 ) -> Iterator[None]:
-    """Raises a database's errors as what they mean for a sink, without secrets.
+    """Translates database errors into a sink's errors, without secrets.
 
     Args:
-        may_leave_out: rows that the table refuses may be sent elsewhere.
+        may_leave_out: whether refused rows may go to a dead-letter sink.
     """
     try:
         yield
@@ -118,14 +118,14 @@ def as_sink_errors(
         kind = trouble(error)
         if kind is None:
             raise
-        # Not from the error: its text may name what is secret.
+        # The cause is dropped, because its text may contain secrets.
         said = sentence(error, place)
         raise sink_error(kind, said, place, job, sink, may_leave_out=may_leave_out) from None
 
 
 @contextmanager
 def as_source_errors(place: SqlPlace, job: str, stage: str) -> Iterator[None]:
-    """Raises a database's errors as what they mean for a source, without secrets."""
+    """Translates database errors into a source's errors, without secrets."""
     try:
         yield
     except JetError:
@@ -149,7 +149,7 @@ def as_source_errors(place: SqlPlace, job: str, stage: str) -> Iterator[None]:
 def sink_error(
     kind: Trouble, said: str, place: SqlPlace, job: str, sink: str, *, may_leave_out: bool = True
 ) -> SinkError:
-    """The error of a sink; `said`: by the database."""
+    """The sink's error of this kind; `said` is the database's message."""
     if kind is Trouble.PASSING:
         return SinkUnavailableError(
             f"the table {place.table!r} cannot be written now: {said}.", job=job, stage=sink

@@ -1,14 +1,14 @@
 """Rows in prepared transactions: written in phase 1, committed by name in phase 2.
 
-Before a writer begins it notes the name of its transaction in `dagster_jet_held`; the transaction's
-last statement says there that it is committed, which shows when it is. So the names are known
-without asking the server for a list, and the fate of each can be asked:
+Before a writer begins, it notes the name of its transaction in `dagster_jet_held`. The last
+statement of the transaction sets the note's `is_committed`, visible once it is committed. So names
+are known without the server's list, and the outcome of each transaction can be queried:
 
-    name noted, not committed   open, prepared, or rolled back: probing it by its name says which
-    committed                   it is
+    noted, not `is_committed`   open, prepared, or rolled back: a call by its name shows which
+    noted, `is_committed`       committed
     not noted                   committed long ago, or rolled back by us
 
-Who rolls back takes the note away, too: a writer that was believed dead finds it gone, and stops.
+A rollback also removes the note: a writer that was believed dead finds it missing, and stops.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 PREFIX = "jet."
-"""What the names of our transactions begin with in the database."""
+"""Prefix of our transactions' names in the database."""
 
 
 def transaction_name(held: str, transaction: TransactionId) -> str:
-    """`<held id, hashed>.<execution>-<epoch>-<attempt, hashed>`: no other attempt has it."""
+    """`<held id, hashed>.<execution>-<epoch>-<attempt, hashed>`: unique to the attempt."""
     attempt = hashlib.blake2b(transaction.attempt.encode(), digest_size=4).hexdigest()
     return f"{held}.{transaction.execution_id}-{transaction.epoch_id}-{attempt}"
 
 
 @dataclass
 class HeldWriter(SinkWriter):
-    """One task's rows of one epoch, in a transaction of its own."""
+    """Writes one task's rows of one epoch, in a transaction of its own."""
 
     place: SqlPlace
     owner: Owner
@@ -87,7 +87,7 @@ class HeldWriter(SinkWriter):
                 )
             self._kind.prepare(connection, PREFIX + self._name)
             self._connection = None
-            self._open.close()  # from here on it belongs to whoever knows its name
+            self._open.close()  # from here on any connection can end it by name
             fail_point("sql.held.prepared")
         target = f"table {self.place.table}"
         return (Artifact(t.sink, t.epoch_id, self._name, target, self._rows, self._bytes, 0),)
@@ -95,7 +95,7 @@ class HeldWriter(SinkWriter):
     def abort(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(Exception):  # the connection may be what has failed
+            with suppress(Exception):  # this connection may be the one that has failed
                 self._kind.give_up(connection, PREFIX + self._name)
                 mine = self._notes.c.transaction == self._name
                 connection.execute(self._notes.delete().where(mine))
@@ -134,23 +134,23 @@ class HeldWriter(SinkWriter):
 
 @dataclass
 class SqlHeldTransactions:
-    """Phase 2's view of the database (`connectors.held.HeldTransactions`)."""
+    """Implementation of `connectors.held.HeldTransactions` for phase 2."""
 
     place: SqlPlace
     owner: Owner
     keep: frozenset[str] = frozenset()
-    """What a snapshot has, whoever prepared it: it is not rolled back."""
+    """Transactions in a snapshot, of any execution, which are not rolled back."""
     _open: ExitStack = field(default_factory=ExitStack)
     _connection: Connection | None = None
 
     def commit(self, held_id: str, artifact: Artifact) -> Fate:
-        """`held_id`: the artifact's token, the name of one transaction and of no other."""
+        """Commits the artifact's token, which names exactly one transaction."""
         fail_point("sql.held.commit.before")
         name = artifact.token
         with self._classified(), self._connected() as (connection, kind):
             if not kind.commit(connection, PREFIX + name) and not self._is_done(connection, name):
                 if self._is_alive(connection, kind, name):
-                    # MariaDB gives it to nobody before its connection is closed, there too.
+                    # MariaDB releases it only once its connection is closed on the server, too.
                     raise SinkUnavailableError(
                         f"the server still counts {PREFIX + name!r} among a connection's own.",
                         job=self.owner.job,
@@ -162,7 +162,7 @@ class SqlHeldTransactions:
         return Fate.COMMITTED
 
     def has_committed(self, name: str) -> bool:
-        """Was the transaction of this name committed?"""
+        """True if the transaction of this name was committed."""
         with self._classified(), self._connected() as (connection, _):
             if Markers(self.place).missing(connection, HELD):
                 return False
@@ -177,7 +177,7 @@ class SqlHeldTransactions:
                 notes.c.is_committed.is_(False),
             )  # fmt: skip
             names = {name for (name,) in connection.execute(left)}
-            # Also what has lost its note; but no list is relied upon.
+            # Adds transactions without a note, as far as the server lists them.
             names |= {
                 name
                 for listed in kind.listed(connection, f"{PREFIX}{held}.")
@@ -191,7 +191,7 @@ class SqlHeldTransactions:
         self._open.close()
 
     def _is_done(self, connection: Connection, name: str) -> bool:
-        """It is not prepared: was it committed? Of one held id the newest commit is noted."""
+        """True if a transaction that is not prepared was committed; the newest stays noted."""
         notes, alchemy = self._notes, sqlalchemy()
         own = alchemy.select(notes.c.is_committed).where(notes.c.transaction == name)
         if (found := connection.execute(own).scalar()) is not None:
@@ -202,8 +202,8 @@ class SqlHeldTransactions:
         return any((row[0], row[1]) > _place_of(name) for row in connection.execute(newer))
 
     def _is_alive(self, connection: Connection, kind: Prepared, name: str) -> bool:
-        """It cannot be committed by its name now, but has not ended. The list may leave it out; the
-        note, which it has changed, is locked as long as it lives."""
+        """True if it cannot be committed by name now, but has not ended. The server's list may omit
+        it, but it locks its note, which it has changed, until it ends."""
         if PREFIX + name in kind.listed(connection, PREFIX + name):
             return True
         notes = self._notes
@@ -218,7 +218,7 @@ class SqlHeldTransactions:
         return free is None
 
     def _forget_others(self, connection: Connection, kind: Prepared, name: str) -> None:
-        """Once it is committed: other attempts of its task, notes of its predecessors."""
+        """After a commit, rolls back other attempts of the task and removes older notes."""
         notes, (execution, epoch) = self._notes, _place_of(name)
         older = (notes.c.execution < execution) | (
             (notes.c.execution == execution) & (notes.c.epoch < epoch)
@@ -227,7 +227,7 @@ class SqlHeldTransactions:
         done = sqlalchemy().select(notes.c.transaction).where(
             same, notes.c.is_committed.is_(True), older
         )  # fmt: skip
-        # By primary key: a deletion that searches would wait for the notes of others (InnoDB).
+        # By primary key: a deletion with a search would wait for others' notes (InnoDB).
         for (old,) in connection.execute(done).all():
             connection.execute(notes.delete().where(notes.c.transaction == old))
         attempts = sqlalchemy().select(notes.c.transaction).where(
@@ -240,7 +240,7 @@ class SqlHeldTransactions:
             self._give_up(connection, kind, other)
 
     def _give_up(self, connection: Connection, kind: Prepared, name: str) -> bool:
-        """Rolls it back, and takes its note; not while it is being prepared."""
+        """Rolls back the transaction and removes its note, unless it is being prepared."""
         notes, was_there = self._notes, kind.roll_back(connection, PREFIX + name)
         free = (
             sqlalchemy()
@@ -270,7 +270,7 @@ class SqlHeldTransactions:
 
 @dataclass
 class SqlHeldCommitter(HeldCommitter):
-    """Phase 2 of a table. The token of an artifact is the name of its transaction alone."""
+    """Phase 2 of a table. An artifact's token is the name of its transaction."""
 
     transactions: SqlHeldTransactions
 
@@ -284,7 +284,7 @@ class SqlHeldCommitter(HeldCommitter):
 
 @dataclass
 class _Kept:
-    """The connection, kept between calls; after an error the next call has a new one."""
+    """Keeps the connection between calls; closes it after an error."""
 
     of: SqlHeldTransactions
 
@@ -303,7 +303,7 @@ class _Kept:
 
 
 def _place_of(name: str) -> tuple[int, int]:
-    """(execution, epoch) of a transaction."""
+    """(execution, epoch) of a transaction's name."""
     execution, epoch, _ = name.rpartition(".")[2].split("-")
     return int(execution), int(epoch)
 

@@ -1,4 +1,4 @@
-"""A table as a sink whose writers hold prepared transactions over the snapshot."""
+"""Table as a sink whose writers hold prepared transactions until the snapshot is decided."""
 
 from __future__ import annotations
 
@@ -105,10 +105,10 @@ class HeldSqlSink(SqlSink):
 
     def takes(self, schema: pa.Schema) -> bool:
         self._check_columns(schema)
-        return False  # as many writers as are known: `render`
+        return False  # `render` sets the number of writers
 
     def render(self, frame: DataFrame) -> DataFrame:
-        """The rows in turn to each writer; a table has no order but that of its columns."""
+        """Deals the rows to the writers in turn; a table keeps no order of rows."""
         from pyspark.sql import functions as F
 
         turn = F.monotonically_increasing_id()

@@ -1,4 +1,4 @@
-"""Lists, maps and structs as JSON: one form for every database."""
+"""Lists, maps and structs as JSON, in the same form for every database."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Plain = Callable[[Any], Any]
 
 
 def json_texts(column: pa.Array) -> pa.Array:
-    """By row: a map is an object, a list an array; what is no number in JSON (NaN, an infinity) is
-    its name as a text, as in the values of our other sinks."""
+    """JSON per row: a map is an object, a list an array. NaN and infinities become texts, as in the
+    values of our other sinks."""
     plain = _plain(column.type)
     texts = (
         None if value is None else json.dumps(plain(value), ensure_ascii=False, allow_nan=False)
@@ -26,7 +26,7 @@ def json_texts(column: pa.Array) -> pa.Array:
 
 
 def _plain(kind: pa.DataType) -> Plain:
-    """How a value of this type, which is not null, is told to `json`."""
+    """Returns a function that converts non-null values of this type for `json`."""
     if pa.types.is_map(kind):
         key, item = _plain(kind.key_type), _or_none(_plain(kind.item_type))
         return lambda pairs: {_name(key(k)): item(v) for k, v in pairs}
@@ -44,7 +44,7 @@ def _or_none(plain: Plain) -> Plain:
 
 
 def _name(key: Any) -> str:
-    """Of an object's member."""
+    """Name of an object's member."""
     return key if isinstance(key, str) else json.dumps(key)
 
 

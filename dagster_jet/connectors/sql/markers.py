@@ -1,13 +1,13 @@
-"""What the database itself knows of epochs: small tables beside the table that is written.
+"""Tables of markers, beside the table that is written.
 
-`dagster_jet_epochs` has a row per sink: the last epoch that is whole. It is the fence, too: who
-commits locks it first, so that two executions commit one after the other, and the second one sees
-what the first one has done. Users may read it; nobody else writes it.
+`dagster_jet_epochs` has a row per sink with the last complete epoch. The row is also the fence: a
+commit locks it first, so two executions commit one after the other, and the second sees the first
+one's commit. Users may read it; only sinks write it.
 
 `dagster_jet_held` has a row per transaction that a writer has prepared (`held_rows.py`).
 
-`dagster_jet_refused` has a row per epoch that was committed without rows that the table refuses,
-until they are in the sink's dead-letter sink. It is only created where that is asked for.
+`dagster_jet_refused` has a row per epoch committed without rows that the table refuses, until these
+rows are in the sink's dead-letter sink. It is created only if that is requested.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 EPOCHS, HELD, REFUSED = "dagster_jet_epochs", "dagster_jet_held", "dagster_jet_refused"
 REPEATABLE = "repeatable"
-"""Of a row's id: of epochs below exactly-once."""
+"""Part of a row's id for epochs below exactly-once."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose epochs they are: names of jobs are only unique within a namespace of a store."""
+    """Owner of epochs. Job names are unique only within a namespace of a store."""
 
     store: str
     namespace: str
@@ -46,7 +46,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class Markers:
-    """The tables, in the schema of the table that is written."""
+    """Marker tables, in the schema of the table that is written."""
 
     place: SqlPlace
 
@@ -87,7 +87,7 @@ class Markers:
         return {EPOCHS: epochs, HELD: held, REFUSED: refused}
 
     def ddl(self, connection: Connection) -> dict[str, str]:
-        """By table, what creates it."""
+        """CREATE statement by table."""
         create = sqlalchemy().schema.CreateTable
         more = " engine=InnoDB" if is_mysql(connection) else ""
         return {
@@ -101,8 +101,8 @@ class Markers:
         return [name for name in names if not looked.has_table(name, schema=self.place.schema)]
 
     def create(self, connection: Connection, *names: str) -> None:
-        """Creates what is missing; in transactions of its own, for there are databases where that
-        ends any transaction."""
+        """Creates missing tables, each in a transaction of its own: in some databases DDL ends any
+        transaction."""
         alchemy = sqlalchemy()
         for name in self.missing(connection, *names):
             connection.rollback()
@@ -110,7 +110,7 @@ class Markers:
                 with connection.begin():
                     connection.exec_driver_sql(self.ddl(connection)[name])
             except alchemy.exc.DBAPIError:
-                # Two who create one table at the same time: one of them fails.
+                # If two processes create one table at the same time, one fails.
                 connection.rollback()
                 if self.missing(connection, name):
                     connection.rollback()
@@ -120,18 +120,18 @@ class Markers:
 
 @dataclass(frozen=True)
 class Fence:
-    """The row of one sink in `dagster_jet_epochs`."""
+    """Row of one sink in `dagster_jet_epochs`."""
 
     markers: Markers
     owner: Owner
     id: str
 
     def read(self, connection: Connection) -> tuple[int, int] | None:
-        """(timeline, epoch) of the last whole epoch; None before the first."""
+        """(timeline, epoch) of the last complete epoch; None before the first."""
         return self._read(connection, lock=False)
 
     def ensure(self, connection: Connection) -> None:
-        """There is a row to lock; in a transaction of its own."""
+        """Creates the row to lock if it is missing, in a transaction of its own."""
         alchemy, table = sqlalchemy(), self._table
         with connection.begin():
             if self._read(connection, lock=False) is not None:
@@ -147,7 +147,7 @@ class Fence:
             return  # another execution was faster
 
     def lock(self, connection: Connection) -> tuple[int, int]:
-        """(timeline, epoch) of the last whole epoch; locked until the transaction ends."""
+        """(timeline, epoch) of the last complete epoch; locks the row for this transaction."""
         found = self._read(connection, lock=True)
         assert found is not None, "`ensure` has made it"
         return found

@@ -1,8 +1,7 @@
-"""Changes of a table into another one, in their order: `mode="mirror"`.
+"""Applies changes of a table to another one, in order: `mode="mirror"`.
 
-Of the changes of a batch that meet in one key, only what they come to is written. What is left of
-them is applied in runs: where a change needs a value that only the table has, what came before it
-is written first.
+Changes of a batch to the same key are combined and written once. The results are applied in runs:
+where a change needs a value that only the table has, earlier changes are written first.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ Key = tuple[Any, ...]
 
 
 def table_columns(rows: pa.Schema) -> pa.Schema:
-    """Those that the table gets."""
+    """Schema of the table: the rows without the columns of the change."""
     return pa.schema([one for one in rows if one.name not in CHANGE_COLUMNS])
 
 
 def not_changes(rows: pa.Schema, key: Sequence[str]) -> str | None:
-    """Why the rows are no changes, as a part of a sentence; None: they are."""
+    """Why the rows are not changes, as a clause; None if they are."""
     if missing := [name for name in CHANGE_COLUMNS if name not in rows.names]:
         return f"the rows have no column {', '.join(missing)}, as changes have"
     old = rows.field(OLD).type
@@ -45,7 +44,7 @@ def not_changes(rows: pa.Schema, key: Sequence[str]) -> str | None:
 
 
 def refused_changes(values: RefusedValues, changes: pa.RecordBatch) -> dict[int, str]:
-    """By row number, why the table does not take what a change writes."""
+    """By row number, why the table refuses the values of a change."""
     columns = dict(zip(changes.schema.names, changes.columns, strict=True))
     writes = pc.is_in(columns[OP], pa.array(["insert", "update"])).to_numpy(zero_copy_only=False)
     rows = changes.select(table_columns(changes.schema).names)
@@ -59,22 +58,20 @@ def refused_changes(values: RefusedValues, changes: pa.RecordBatch) -> dict[int,
 
 
 def in_order(changes: DataFrame) -> DataFrame:
-    """All of an epoch's, for one writer: a change of a key is about two rows."""
+    """Orders all changes of an epoch for one writer: a change of a key concerns two rows."""
     return changes.repartition(1).sortWithinPartitions(LSN, ROW)
 
 
 @dataclass
 class ChangesWriter(RowsWriter):
-    """Stages changes, and refuses those of which it is not known what row they are about."""
+    """Stages changes; refuses those whose row is unknown."""
 
     key: tuple[str, ...] = ()
     job: str = ""
     sink: str = ""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Raises:
-        SinkMismatchError: a key is null.
-        """
+        """Raises `SinkMismatchError` if a key is null."""
         names, old = batch.schema.names, batch.column(batch.schema.names.index(OLD))
         op = batch.column(names.index(OP))
         is_row = pc.not_equal(op, "truncate")
@@ -99,19 +96,19 @@ class ChangesWriter(RowsWriter):
 
 @dataclass(frozen=True)
 class _Put:
-    """What a row comes to: the values of one change, but for some columns."""
+    """New content of a row: the values of one change, except for some columns."""
 
     change: int
-    """The number of the change in its batch."""
+    """Number of the change in its batch."""
     of_others: Mapping[str, int] = field(default_factory=dict)
-    """By column, the earlier change that has its value."""
+    """Number of the earlier change with the value, by column."""
     in_table: frozenset[str] = frozenset()
-    """Columns whose value only the table has."""
+    """Columns whose values only the table has."""
 
 
 @dataclass
 class Mirror:
-    """Applies changes, inside of a transaction that somebody else has begun."""
+    """Applies changes within the caller's transaction."""
 
     connection: Connection
     place: SqlPlace
@@ -124,8 +121,7 @@ class Mirror:
     def apply(self, batches: Iterable[pa.RecordBatch]) -> None:
         """
         Raises:
-            SinkMismatchError: the table lacks a row whose change leaves a value as it is.
-        """
+            SinkMismatchError: the table lacks a row of which a change keeps a value."""
         for batch in batches:
             self._apply(batch)
 
@@ -163,7 +159,7 @@ class Mirror:
                 if name not in in_table
             }
         if old != key:
-            if in_table:  # the row is there, under its old key
+            if in_table:  # the table has the row, under its old key
                 self._flush(rows)
                 self._move(rows.schema, old, key)
             else:
@@ -182,7 +178,7 @@ class Mirror:
         row = pa.RecordBatch.from_arrays(
             [pa.array([value], kind) for _, kind, value in fields], [name for name, _, _ in fields]
         )
-        # A row that had the new key was deleted, or changed its own key, before this change.
+        # An earlier change has deleted any row with the new key, or has changed its key.
         self._write("delete", row.select(list(self.key)))
         self._change("move", row)
 
@@ -217,7 +213,7 @@ class Mirror:
 def _by_columns(
     rows: pa.RecordBatch, puts: Sequence[_Put]
 ) -> Iterator[tuple[frozenset[str], pa.RecordBatch]]:
-    """The rows that the puts come to, by the columns that they leave alone."""
+    """Rows to write, grouped by the columns that they keep."""
     groups: dict[frozenset[str], list[_Put]] = {}
     for put in puts:
         groups.setdefault(put.in_table, []).append(put)

@@ -1,4 +1,4 @@
-"""One table of one database: its address, and connections to it."""
+"""Address of one database table, and connections to it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
 CONNECT_S, LOCK_S = 10, 20
-"""How long we wait for an answer, and for a lock of somebody else."""
+"""Time limits, in seconds, for a connection and for a lock held by others."""
 IDLE_S = 120
-"""A process that is frozen inside a transaction, or a network that keeps its next statement, must
-not keep the fence for ever: the server ends the session. MySQL cannot."""
+"""Seconds after which the server ends a session that is idle in a transaction, so that a frozen
+process or a stalled network does not hold the fence. MySQL has no such setting."""
 _DRIVERS = {
     "postgresql": "psycopg", "mysql": "pymysql", "mariadb": "pymysql", "sqlite": "pysqlite",
 }  # fmt: skip
-"""By kind of database, the driver that is tested."""
+"""Tested driver per kind of database."""
 _PACKAGES = {"psycopg": "dagster-jet[postgres]", "pymysql": "pymysql"}
 _MYSQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION"
-"""Added to the server's own: a lax server clips numbers and cuts texts off, takes a 0 for the next
-number of an automatic column, and another engine for the one that it does not have."""
-# What a server, a database or a role says of the texts of values does not count for us: they are to
-# be read back.
+"""Added to the server's own mode. A lax server clips numbers, truncates texts, replaces 0 in an
+automatic column by its next number, and substitutes a missing engine."""
+# Overrides formats set by server, database or role, so that texts of values can be read back.
 _POSTGRES = {
     "lock_timeout": f"{LOCK_S}s",
     "timezone": "UTC",
@@ -42,7 +41,7 @@ _POSTGRES = {
 
 @dataclass(frozen=True)
 class SqlPlace:
-    """Where a sink writes. Shows no password."""
+    """Address of the table; its repr shows no password."""
 
     url: Url
     table: str
@@ -69,11 +68,11 @@ class SqlPlace:
         return self.table.rpartition(".")[2]
 
     def parsed(self) -> URL:
-        """The URL with a driver. Raises `ConfigurationError`: it is none; without showing it."""
+        """URL with a driver. Raises `ConfigurationError`, without the URL, if it is not valid."""
         alchemy, text = sqlalchemy(), text_of(self.url)
         try:
             found: URL = alchemy.engine.make_url(text)
-            if found.host and text.count("@") > 1:  # the host would begin inside of the password
+            if found.host and text.count("@") > 1:  # the host would begin inside the password
                 raise ValueError
         except (alchemy.exc.ArgumentError, ValueError):
             raise ConfigurationError(
@@ -91,7 +90,7 @@ class SqlPlace:
         return found.set(drivername=f"{family}+{tested}")
 
     def engine(self) -> Engine:
-        """Makes connections; keeps none."""
+        """Creates an engine without a connection pool."""
         alchemy, url = sqlalchemy(), self.parsed()
         arguments: dict[str, Any] = {}
         family = url.get_backend_name()
@@ -115,7 +114,7 @@ class SqlPlace:
                 cure=f"pip install '{_PACKAGES.get(driver, driver)}'",
             ) from None
         if family == "sqlite":
-            # The driver would begin a transaction later than we mean it, and without its lock.
+            # The driver would begin a transaction later than required, and without its lock.
             alchemy.event.listen(
                 engine, "begin", lambda c: c.exec_driver_sql("begin immediate") and None
             )
@@ -127,10 +126,10 @@ class SqlPlace:
 
     @contextmanager
     def connected(self, *, autocommit: bool = False) -> Iterator[Connection]:
-        """A connection, closed at the end.
+        """Opens a connection, and closes it at the end.
 
         Args:
-            autocommit: every statement is a transaction, unless one is begun by a statement.
+            autocommit: each statement is a transaction, unless a statement begins one.
         """
         engine = self.engine()
         try:
@@ -142,7 +141,7 @@ class SqlPlace:
             engine.dispose()
 
     def clause(self, *columns: str) -> TableClause:
-        """The table for statements; values are taken as they are."""
+        """Table for statements; values are not converted."""
         alchemy = sqlalchemy()
         found: TableClause = alchemy.table(
             self.name, *map(alchemy.column, columns), schema=self.schema
@@ -150,7 +149,7 @@ class SqlPlace:
         return found
 
     def cleansed(self, text: str) -> str:
-        """A message of a client library without what is secret in the URL."""
+        """Removes the URL's secrets from a message of a client library."""
         try:
             url = text_of(self.url)
             parsed = self.parsed()
@@ -176,7 +175,7 @@ def is_mysql(connection: Connection) -> bool:
 
 
 def _prepare_postgres(connection: Any, record: Any) -> None:
-    """By a statement: PgBouncer refuses a connection that comes with `options`."""
+    """Sets options by a statement, because PgBouncer refuses a connection with `options`."""
     ours = {**_POSTGRES, "idle_in_transaction_session_timeout": f"{IDLE_S}s"}
     changes = (f"set_config('{name}', '{value}', false)" for name, value in ours.items())
     connection.execute(f"select {', '.join(changes)}")
@@ -193,7 +192,7 @@ def _prepare_mysql(connection: Any, record: Any) -> None:
 
 
 def sqlalchemy() -> Any:
-    """The library. Raises `MissingEnvironmentError`."""
+    """Returns the library. Raises `MissingEnvironmentError`."""
     try:
         import sqlalchemy as library
     except ImportError:

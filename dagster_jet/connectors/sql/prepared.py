@@ -1,7 +1,7 @@
-"""Prepared transactions, as PostgreSQL and MariaDB have them: any connection ends them by name.
+"""Prepared transactions of PostgreSQL and MariaDB, which any connection can end by name.
 
-Both keep a prepared transaction when its connection ends and when the server starts again. What a
-server gives is tried out by `tests/integration/connectors/test_sql_held.py` on the real ones.
+Both keep a prepared transaction across the end of its connection and a restart of the server.
+`tests/integration/connectors/test_sql_held.py` checks this on real servers.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ _UNKNOWN_STATE, _UNKNOWN_NUMBER = "42704", 1397
 
 
 class Prepared(Protocol):
-    """Statements of one kind of database. Names have no quotes in them. Connections commit by
-    themselves outside these transactions."""
+    """Statements of one kind of database. Names contain no quotes. Outside these transactions the
+    connections are in autocommit mode."""
 
     def begin(self, connection: Connection, name: str) -> None: ...
 
     def prepare(self, connection: Connection, name: str) -> None:
-        """After it nothing of the transaction depends on this connection; close it."""
+        """Prepares it. Afterwards it does not depend on this connection, which must be closed."""
         ...
 
     def give_up(self, connection: Connection, name: str) -> None:
-        """Of a transaction that is not prepared yet."""
+        """Rolls back a transaction that is not prepared yet."""
         ...
 
     def commit(self, connection: Connection, name: str) -> bool:
-        """False: no transaction of this name is prepared."""
+        """Returns False if no transaction of this name is prepared."""
         ...
 
     def roll_back(self, connection: Connection, name: str) -> bool:
-        """False: no transaction of this name is prepared."""
+        """Returns False if no transaction of this name is prepared."""
         ...
 
     def listed(self, connection: Connection, beginning: str) -> list[str]:
-        """Names with this beginning that the server lists; it may leave some out."""
+        """Names with this prefix that the server lists; the list may be incomplete."""
         ...
 
     def problem(self, connection: Connection, wanted: int) -> str | None:
-        """Why so many transactions cannot be prepared here at the same time."""
+        """Why `wanted` transactions cannot be prepared at the same time; None if they can."""
         ...
 
 
 def prepared_transactions(connection: Connection) -> Prepared | None:
-    """None: this kind of database has none that outlive their connection."""
+    """Returns None if this kind of database has none that outlive their connection."""
     if is_postgres(connection):
         return PostgresPrepared()
     return MariaPrepared() if is_mysql(connection) else None
@@ -91,7 +91,7 @@ class PostgresPrepared:
 
 
 class MariaPrepared:
-    """XA. MariaDB before 10.6, which is not supported, ends it with its connection."""
+    """XA. MariaDB before 10.6, which is unsupported, rolls it back with its connection."""
 
     def begin(self, connection: Connection, name: str) -> None:
         connection.exec_driver_sql(f"xa start '{name}'")
@@ -99,7 +99,7 @@ class MariaPrepared:
     def prepare(self, connection: Connection, name: str) -> None:
         connection.exec_driver_sql(f"xa end '{name}'")
         connection.exec_driver_sql(f"xa prepare '{name}'")
-        # Closed as it is: it can do nothing more, not even roll back nothing.
+        # Closed without a rollback: the connection accepts no further statement, not even that.
         connection.invalidate()
 
     def give_up(self, connection: Connection, name: str) -> None:

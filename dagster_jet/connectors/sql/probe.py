@@ -1,6 +1,6 @@
-"""What a database can do for exactly once: asked of its settings, and tried with a small table.
+"""Probes whether a database supports exactly-once, by its settings and a small table.
 
-A probe that dies leaves a table `jet_probe_...`, and perhaps a prepared transaction of that name;
+If it crashes, a table `jet_probe_...` remains, and perhaps a prepared transaction of that name;
 `find` removes both.
 """
 
@@ -34,10 +34,10 @@ _HELD = 'Only sinks.sql(transactions="held") needs that; the default does not.'
 
 
 def probe(url: Url, interval: timedelta) -> list[Finding]:
-    """All that can be asked of it now.
+    """Returns all findings about the database.
 
     Raises:
-        JetError: it cannot be reached, or does not let us in.
+        JetError: the database cannot be reached, or refuses the login.
     """
     place = SqlPlace(url, f"jet_probe_{secrets.token_hex(6)}")
     _check_file(place)
@@ -70,10 +70,10 @@ def probe(url: Url, interval: timedelta) -> list[Finding]:
 
 
 def leave(url: Url) -> str:
-    """Leaves a prepared transaction behind, and returns the name to `find` it by.
+    """Leaves a prepared transaction behind, and returns its name for `find`.
 
     Raises:
-        JetError: it cannot be reached, or prepares no transactions for us.
+        JetError: the database cannot be reached, or prepares no transactions for this user.
     """
     place = SqlPlace(url, f"jet_probe_{secrets.token_hex(6)}")
     with _errors_in_words(place), place.connected(autocommit=True) as connection:
@@ -91,11 +91,11 @@ def leave(url: Url) -> str:
 
 
 def find(url: Url, name: str) -> list[Finding]:
-    """Whether what `leave` has left is there still; removes it.
+    """Checks whether the transaction of `leave` still exists; removes it.
 
     Raises:
         ConfigurationError: nothing of this name was left here.
-        JetError: it cannot be reached.
+        JetError: the database cannot be reached.
     """
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
@@ -138,7 +138,7 @@ def _keeps_when_disconnected(connection: Connection, place: SqlPlace, kind: Prep
 
 
 def _prepare(place: SqlPlace, kind: Prepared) -> None:
-    """On a connection that ends: what stays is the server's."""
+    """On a connection of its own, which then ends."""
     with place.connected(autocommit=True) as own:
         kind.begin(own, place.name)
         own.exec_driver_sql(f"insert into {place.name} values (1)")
@@ -147,7 +147,7 @@ def _prepare(place: SqlPlace, kind: Prepared) -> None:
 
 @contextmanager
 def _cleared_up(place: SqlPlace) -> Iterator[None]:
-    """At the end nothing is left of a probe."""
+    """Removes the table and transaction of a probe at the end."""
     try:
         yield
     finally:
@@ -163,8 +163,8 @@ def _drop(connection: Connection, place: SqlPlace) -> None:
 
 
 def _may_write(connection: Connection, place: SqlPlace) -> Finding:
-    """Tried; where we may create nothing, asked of the table itself, which somebody else may have
-    created."""
+    """Tries to create and write a table. If creation is denied, checks the permissions on the
+    marker table, which somebody else may have created."""
     try:
         connection.exec_driver_sql(f"create table {place.name} (v integer)")
         connection.exec_driver_sql(f"insert into {place.name} values (0)")
@@ -291,7 +291,7 @@ def _is_writable(is_writable: bool) -> Finding:
 
 
 def _timeouts(timeouts: dict[str, timedelta], interval: timedelta) -> Finding:
-    """A time-out of 0 is none."""
+    """0 means no time-out."""
     short = [name for name, length in timeouts.items() if timedelta(0) < length <= interval]
     return answered(
         "Are its time-outs longer than the snapshot interval?",
@@ -326,7 +326,7 @@ def _errors_in_words(place: SqlPlace) -> Iterator[None]:
 
 
 def _check_file(place: SqlPlace) -> None:
-    """A file that is not there would be made by looking at it. Raises `ConfigurationError`."""
+    """Raises `ConfigurationError` for a missing file, which connecting would create."""
     parsed = place.parsed()
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").is_file():
         raise ConfigurationError(f"{shown(place.url)}: there is no such file.")

@@ -1,6 +1,6 @@
-"""An epoch without the rows that its table refuses: what only the database knows, and only then.
+"""Commits an epoch without the rows that its table refuses; only the database knows which.
 
-Rows are tried in halves, each within a savepoint, until those that are refused stand alone.
+Halves of the rows are tried in savepoints, recursively, until each refused row is isolated.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class Trying:
-    """Writes rows, within a transaction that somebody else has begun."""
+    """Writes rows within the caller's transaction."""
 
     connection: Connection
     place: SqlPlace
     mode: str
     key: Sequence[str]
     leaves_out: frozenset[Trouble]
-    """Of these kinds of errors a row may be left out; others are raised."""
+    """Kinds of errors for which a row may be left out; others are raised."""
     refused: list[Refused] = field(default_factory=list)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:

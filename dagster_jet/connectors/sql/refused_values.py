@@ -1,7 +1,7 @@
-"""Values that a table never takes, as far as they can be known without asking the database.
+"""Predicts, without asking the database, values that a table never takes.
 
-A task looks for them before its rows are staged: what is decided must be written, and a row that
-the database refuses then would be in the way of all others.
+A task checks its rows before it stages them. A decided row must be written, so one that the
+database refuses would block all others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.operators.user.dead_letters import row_json
 
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""Of the years 1 and 9999, in days since 1970."""
+"""First day of year 1 and last day of year 9999, in days since 1970."""
 _DAY_US = 86_400_000_000
 _UUID = r"^[{]?[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}[}]?$"
 _ZERO = r"(^|[^\\])(\\\\)*\\u0000"
@@ -30,25 +30,25 @@ _ZERO = r"(^|[^\\])(\\\\)*\\u0000"
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 Found = Iterator[tuple[pa.Array, str]]
-"""Masks of the rows that are refused, each with why."""
+"""Masks of refused rows, each with a reason."""
 
 
 @dataclass(frozen=True)
 class RefusedValues:
-    """What one table refuses of rows with given columns."""
+    """Checks rows against the columns of one table."""
 
     dialect: str
     columns: Mapping[str, Column]
     key: Sequence[str] = ()
-    """Of an upsert, where null is no key."""
+    """Key of an upsert, where null is not valid."""
 
     def of(
         self, rows: pa.RecordBatch, absent: Mapping[str, pa.Array] | None = None
     ) -> dict[int, str]:
-        """By row number, why the table does not take the row.
+        """By row number, why the table refuses the row.
 
         Args:
-            absent: by column, in which rows a null is no value, but says nothing.
+            absent: mask per column of rows whose null is not a value but means "not given".
         """
         found: dict[int, str] = {}
         for name, values in zip(rows.schema.names, rows.columns, strict=True):
@@ -109,7 +109,7 @@ class RefusedValues:
             yield pc.is_nan(values), "is NaN, which SQLite keeps as null"
 
     def _of_times(self, values: pa.Array) -> Found:
-        """PostgreSQL takes years above 9999, too; Python's clients none of them."""
+        """PostgreSQL also takes years above 9999, but Python's clients cannot read them."""
         if pa.types.is_date(values.type):
             days = pc.cast(values, pa.date32()).cast(pa.int32())
         else:
@@ -123,7 +123,7 @@ class RefusedValues:
 def refused_row(
     place: SqlPlace, key: Sequence[str], rows: pa.RecordBatch, number: int, why: str
 ) -> Refused:
-    """One of the rows, which the table refuses, for people."""
+    """The refused row `number`, as text for a dead letter."""
     [row] = rows.slice(number, 1).to_pylist()
     shown = row_json({name: row[name] for name in key}) if key else None
     return Refused(f"the table {place.table!r} refuses it: {why}", row_json(row), shown)
@@ -149,7 +149,7 @@ def _is_json(text: str) -> bool:
 
 
 def _takes_json(text: str) -> bool:
-    """jsonb keeps texts as such: there is none with a zero byte or half a character."""
+    """jsonb stores texts decoded, so it refuses zero bytes and surrogates."""
     if not _is_json(text):
         return False
     plain = json.dumps(json.loads(text), ensure_ascii=False)

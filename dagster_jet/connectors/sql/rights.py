@@ -1,4 +1,4 @@
-"""What we may do with a table: asked before a row is on its way."""
+"""Checks permissions on a table before rows are read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEEDED = {
 
 
 def lacking_rights(connection: Connection, place: SqlPlace, mode: str) -> str | None:
-    """What we may not do, as a part of a sentence; None: we may do all. No table: nothing."""
+    """Missing permissions, as a clause; None if none is missing, or there is no table."""
     alchemy, shape = sqlalchemy(), shape_of(connection, place)
     if shape is None:
         return None
@@ -35,7 +35,7 @@ def lacking_rights(connection: Connection, place: SqlPlace, mode: str) -> str | 
             if not connection.execute(asked, {"table": name, "right": right}).scalar()
         ]
         return f"{' and '.join(lacking)} the table {place.table!r}" if lacking else None
-    # Elsewhere it is tried, with no row; MariaDB wants every column that has no default even so.
+    # Elsewhere, try without rows. MariaDB still requires each column without a default.
     needed = [column.name for column in shape.columns if column.needs_value]
     columns = needed or [shape.columns[0].name]
     table, never, column = place.clause(*columns), alchemy.text("1 = 0"), columns[0]
@@ -64,10 +64,10 @@ def lacking_rights(connection: Connection, place: SqlPlace, mode: str) -> str | 
 def create_markers(
     connection: Connection, markers: Markers, job: str, stage: str, *names: str
 ) -> None:
-    """At a start: creates our own tables where they are missing.
+    """Creates missing marker tables at a start.
 
     Raises:
-        ConfigurationError: we may not; says how somebody else creates them.
+        ConfigurationError: creation is not permitted; shows the statements for somebody else.
     """
     try:
         markers.create(connection, *names)

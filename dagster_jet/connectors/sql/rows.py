@@ -1,4 +1,4 @@
-"""Rows into a table, inside a transaction that somebody else has begun."""
+"""Writes rows to a table, within the caller's transaction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 OLD_KEY = "jet_old_"
-"""Begins the names of columns with the key that a row is moved from."""
+"""Prefix of the columns with the old key of a moved row."""
 _AT_ONCE = 1_000
 
 
@@ -29,14 +29,14 @@ def write_rows(
     key: Sequence[str],
     batches: Iterable[pa.RecordBatch],
 ) -> int:
-    """Writes batches, which may have different columns; of one key there is one row.
+    """Writes batches, which may have different columns but at most one row per key.
 
     Args:
-        mode: "append", "upsert" or "delete"; "update" changes rows that are there, "move" gives
-            them another key, from that in the columns that begin with `OLD_KEY`.
+        mode: "append", "upsert" or "delete"; "update" changes existing rows, "move" changes their
+            key, from that in the columns with the prefix `OLD_KEY`.
 
     Returns:
-        How many rows the database has found or made.
+        Number of rows that the database has found or inserted.
     """
     written = 0
     for given in batches:
@@ -60,7 +60,7 @@ def _by_copy(
     with raw.cursor() as cursor:
         into = target
         if mode != "append":
-            # It hides a table of its name, which is not to be the one that is written.
+            # A temporary table hides one of the same name, which must not be the target.
             into = sql.Identifier("jet_rows_2" if place.name == "jet_rows" else "jet_rows")
             columns = sql.SQL(", ").join(
                 sql.SQL("{} as {}").format(
@@ -111,7 +111,7 @@ def _by_copy(
 
 
 def as_csv(batch: pa.RecordBatch) -> bytes:
-    """As `COPY ... (FORMAT csv)` reads it: a null is nothing, an empty text is in quotes."""
+    """CSV for `COPY ... (FORMAT csv)`: null is empty, an empty text is quoted."""
     columns = [_csv_column(column) for column in batch.columns]
     plain = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
     sink = io.BytesIO()
@@ -126,7 +126,7 @@ def _csv_column(column: pa.Array) -> pa.Array:
         values = (None if v is None else f"\\x{v.hex()}" for v in column.to_pylist())
         return pa.array(values, pa.string())
     if pa.types.is_floating(kind):
-        # As a double's digits: those of a shorter one are of another number in a wider column.
+        # With a double's digits: a float's shorter digits are another number in a wider column.
         return pc.cast(pc.cast(column, pa.float64()), pa.string())
     if pa.types.is_timestamp(kind):
         return _as_times(column)
@@ -138,13 +138,13 @@ def _csv_column(column: pa.Array) -> pa.Array:
 
 
 def _as_times(column: pa.Array) -> pa.Array:
-    """Their text; of times with a zone in UTC. Arrow's own cast asks its time zones for each value,
-    which takes ten times as long."""
+    """Texts of times; in UTC if they have a zone. Arrow's cast of zoned times takes ten times as
+    long, because it looks up the zone for each value."""
     texts = pc.cast(column.view(pa.timestamp(column.type.unit)), pa.string())
     return texts if column.type.tz is None else pc.binary_join_element_wise(texts, "Z", "")
 
 
-# --- any other ------------------------------------------------------------------------------------
+# --- other databases ------------------------------------------------------------------------------
 
 
 def _by_statements(
@@ -199,7 +199,7 @@ def _same(table: Any, key: Sequence[str]) -> list[Any]:
 
 
 def _values(connection: Connection, batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """As the driver takes them; times are UTC."""
+    """Values as the driver takes them; times in UTC."""
     as_text = connection.dialect.name == "sqlite"
     columns = []
     for column in batch.columns:

@@ -1,4 +1,4 @@
-"""A table of a database as a transactional sink."""
+"""Database table as a transactional sink."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MODES = ("append", "upsert", "delete", "mirror")
 
 @dataclass(frozen=True)
 class SqlSink:
-    """Writes a stream into a table: staged in the job's store, then applied with a marker."""
+    """Writes a stream to a table: staged in the job's store, then applied with a marker."""
 
     place: SqlPlace
     mode: str = "append"
@@ -59,11 +59,11 @@ class SqlSink:
     max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     store: Store | StoreHandle | None = field(default=None, compare=False, repr=False)
     home: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
-    """The store's id, and the namespace in it."""
+    """Store id, and the namespace in the store."""
     shape: Shape | None = field(default=None, compare=False, repr=False)
-    """The table's, as of this start."""
+    """Shape of the table at this start."""
     dialect: str = field(default="", compare=False, repr=False)
-    """The database's kind, as of this start."""
+    """Database kind at this start."""
 
     def __post_init__(self) -> None:
         refuse_written_out(self.place.url, "url")
@@ -83,7 +83,7 @@ class SqlSink:
             raise ConfigurationError("order_by: changes have an order of their own.")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks get a handle of the store."""
+        """Gives tasks a handle of the store."""
         store = self.store.handle() if isinstance(self.store, Store) else self.store
         return {**self.__dict__, "store": store}
 
@@ -97,7 +97,7 @@ class SqlSink:
     def destination(self) -> dict[str, Any]:
         url = self.place.url
         return {
-            # A password in a URL is not written down: such a sink is reopened without it.
+            # A password in the URL is not saved: the sink is reopened without it.
             "url": {"env": url.env} if isinstance(url, Secret) else shown(url),
             "table": self.place.table,
             "mode": self.mode,
@@ -115,7 +115,7 @@ class SqlSink:
         return replace(self, store=store, home=(store.store_id, store.config.namespace))
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> SqlSink:
-        """Looks at the table, so that what does not fit ends the start in a sentence."""
+        """Inspects the table, so that a misfit fails the start with a clear error."""
         with as_sink_errors(self.place, job, stage), self.place.connected() as connection:
             check_supported(connection, self.place, job, stage)
             shape = shape_of(connection, self.place)
@@ -155,7 +155,7 @@ class SqlSink:
 
     @property
     def _marks(self) -> tuple[str, ...]:
-        """Our own tables."""
+        """Names of our own tables."""
         return (EPOCHS,)
 
     def _check_rights(self, connection: Connection, job: str, stage: str) -> None:
@@ -173,7 +173,7 @@ class SqlSink:
         return self.mode == "append"  # else rows of one key must meet first: `render`
 
     def render(self, frame: DataFrame) -> DataFrame:
-        """One row per key, unless rows are appended."""
+        """Reduces rows to one per key, unless they are appended."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         self._check_columns(to_arrow_schema(frame.schema, timezone="UTC"))
@@ -183,7 +183,7 @@ class SqlSink:
             return in_order(frame)
         from pyspark.sql import functions as F
 
-        # A UUID's text has several forms: brought into one, so that equal keys are one key.
+        # Normalises UUID texts, which have several forms, so that equal keys are one key.
         for column in () if self.shape is None else self.shape.columns:
             if column.name in self.key and column.kind == "uuid":
                 text = F.regexp_replace(F.col(quoted_name(column.name)), "[{}-]", "")
@@ -195,7 +195,7 @@ class SqlSink:
 
     @property
     def leaves_nothing_out(self) -> bool:
-        """A change that is left out would be in the way of those behind it."""
+        """True for mirrors: a change left out would block later changes of its row."""
         return self.mode == "mirror"
 
     def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
@@ -255,6 +255,6 @@ class SqlSink:
 
 
 def url_of(destination: Mapping[str, Any]) -> Url:
-    """As `SqlSink.destination` has written it down."""
+    """URL from `SqlSink.destination`."""
     url: Any = destination["url"]
     return Secret(url["env"]) if isinstance(url, dict) else str(url)

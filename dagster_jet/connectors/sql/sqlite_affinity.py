@@ -1,4 +1,4 @@
-"""SQLite's types of columns are no more than preferences: which values does one change?
+"""SQLite's column types are only preferences: determines which values a column converts.
 
 https://www.sqlite.org/datatype3.html, "Determination Of Column Affinity".
 """
@@ -13,7 +13,7 @@ _DOUBLE_DIGITS = 15
 
 
 class Affinity(Enum):
-    """What a column does to values."""
+    """Conversion that a column applies to values."""
 
     INTEGER = "a text that looks like a number becomes one"
     TEXT = "a number becomes a text"
@@ -23,7 +23,7 @@ class Affinity(Enum):
 
 
 def affinity(declared: str) -> Affinity:
-    """Of a column with this type in its table's definition."""
+    """Affinity of a column by its declared type."""
     words = declared.upper()
     if "INT" in words:
         return Affinity.INTEGER
@@ -37,7 +37,7 @@ def affinity(declared: str) -> Affinity:
 
 
 def keeps(column: Affinity, rows: pa.DataType) -> bool:
-    """Whether every value, in the form in which we write it, stays what it is.
+    """True if the column stores every value unchanged, in the form in which we write it.
 
     Decimals, times and JSON are written as texts; no time and no JSON looks like a number.
     """

@@ -1,5 +1,5 @@
-"""Which servers are supported: those that are tested. Others speak the same language, but commit,
-lock or compare in ways of their own, which nobody has tried."""
+"""Supported servers: those that are tested. Compatible servers may commit, lock or compare
+differently, and are not tested."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 _POSTGRES_MIN, _MARIADB_MIN = (12,), (10, 6)
 _NOT_POSTGRES = ("CockroachDB", "Redshift", "Greenplum", "-YB-")
-"""Words of `version()`."""
+"""Substrings of `version()`."""
 
 
 def check_supported(connection: Connection, place: SqlPlace, job: str, stage: str) -> None:
-    """Raises `ConfigurationError`: the server is of a kind, or of a version, that is not."""
+    """Raises `ConfigurationError` if the server's kind or version is not supported."""
     version = connection.dialect.server_version_info or ()
     problem: str | None = None
     if is_postgres(connection):

@@ -1,4 +1,4 @@
-"""The table that a sink creates for its rows, where it is to."""
+"""Creation of a sink's table for its rows."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def created(place: SqlPlace, rows: pa.Schema, key: Sequence[str], connection: Connection) -> Any:
-    """The table as it is to be created for such rows: `create table` as a statement.
+    """Returns the `create table` statement for these rows.
 
     Raises:
-        PipelineError: a name is longer than the database keeps.
+        PipelineError: a name is longer than the database allows.
     """
     alchemy = sqlalchemy()
     most = connection.dialect.max_identifier_length

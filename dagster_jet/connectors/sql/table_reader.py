@@ -1,5 +1,4 @@
-"""The driver's side of a table that is read by a growing column: asks for what is beyond the last
-value, page by page."""
+"""Reader of a table by a growing column: queries rows beyond the last value, page by page."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ Row = tuple[Any, ...]
 
 @dataclass
 class TableRowsReader(SourceReader):
-    """Of one execution. `_seen` belongs to the source's own thread."""
+    """Reader of one execution. `_seen` belongs to the source's own thread."""
 
     place: SqlPlace
     column: str
@@ -36,7 +35,7 @@ class TableRowsReader(SourceReader):
     stage: str
     _waiting: deque[Row] = field(default_factory=deque)
     _last: Any = None
-    """The value of the last row that was handed out."""
+    """Value of the last planned row."""
     _seen: Any = None
     _stack: ExitStack = field(default_factory=ExitStack)
     _connection: Connection | None = None
@@ -48,7 +47,7 @@ class TableRowsReader(SourceReader):
         self._last = self._seen = value
 
     def poll(self) -> list[Row]:
-        """All that is there, so that a run that ends with its input reads to the end."""
+        """Returns all new rows, so that a job that ends with its input reads to the end."""
         found: list[Row] = []
         at, seen = list(self.columns).index(self.column), self._seen
         with as_source_errors(self.place, self.job, self.stage):
@@ -68,14 +67,14 @@ class TableRowsReader(SourceReader):
             self._connection = self._stack.enter_context(self.place.connected(autocommit=True))
         table = self.place.clause(*self.columns)
         by = table.c[self.column]
-        # A value that is null is never greater than another.
+        # A null is never greater than another value.
         beyond = by.is_not(None) if seen is None else by > seen
         asked = sqlalchemy().select(*table.c).where(beyond).order_by(by).limit(_PAGE)
         return [tuple(row) for row in self._connection.execute(asked)]
 
     def close(self) -> None:
         self._connection = None
-        with suppress(Exception):  # it may be the connection that has failed
+        with suppress(Exception):  # this connection may be the one that has failed
             self._stack.close()
 
     def accept(self, found: Sequence[Row]) -> None:
@@ -103,7 +102,7 @@ class TableRowsReader(SourceReader):
         return pa.table(columns)
 
     def verify(self, split: Any, rows: int) -> None:
-        """They are in memory: what happens to the table meanwhile does not matter."""
+        """No check: the rows are in memory, so later changes of the table do not matter."""
 
     def position(self) -> dict[str, Any]:
         last = self._last
@@ -111,7 +110,7 @@ class TableRowsReader(SourceReader):
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:
-    """As Arrow takes it; times without a zone are UTC."""
+    """Value as Arrow takes it; times without a zone are UTC."""
     if value is None:
         return None
     if pa.types.is_timestamp(kind):

@@ -1,7 +1,7 @@
-"""The rows of a table as a source, by a column that only grows.
+"""Rows of a table as a source, by a growing column.
 
-The database keeps no order of commits that could be asked for, so this sees less than a log: no
-update, no deletion, and no row whose value is below one that was already read.
+A database offers no order of commits to query by. So this sees less than a log: no updates, no
+deletions, and no row whose value is below one that was already read.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _SIMPLE: dict[str, tuple[str, pa.DataType]] = {
 
 @dataclass(frozen=True)
 class TableRowsSource:
-    """Reads each row of a table once, as it was when it was read."""
+    """Reads each row of a table once, as of the time of reading."""
 
     place: SqlPlace
     column: str
     columns: tuple[Column, ...] = field(default=(), compare=False, repr=False)
-    """Of the table, as of this start."""
+    """Columns of the table at this start."""
     asset_key: tuple[str, ...] = ()
-    """The asset that it reads, in an orchestrator that knows it; () if none."""
+    """Asset that the source reads, if the orchestrator knows it; else ()."""
 
     def __post_init__(self) -> None:
         refuse_written_out(self.place.url, "url")
@@ -59,7 +59,7 @@ class TableRowsSource:
 
     @property
     def schema(self) -> str:
-        """The columns as DDL."""
+        """Columns as DDL."""
         if not self.columns:
             raise PipelineError(
                 "the columns of a table are known once a job starts.",
@@ -68,7 +68,7 @@ class TableRowsSource:
         return ", ".join(f"`{column.name}` {spark_type(column)[0]}" for column in self.columns)
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> TableRowsSource:
-        """Asks for the columns."""
+        """Reads the table's columns."""
         with as_source_errors(self.place, job, stage), self.place.connected() as connection:
             check_supported(connection, self.place, job, stage)
             shape = shape_of(connection, self.place)
@@ -85,7 +85,7 @@ class TableRowsSource:
             ):
                 wrong = f"the column {self.column!r} of {where} is {found.shown}"
             elif frozenset({self.column}) not in shape.unique:
-                # Of rows with equal values some would be read, and the others never.
+                # With equal values in several rows, some rows would never be read.
                 wrong = f"the column {self.column!r} of {where} has no unique index"
         if shape is None or wrong:
             raise ConfigurationError(f"{wrong}.", job=job, stage=stage, cure=cure)
@@ -98,7 +98,7 @@ class TableRowsSource:
 
 
 def spark_type(column: Column) -> tuple[str, pa.DataType]:
-    """(as DDL, in Arrow). What Spark has no type for is its text."""
+    """(DDL, Arrow type). Types unknown to Spark become text."""
     if column.kind == "decimal" and column.size is not None:
         scale = column.scale or 0
         if column.size + scale <= _DIGITS_MAX:

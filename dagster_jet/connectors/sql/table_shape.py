@@ -1,4 +1,4 @@
-"""A table as its database describes it: columns, unique indices, and how it compares texts."""
+"""Shape of a table from its database: columns, unique indices, and comparison of texts."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ where a.attrelid = to_regclass(:table) and a.attnum > 0 and not a.attisdropped
 
 @dataclass(frozen=True)
 class _Details:
-    """What SQLAlchemy does not say of a column."""
+    """Properties of a column that SQLAlchemy does not report."""
 
     word: str
-    """The name of its type."""
+    """Name of the type."""
     declared: str = ""
-    """Its type as DDL, where that is known."""
+    """Type as DDL, if known."""
     equates: str = ""
     characters: int | None = None
     bytes: int | None = None
@@ -44,7 +44,7 @@ class _Details:
 
 
 def shape_of(connection: Connection, place: SqlPlace) -> Shape | None:
-    """What the table takes; None: there is no such table."""
+    """Returns the table's shape; None if there is no such table."""
     alchemy = sqlalchemy()
     looked = alchemy.inspect(connection)
     try:
@@ -64,12 +64,12 @@ def shape_of(connection: Connection, place: SqlPlace) -> Shape | None:
 
 
 def quoted_table(connection: Connection, place: SqlPlace) -> str:
-    """Its name in a statement."""
+    """Quoted name for a statement."""
     quoted = connection.dialect.identifier_preparer
     return ".".join(quoted.quote(part) for part in place.table.split("."))
 
 
-# --- what SQLAlchemy does not say -----------------------------------------------------------------
+# --- what SQLAlchemy does not report --------------------------------------------------------------
 
 
 def _details(connection: Connection, place: SqlPlace) -> dict[str, _Details]:
@@ -138,7 +138,7 @@ def _column(
         kind = kind.data_type
     shown = str(kind.compile(dialect=connection.dialect)) if _has_name(kind) else more.word
     on_sqlite = connection.dialect.name == "sqlite"
-    # An integer primary key of SQLite numbers itself, and so does a null in it.
+    # SQLite fills an integer primary key with the next number, also where it is null.
     numbers_itself = on_sqlite and primary == [found["name"]] and more.word == "integer"
     is_numbered = (
         numbers_itself or bool(found.get("identity")) or found.get("autoincrement") is True
@@ -168,7 +168,7 @@ def _column(
 def _kind(
     kind: Any, shown: str, word: str, connection: Connection
 ) -> tuple[str, int | None, int | None]:
-    """(kind, size, scale), as `Column` has them."""
+    """(kind, size, scale) as in `Column`."""
     types, on_sqlite = sqlalchemy().types, connection.dialect.name == "sqlite"
     upper = shown.partition("(")[0].upper().removesuffix(" UNSIGNED")
     if isinstance(kind, types.JSON):
@@ -200,7 +200,7 @@ def _kind(
         return "text", None, None
     if isinstance(kind, types.String) and not is_postgres(connection):
         return "text", None, None
-    return "other", None, None  # also PostgreSQL's name and "char", which cut texts off
+    return "other", None, None  # also PostgreSQL's name and "char", which truncate texts
 
 
 def _length(kind: Any) -> int | None:
@@ -210,7 +210,7 @@ def _length(kind: Any) -> int | None:
 def _exact(
     found: Mapping[str, Any], more: _Details, connection: Connection, place: SqlPlace
 ) -> str:
-    """DDL."""
+    """DDL that makes the column compare exactly; empty if unknown."""
     quote, table = connection.dialect.identifier_preparer.quote, quoted_table(connection, place)
     name, null = quote(found["name"]), "" if found["nullable"] else " not null"
     if is_postgres(connection):
@@ -229,13 +229,13 @@ def _exact(
 
 
 def collation_of_keys(connection: Connection) -> str:
-    """One of MariaDB's, or of MySQL's, under which texts are equal only if they are the same."""
+    """MariaDB's or MySQL's collation under which only identical texts are equal."""
     is_mariadb = getattr(connection.dialect, "is_mariadb", False)
     return "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
 
 
 def _equates_on_sqlite(name: str, connection: Connection, place: SqlPlace) -> str:
-    """A column's own COLLATE is only in the statement that has made the table: it is tried out."""
+    """Tests by a query whether the column's COLLATE is exact; only the table's DDL contains it."""
     if connection.dialect.name != "sqlite":
         return ""
     column = connection.dialect.identifier_preparer.quote(name)
@@ -249,7 +249,7 @@ def _equates_on_sqlite(name: str, connection: Connection, place: SqlPlace) -> st
 def _seconds_digits(kind: Any, connection: Connection) -> int | None:
     if is_mysql(connection):
         return getattr(kind, "fsp", None) or 0
-    return getattr(kind, "precision", None)  # PostgreSQL's; without it there are six
+    return getattr(kind, "precision", None)  # PostgreSQL's; six digits if unset
 
 
 def _has_name(kind: Any) -> bool:

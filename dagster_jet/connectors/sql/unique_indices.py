@@ -1,8 +1,7 @@
-"""The unique indices of a table, as its database notes them: not every one is what it seems.
+"""Unique indices of a table, and whether an upsert can use them.
 
-One on an expression, on the beginnings of texts or on some rows only cannot be what an upsert goes
-by; nor can PostgreSQL's deferrable ones. And an index may compare texts in another way than its
-column does.
+An upsert cannot use an index on an expression, on prefixes of texts or on some rows only, nor a
+deferrable one of PostgreSQL. And an index may compare texts differently from its column.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ where table_schema = coalesce(:schema, database()) and table_name = :name and no
 def unique_indices(
     connection: Connection, place: SqlPlace, primary: list[str]
 ) -> tuple[UniqueIndex, ...]:
-    """All of them; `primary` are the columns of the primary key."""
+    """Returns all unique indices; `primary` are the columns of the primary key."""
     text = sqlalchemy().text
     if is_postgres(connection):
         quoted = connection.dialect.identifier_preparer
@@ -46,13 +45,13 @@ def unique_indices(
         asked = {"schema": place.schema, "name": place.name}
         return _indices(connection.execute(text(_MYSQL), asked).all())
     found = _indices(_of_sqlite(connection, place))
-    # A number that is the primary key has no index of its own.
+    # An integer primary key has no index of its own.
     own = UniqueIndex("primary key", frozenset(primary))
     return found if not primary or own.columns in {one.columns for one in found} else (own, *found)
 
 
 def _indices(rows: Iterable[Any]) -> tuple[UniqueIndex, ...]:
-    """Rows of (index, column or None, is it plain, is it exact): a row for each column of each."""
+    """Indices from rows of (index, column or None, is it plain, is it exact), one per column."""
     found: dict[str, UniqueIndex] = {}
     for name, column, is_plain, is_exact in rows:
         before = found.get(name, UniqueIndex(name, frozenset()))
