@@ -1,4 +1,4 @@
-"""Kafka: topics as sources by offsets, as sinks by transactions."""
+"""Kafka topics as sources by offset, and as sinks by transaction."""
 
 from dagster_jet.connectors.kafka.held_sink import HeldKafkaSink
 from dagster_jet.connectors.kafka.sink import KafkaSink

@@ -1,4 +1,4 @@
-"""A Kafka cluster as a client finds it: addresses, settings, and what its errors mean."""
+"""Kafka cluster as seen by a client: addresses, settings, and the meaning of errors."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _OURS = frozenset(
         "enable.partition.eof", "enable.idempotence", "error_cb", "logger", "stats_cb",
     }
 )  # fmt: skip
-"""Settings on which the guarantee stands."""
+"""Settings that the guarantee depends on."""
 _HIDDEN = ("password", "secret", "sasl.jaas", "key.pem", "oauthbearer.config", "token")
 _WAIT_S = 10.0
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where it is, and how to reach it; picklable, without the values of secrets."""
+    """Address and options of a cluster; picklable, without the values of secrets."""
 
     servers: Url
     options: Options = ()
@@ -51,16 +51,16 @@ class Cluster:
         return cls(named(servers), tuple(sorted(given.items())))
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """For a client of librdkafka, in the process that connects. Nothing is logged to stderr:
-        errors are raised, or remembered by `Troubles`."""
+        """Settings of a librdkafka client, in the process that connects. Nothing is logged to
+        stderr: errors are raised, or kept by `Troubles`."""
         given = {name: text_of(value) for name, value in self.options}
-        # That a producer is fenced, or refused, is printed on any level, unless it waits in a queue
-        # that nobody reads.
+        # librdkafka prints a producer's fencing or refusal at any log level, unless its log goes to
+        # a queue, which nobody reads.
         quiet = {"log_level": 0, "log.queue": not given.keys() & {"debug", "log_level"}}
         return {"bootstrap.servers": text_of(self.servers), **quiet, **given, **more}
 
     def as_json(self) -> dict[str, Any]:
-        """For a manifest: names of secrets, not their values."""
+        """JSON for a manifest, with the names of secrets, not their values."""
 
         def plain(value: Url) -> Any:
             return value if isinstance(value, str) else {"env": value.env}
@@ -80,7 +80,7 @@ class Cluster:
 
 
 class Troubles:
-    """The last error that a client had in the background: why a call was not answered."""
+    """Last background error of a client, which explains why a call was not answered."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -89,7 +89,7 @@ class Troubles:
 
     def __call__(self, error: KafkaError) -> None:
         with self._lock:
-            # That all are away says nothing of why; what came before it does.
+            # "All brokers down" names no reason; an earlier error does.
             if self._last is None or error.code() != client_library().KafkaError._ALL_BROKERS_DOWN:
                 self._last = error
             if is_refusal(error):
@@ -101,8 +101,8 @@ class Troubles:
             return self._refusal or self._last
 
     def explain(self, error: KafkaError) -> KafkaError:
-        """A call that only says that nobody has answered: why. A refusal says more than that the
-        connection is gone."""
+        """Replaces a mere time-out by its reason. A refusal takes precedence over a lost
+        connection."""
         with self._lock:
             if is_refusal(error):
                 return error
@@ -110,7 +110,7 @@ class Troubles:
 
 
 def client_library() -> Any:
-    """confluent_kafka. Raises `MissingEnvironmentError`: it is not installed."""
+    """Returns confluent_kafka. Raises `MissingEnvironmentError` if it is not installed."""
     try:
         import confluent_kafka
     except ImportError:
@@ -122,7 +122,7 @@ def client_library() -> Any:
 
 
 def admin_library() -> Any:
-    """confluent_kafka.admin."""
+    """Returns confluent_kafka.admin."""
     client_library()
     import confluent_kafka.admin
 
@@ -130,8 +130,8 @@ def admin_library() -> Any:
 
 
 def is_lasting(error: KafkaError) -> bool:
-    """A person has to change something. Whatever else a cluster says passes: brokers that start,
-    stop or change places have many words for it."""
+    """True for errors that need a person. All others are temporary: brokers that start, stop or
+    move report many different codes."""
     code = client_library().KafkaError
     return (
         is_refusal(error)
@@ -155,13 +155,13 @@ def is_lasting(error: KafkaError) -> bool:
 
 
 def is_unsupported(error: KafkaError) -> bool:
-    """The cluster has no such call: an older one, or another server that speaks as Kafka does."""
+    """True if the cluster lacks the call: an older Kafka, or another server with its protocol."""
     code = client_library().KafkaError
     return error.code() in {code.UNSUPPORTED_VERSION, code._UNSUPPORTED_FEATURE}
 
 
 def is_refusal(error: KafkaError) -> bool:
-    """Who we are, or what we may do, is not good enough: a person has to change something."""
+    """Authentication or authorization error; not retryable."""
     code = client_library().KafkaError
     return error.code() in {
         code._AUTHENTICATION,
@@ -177,11 +177,11 @@ def is_refusal(error: KafkaError) -> bool:
 
 
 def answered(offset: int) -> int:
-    """An offset that a cluster was asked for.
+    """Checks an offset returned by the cluster.
 
     Raises:
-        TimeoutError: the connection was cut: the library then gives out a number that is none, and
-            no error. Taken for an end it would mean that nothing is there.
+        TimeoutError: the connection was cut. The library then returns an invalid offset instead of
+            an error, which would look like an empty partition.
     """
     if offset == client_library().OFFSET_INVALID:
         raise TimeoutError("the cluster has not said which offsets there are")
@@ -189,10 +189,10 @@ def answered(offset: int) -> int:
 
 
 def said(error: KafkaError) -> str:
-    """Its text, to be followed by a full stop."""
+    """Text of an error without its full stop."""
     text = str(error.str())
     if error.code() == client_library().KafkaError._SSL and "certificate verify failed" in text:
-        # OpenSSL's words, with the line of its source, say this to those who know it.
+        # OpenSSL's own text contains a line of its source and names no cure.
         return (
             "the broker's certificate cannot be verified: ssl.ca.location has to be the file of "
             "the authority that has signed it, and it has to be for the host that we ask for"
@@ -201,6 +201,6 @@ def said(error: KafkaError) -> str:
 
 
 def error_of(raised: BaseException) -> KafkaError | None:
-    """The `KafkaError` in an exception of the client library."""
+    """Returns the `KafkaError` in an exception of the client library, if any."""
     first = raised.args[0] if raised.args else None
     return first if isinstance(first, client_library().KafkaError) else None

@@ -1,6 +1,6 @@
-"""Phase 2 of a topic: an epoch's staged messages and its marker in one transaction.
+"""Phase 2 of a topic: produces an epoch's staged messages and its marker in one transaction.
 
-The `transactional.id` is that of the job and the sink, always (`producing.py`).
+The `transactional.id` depends only on the job and the sink (`producing.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dagster_jet.snapshot.manifest import Artifact
 
 @dataclass
 class KafkaCommitter(Committer):
-    """Commits for one execution."""
+    """Committer of one execution."""
 
     cluster: Cluster
     topic: str
@@ -51,13 +51,13 @@ class KafkaCommitter(Committer):
 
     def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
         with self.producer.errors_named():
-            if context.owns_job:  # a transaction that a dead execution has open is not waited for
+            if context.owns_job:  # ends a dead execution's open transaction without a wait
                 markers = self.producer.open()
             else:
                 markers = read_markers(self.cluster, self.marker_topic, self.owner)
         marker = markers.get(context.timeline)
         execution_id = context.execution_id if context.repeatable else 0
-        # The topic may be another one, while the markers have stayed.
+        # The markers remain if the topic was deleted and created again.
         return (marker is not None and marker.is_of(self.topic_id)) and all(
             marker.covers(artifact.epoch_id, execution_id) for artifact in artifacts
         )

@@ -1,9 +1,9 @@
-"""The broker's transaction coordinator, asked about transactions of other producers, and told to
-end them by their producer id and epoch.
+"""Queries the broker's transaction coordinator, and ends other producers' transactions by producer
+id and epoch.
 
-librdkafka can send no request for another producer, so this is kafka-python's; it is used on the
-driver only. The request (EndTxn) is a class of its protocol, and has to be routed by hand: the few
-lines that use what the library does not promise are in `_EndsTransactions`.
+librdkafka can send no request for another producer, so this uses kafka-python, on the driver only.
+The request (EndTxn) is a class of its protocol, which has to be routed by hand: `_EndsTransactions`
+contains all uses of its private API.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from dagster_jet.errors import (
 
 _SILENCE_S, _CONNECTING_S, _ASKING_S, _PAUSE_S = 10.0, 5.0, 2.0, 0.005
 _END_TXN_VERSION_MAX = 3
-"""From version 5 on the end of a transaction changes the epoch (KIP-890), as no other call does
-that librdkafka makes: to ask again would need two epochs."""
+"""From version 5 on, EndTxn changes the producer epoch (KIP-890), unlike librdkafka's other calls;
+a retry would need two epochs."""
 _OPTIONS = {
     "client.id": "client_id",
     "security.protocol": "security_protocol",
@@ -48,22 +48,22 @@ _OPTIONS = {
     "ssl.key.password": "ssl_password",
     "ssl.crl.location": "ssl_crlfile",
 }
-"""librdkafka's names, and kafka-python's."""
+"""kafka-python's name by librdkafka's."""
 
 
 @dataclass(frozen=True)
 class Described:
-    """A transactional id, as its coordinator knows it."""
+    """State of a transactional id at its coordinator."""
 
     state: str
-    """Kafka's word: Ongoing, PrepareCommit, CompleteCommit, CompleteAbort, Empty, ..."""
+    """Kafka's term: Ongoing, PrepareCommit, CompleteCommit, CompleteAbort, Empty, ..."""
     producer_id: int
     producer_epoch: int
 
 
 @dataclass
 class TransactionCoordinator:
-    """Connects when it is asked for the first time, and anew after every error."""
+    """Connects at the first call, and again after every error."""
 
     cluster: Cluster
     job: str
@@ -73,15 +73,15 @@ class TransactionCoordinator:
     def end(
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool
     ) -> bool:
-        """Commits or aborts the transaction that this producer has open, and no other. To end it
-        twice in the same way is success, until the id is used again.
+        """Commits or aborts this producer's open transaction, and no other. Ending it twice in the
+        same way succeeds until the id is used again.
 
         Returns:
-            False: the coordinator refuses. It was ended otherwise, or somebody has used the id
-            since, or the id is forgotten.
+            False: the coordinator refuses. The transaction was ended otherwise, the id was used
+                since, or the id is forgotten.
 
         Raises:
-            SinkUnavailableError: not now; perhaps it is ended.
+            SinkUnavailableError: temporarily unavailable; the transaction may be ended.
         """
         errors = _errors()
         error = self._until_free(
@@ -99,10 +99,10 @@ class TransactionCoordinator:
         raise self._named(error())
 
     def describe(self, transactional_id: str) -> Described | None:
-        """None: the coordinator does not know the id, or not any more.
+        """Returns None if the coordinator does not know the id, or not any more.
 
         Raises:
-            SinkUnavailableError: not now.
+            SinkUnavailableError: temporarily unavailable.
         """
         errors = _errors()
         try:
@@ -119,7 +119,7 @@ class TransactionCoordinator:
             client.close()
 
     def _until_free(self, call: Any) -> Any:
-        """What the coordinator answers once it has ended what it is ending, and has its log."""
+        """Repeats the call until the coordinator has ended other work and loaded its log."""
         errors = _errors()
         began = time.monotonic()
         while True:
@@ -149,7 +149,7 @@ class TransactionCoordinator:
             error, errors.AuthorizationError | errors.SaslAuthenticationFailedError
         )
         if isinstance(error, errors.KafkaTimeoutError):
-            # It tries again and again, also where it was refused, and does not say so.
+            # The client retries even after a refusal, which it does not report.
             refused_by = _refusal(self.cluster)
             if refused_by is not None:
                 refusal, reason = True, said(refused_by)
@@ -171,7 +171,7 @@ class TransactionCoordinator:
 
 
 def _refusal(cluster: Cluster) -> Any:
-    """What the other client is told, if the cluster refuses us; else None."""
+    """Returns librdkafka's error if the cluster refuses us; else None."""
     troubles = Troubles()
     admin = admin_library().AdminClient(cluster.settings(error_cb=troubles))
     with contextlib.suppress(client_library().KafkaException):
@@ -182,7 +182,7 @@ def _refusal(cluster: Cluster) -> Any:
 
 
 class _EndsTransactions:
-    """kafka-python's client for administrators, with the request that it does not have."""
+    """kafka-python's admin client, extended by the EndTxn request."""
 
     def __init__(self, cluster: Cluster) -> None:
         kind = coordinator_library().KafkaAdminClient
@@ -195,7 +195,7 @@ class _EndsTransactions:
                 reconnect_backoff_max_ms=1000,
             )
         except BaseException:
-            # It has begun a thread, which would look for the cluster on and on.
+            # Its thread is running and would connect to the cluster forever.
             self._admin._closed = False
             self._admin.close()
             raise
@@ -206,7 +206,7 @@ class _EndsTransactions:
     def end(
         self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool
     ) -> type[Exception]:
-        """The error's class that the coordinator has answered."""
+        """Error class of the coordinator's answer."""
         from kafka.protocol.metadata import CoordinatorType
         from kafka.protocol.producer import EndTxnRequest
 
@@ -232,17 +232,17 @@ class _EndsTransactions:
 
 
 def client_settings(cluster: Cluster) -> dict[str, Any]:
-    """The cluster's options as kafka-python takes them; what only tunes librdkafka is left out.
+    """Converts the cluster's options for kafka-python; drops those that only tune librdkafka.
 
     Raises:
-        ConfigurationError: an option of its security has no counterpart.
+        ConfigurationError: a security option has no counterpart.
     """
     servers = text_of(cluster.servers).split(",")
     settings: dict[str, Any] = {"bootstrap_servers": [server.strip() for server in servers]}
     for name, value in cluster.options:
         text = text_of(value)
         if name in _OPTIONS:
-            # It logs its settings, for those who debug it.
+            # kafka-python logs its settings at debug level.
             settings[_OPTIONS[name]] = _Hidden(text) if "password" in name else text
         elif name == "ssl.endpoint.identification.algorithm":
             settings["ssl_check_hostname"] = text != "none"
@@ -257,7 +257,7 @@ def client_settings(cluster: Cluster) -> dict[str, Any]:
 
 
 class _Hidden(str):
-    """A password that is not shown where settings are."""
+    """Password whose repr is hidden."""
 
     __slots__ = ()
 
@@ -266,7 +266,7 @@ class _Hidden(str):
 
 
 def coordinator_library() -> Any:
-    """kafka-python. Raises `MissingEnvironmentError`: it is not installed."""
+    """Returns kafka-python. Raises `MissingEnvironmentError` if it is not installed."""
     try:
         import kafka
         import kafka.protocol.producer
@@ -280,13 +280,13 @@ def coordinator_library() -> Any:
 
 
 def _quieten() -> None:
-    """It logs what it raises, with its stack; and when it is debugged, what it sends."""
+    """Silences its logs: errors that it also raises, and requests at debug level."""
     for name in ("kafka", "kafka.net", "kafka.protocol"):
         logger = logging.getLogger(name)
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.CRITICAL)
         elif name != "kafka" and logger.level < logging.INFO:
-            logger.setLevel(logging.INFO)  # passwords are in it
+            logger.setLevel(logging.INFO)  # requests contain passwords
 
 
 def _errors() -> Any:

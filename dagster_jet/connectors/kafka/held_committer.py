@@ -1,13 +1,13 @@
-"""Phase 2 of held transactions: each is committed by its producer id and epoch.
+"""Phase 2 of held transactions: commits each by its producer id and epoch.
 
-What the coordinator answers to that decides nearly always. Where it refuses, the transaction was
-aborted (its time was over; another attempt of its task has used the id), or it is committed already
-and the id in use for a later epoch: its marker says which. Aborted rows are produced again from
-what is staged, as a roll-forward sink does, with a marker of its kind.
+The coordinator's answer nearly always decides. If it refuses, the transaction was aborted (by its
+time-out, or because another attempt of its task used the id), or it is committed already and the id
+in use for a later epoch; its marker shows which. Aborted rows are produced again from the staged
+segment, as in a roll-forward sink, with a marker of its kind.
 
-A marker is there or not once all transactions before it in its partition have ended. So all of an
-epoch are committed first, and then the fate is asked of those that were refused; and the markers of
-a sink are in one partition, where what could be waited for is always older, and decided.
+A marker's visibility is known once all earlier transactions in its partition have ended. So an
+epoch's transactions are all committed first, and then the markers of refused ones are read. A
+sink's markers share a partition, so only older transactions, already decided, can delay this.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ from dagster_jet.system.failpoint import fail_point
 
 @dataclass
 class HeldKafkaCommitter(Committer):
-    """Commits for one execution."""
+    """Committer of one execution."""
 
     cluster: Cluster
     topic: str
     marker_topic: str
-    """For what is rolled forward; held transactions have their own."""
+    """For rows rolled forward; held transactions have their own topic."""
     held_marker_topic: str
     area: StoreArea
     sink: Owner
     writers: int
-    """How many writers the sink has in the pipeline as it is now."""
+    """Number of writers of the sink in the current pipeline."""
     coordinator: TransactionCoordinator
     topic_id: str = ""
     batch_bytes: int | None = None
     _rolling: dict[str, EpochProducer] = field(default_factory=dict)
-    """By part of the sink, what has begun to produce aborted rows again."""
+    """Producers that produce aborted rows again, by part of the sink."""
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
         """Commits the transactions, oldest epoch first.
 
-        Once rows of an epoch had to be produced again, they are behind those that later epochs
-        have in open transactions: these are aborted and produced again, too, and an epoch that
-        still runs is given up by a restart. Otherwise the older value of a key would be the last.
+        Rows that had to be produced again come after those of later epochs in open transactions. So
+        these are aborted and produced again, too, and a running epoch is cancelled by a restart.
+        Otherwise the older value of a key would be the last.
 
-        A crash between two of an epoch leaves the first visible and the second not: the next start
-        calls it again, for both.
+        After a crash between two commits of an epoch only the first is visible; the next start
+        repeats both.
 
         Raises:
-            SinkError: all is committed, and the job has to restart for the sake of the order.
+            SinkError: everything is committed, and the job must restart to keep the order.
         """
         again: list[Artifact] = []
         for one_epoch in by_epoch(artifacts).values():
@@ -90,7 +90,7 @@ class HeldKafkaCommitter(Committer):
         return all(self._has_committed(artifact) for artifact in artifacts)
 
     def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
-        """Aborts what older executions left open, under each id that a writer ever had."""
+        """Aborts open transactions of older executions, for each id that a writer ever used."""
         NewestExecution(self.area).note(context.execution_id)
         found = 0
         writers = max(self.writers, context.held_writers)
@@ -103,7 +103,7 @@ class HeldKafkaCommitter(Committer):
         while self._rolling:
             self._rolling.popitem()[1].give_up()
 
-    # --- the fate of one transaction --------------------------------------------------------------
+    # --- outcome of one transaction ---------------------------------------------------------------
 
     def _end(self, held: HeldTransaction, *, commit: bool = True) -> bool:
         fail_point("kafka.held.commit.before")
@@ -117,7 +117,7 @@ class HeldKafkaCommitter(Committer):
         return is_ended
 
     def _is_committed(self, held: HeldTransaction, artifact: Artifact) -> bool:
-        """Of one that the coordinator does not commit."""
+        """True if its marker is visible although the coordinator refused to commit it."""
         marker = Marker(artifact.epoch_id, held.execution_id, held.execution_id)
         with self._producer(held.part).errors_named():
             return is_visible(
@@ -145,7 +145,7 @@ class HeldKafkaCommitter(Committer):
     def _has_committed(self, artifact: Artifact) -> bool:
         held = _held(artifact)
         if self.topic_id and held.topic_id not in ("", self.topic_id):
-            return False  # the topic is another one, while the markers have stayed
+            return False  # the topic was created again; its markers remain
         found = self.coordinator.describe(self._owner(held.part).transactional_id)
         ids = (held.producer_id, held.producer_epoch)
         if found is not None and (found.producer_id, found.producer_epoch) == ids:
@@ -159,7 +159,7 @@ class HeldKafkaCommitter(Committer):
         return rolled is not None and rolled.reaches(held.execution_id, artifact.epoch_id)
 
     def _abort(self, part: str, before_execution: int, keep: Collection[str]) -> bool:
-        """What is open under an id, unless a snapshot has it, or a newer execution."""
+        """Aborts an open transaction, unless it is in a snapshot or of a newer execution."""
         transactional_id = self._owner(part).transactional_id
         found = self.coordinator.describe(transactional_id)
         if found is None or found.state != "Ongoing":
@@ -168,7 +168,7 @@ class HeldKafkaCommitter(Committer):
         kept = [held for token in keep if (held := HeldTransaction.of(token)) is not None]
         if any((one.producer_id, one.producer_epoch) == ids and one.part == part for one in kept):
             return False
-        # Whoever has it has staged its first rows before. We may be the older one, paused.
+        # Its owner has staged its first rows before. This execution may be older, and paused.
         if any(_is_newer(name, part, before_execution) for name in self.area.names()):
             return False
         return self.coordinator.end(transactional_id, *ids, commit=False)
@@ -194,12 +194,12 @@ def _held(artifact: Artifact) -> HeldTransaction:
 
 
 def _rolled(held: HeldTransaction) -> str:
-    """The part of the sink under whose id, and markers, aborted rows are produced again."""
+    """Part of the sink whose id and markers are used to produce aborted rows again."""
     return f"{held.part}/rolled"
 
 
 def _is_newer(staged: str, part: str, execution_id: int) -> bool:
-    """Whether a staged chunk is of this execution or a newer one, and of this part of the sink."""
+    """True if a staged chunk is of this part of the sink, and of this execution or a newer one."""
     execution, epoch, writer, _ = staged.split("-", 3)
     is_part = f"{writer}-{int(epoch) % IDS_PER_WRITER}" == part
     return is_part and int(execution) >= execution_id

@@ -1,8 +1,8 @@
-"""Rows in held transactions of Kafka, phase 1: produced in tasks, and left open.
+"""Phase 1 of held transactions: tasks produce the rows and leave the transactions open.
 
-A writer stages its rows first, as every Kafka sink does, and then produces them and a marker in a
-transaction that it leaves open. Who knows its transactional id, producer id and epoch can commit
-it, from anywhere. librdkafka tells its own ids in its statistics.
+A writer first stages its rows, as in every Kafka sink. Then it produces them and a marker in a
+transaction that stays open. Its transactional id, producer id and epoch suffice to commit it from
+anywhere. librdkafka reports the last two in its statistics.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _ABORT_S = 5.0
 
 @dataclass(frozen=True)
 class HeldTransaction:
-    """What an artifact's token says: all that is needed to commit it, or to find out its fate."""
+    """Content of an artifact's token: enough to commit the transaction or query its outcome."""
 
     staged: str
-    """The token of the staged segment, which has the same rows."""
+    """Token of the staged segment, which has the same rows."""
     part: str
-    """Which of the sink's held ids: writer and number."""
+    """Held id within the sink: writer and number."""
     timeline: int
     producer_id: int
     producer_epoch: int
@@ -65,7 +65,7 @@ class HeldTransaction:
 
     @property
     def token(self) -> str:
-        """Its last slash is the segment's: a roll-forward sink of the same name keeps it, too."""
+        """The last slash is the segment's, so a roll-forward sink of this name keeps it, too."""
         partition, offset = self.marker_at
         ids = f"{self.producer_id} {self.producer_epoch}"
         of = self.topic_id or "-"
@@ -73,7 +73,7 @@ class HeldTransaction:
 
     @classmethod
     def of(cls, token: str) -> HeldTransaction | None:
-        """None: it is a token of rows that are only staged."""
+        """Returns None for the token of rows that are only staged."""
         fields = token.rsplit(" ", 7)
         if len(fields) < 8:
             return None
@@ -84,19 +84,19 @@ class HeldTransaction:
 
     @property
     def execution_id(self) -> int:
-        """Of the writer."""
+        """Execution of the writer."""
         return int(self.staged.partition("-")[0])
 
 
 def part_of(held: str) -> str:
-    """Of a held id, what tells it from others of its sink."""
+    """Part of a held id that is unique within its sink."""
     return held.rpartition("/")[2]
 
 
 @dataclass
 class HeldWriter(SinkWriter):
-    """One task's rows of one epoch, staged and produced. A crash leaves a transaction that the next
-    execution aborts, or the broker does when its time is over."""
+    """Stages and produces one task's rows of one epoch. After a crash the next execution aborts the
+    open transaction, or the broker does after its time-out."""
 
     cluster: Cluster
     topic: str
@@ -110,9 +110,9 @@ class HeldWriter(SinkWriter):
     _client: Any = None
     _troubles: Troubles = field(default_factory=Troubles)
     _left: int = 0
-    """Messages that the cluster has not answered for."""
+    """Messages without a delivery report."""
     _failed: Any = None
-    """What was said first of a message that was not taken, be it for now only."""
+    """First delivery error, temporary or not."""
     _refusal: FirstRefusal = field(default_factory=FirstRefusal)
     _ids: tuple[int, int] | None = None
     _marker_at: tuple[int, int] | None = None
@@ -124,8 +124,8 @@ class HeldWriter(SinkWriter):
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
             return
-        # Staged before there is a transaction: `abort_orphans` of a dead execution, late, sees so
-        # that the transaction is a newer one's.
+        # Staged before the transaction begins, so that a late `abort_orphans` of a dead execution
+        # sees that the transaction is newer.
         self.staged.write(batch)
         with self._errors_named():
             if self._client is None:
@@ -144,7 +144,7 @@ class HeldWriter(SinkWriter):
             self._flush()
             self._stop_if_outdated()
             assert self._ids is not None and self._marker_at is not None
-            # Not closed, which would abort: from here on it belongs to whoever knows its ids.
+            # Not closed, which would abort it: from here on anybody with its ids can end it.
             self._client = None
         fail_point("kafka.held.prepared")
         t = self.transaction
@@ -157,7 +157,7 @@ class HeldWriter(SinkWriter):
     def abort(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            with suppress(client_library().KafkaException):  # it may be what has failed
+            with suppress(client_library().KafkaException):  # this client may be what has failed
                 client.purge()
                 client.abort_transaction(_ABORT_S)
         self.staged.abort()
@@ -179,9 +179,9 @@ class HeldWriter(SinkWriter):
                 "statistics.interval.ms": _STATISTICS_MS,
             },
         )
-        # Asked first, so that it is connected: otherwise the next call tries again after 500 ms.
+        # Connects first: otherwise the next call retries only after 500 ms.
         client.list_topics(self.marker_topic, timeout=SILENCE_S)
-        # It ends what an older execution, or another attempt of the task, has left open.
+        # Ends an open transaction of an older execution or another attempt of the task.
         patiently(client.init_transactions, lambda: 0)
         client.begin_transaction()
         self._client = client
@@ -199,7 +199,7 @@ class HeldWriter(SinkWriter):
         )
 
     def _flush(self) -> None:
-        """Until the cluster has answered for all, and the ids are known."""
+        """Waits until all messages are answered and the ids are known."""
         advance = Advance(lambda: self._left)
         while self._left:
             self._client.flush(_CALL_S)
@@ -242,8 +242,8 @@ class HeldWriter(SinkWriter):
             raise client_library().KafkaException(self._failed)
 
     def _heard_refusal(self) -> Any:
-        """Why a message was not taken, for good: later calls only say that they fail, and messages
-        that were purged because of it may be reported before it is."""
+        """First permanent delivery error. Later calls report only that they fail, and messages
+        purged because of it may be reported before it."""
         deadline = time.monotonic() + _CALL_S
         while (refusal := self._refusal.take()) is None:
             if self._client is None or self._left <= 0 or time.monotonic() > deadline:
@@ -256,7 +256,7 @@ class HeldWriter(SinkWriter):
         try:
             yield
         except (UnansweredError, client_library().KafkaException) as error:
-            # Who is newer has ended our transaction: of that, the broker tells the symptom only.
+            # A newer execution has ended our transaction; the broker reports only the symptom.
             self._stop_if_outdated()
             raised = error.error if isinstance(error, UnansweredError) else error_of(error)
             raised = self._heard_refusal() or raised

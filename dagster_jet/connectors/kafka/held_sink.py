@@ -1,8 +1,8 @@
-"""A topic as a sink whose writers hold transactions over the snapshot.
+"""Topic as a sink whose writers hold transactions until the snapshot is decided.
 
-Phase 1 produces an epoch's messages in tasks, in transactions that stay open; phase 2 commits them
-by their producer ids (`held_committer.py`). The rows are staged as well: a broker aborts what is
-open for too long.
+In phase 1 tasks produce an epoch's messages in transactions that stay open; phase 2 commits them by
+producer id (`held_committer.py`). Rows are staged, too, because a broker aborts a transaction that
+is open too long.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TRANSACTIONS = ("roll-forward", "held")
 
 @dataclass(frozen=True)
 class HeldKafkaSink(KafkaSink):
-    """Produces a stream's rows to a topic, in a fixed number of transactions per epoch."""
+    """Produces a stream to a topic, in a fixed number of transactions per epoch."""
 
     held_writers: int = 2
 
@@ -59,7 +59,7 @@ class HeldKafkaSink(KafkaSink):
 
     @property
     def held_for_ms(self) -> int:
-        """How long the broker keeps a transaction open."""
+        """Time-out of a transaction at the broker, in ms."""
         asked = dict(self.cluster.options).get("transaction.timeout.ms")
         return TRANSACTION_MAX_S * 1000 if asked is None else int(text_of(asked))
 
@@ -80,8 +80,8 @@ class HeldKafkaSink(KafkaSink):
             coordinator.close()
 
     def render(self, frame: DataFrame) -> DataFrame:
-        """Messages that are to keep their order go through the same writer: those of one key, or of
-        one `partition`; those that have neither; all, if the topic has one partition."""
+        """Sends messages whose order matters to the same writer: those of one key or `partition`,
+        those that have neither, and all of a topic with one partition."""
         from pyspark.sql import functions as F
 
         messages = super().render(frame)

@@ -1,4 +1,4 @@
-"""The compacted topic of markers, as every start finds it or makes it."""
+"""Compacted topic of markers, which a start checks or creates."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from dagster_jet.errors import ConfigurationError, SourceUnavailableError
 MARKER_RIGHTS = "READ, WRITE, DESCRIBE and DESCRIBE_CONFIGS"
 SETTINGS = {
     "cleanup.policy": "compact",
-    # Every start reads a partition from its beginning. What is in the newest segment is never
-    # compacted, and by default a segment is new for a week.
+    # Every start reads a partition from its beginning. Compaction skips the newest segment, which
+    # by default stays open for a week.
     "segment.ms": "600000",
     "max.compaction.lag.ms": "1800000",
     "delete.retention.ms": "1800000",
 }
-"""Of the topics that we create."""
+"""Settings of the topics that we create."""
 _SHOWN = ", ".join(f"{name}={value}" for name, value in SETTINGS.items())
 _CALL_S = 10.0
 _PAUSE_S = 0.05
 
 
 def _await_topic(admin: Any, topic: str) -> None:
-    """Brokers hear of a topic a little later than the one that has made it, and lead it later yet.
+    """Waits until brokers know a new topic and lead its partitions.
 
     Raises:
-        TimeoutError: none has heard of it.
+        TimeoutError: no broker knows it in time.
     """
     asked = client_library().TopicCollection([topic])
     began = time.monotonic()
@@ -50,18 +50,18 @@ def _await_topic(admin: Any, topic: str) -> None:
         except client_library().KafkaException as error:
             raised = error_of(error)
             if raised is not None and is_refusal(raised):
-                return  # who checks the rights says so
+                return  # the check of permissions reports it
             if time.monotonic() - began > _CALL_S:
                 raise TimeoutError from None
             time.sleep(_PAUSE_S)
 
 
 def check_marker_topic(cluster: Cluster, topic: str, job: str, stage: str) -> None:
-    """Creates it if it is not there.
+    """Creates the topic if it does not exist.
 
     Raises:
-        SourceUnavailableError: nobody answers.
-        ConfigurationError: it cannot be created, or its messages do not stay.
+        SourceUnavailableError: the cluster does not answer.
+        ConfigurationError: it cannot be created, or does not keep its messages.
     """
     library, administration = client_library(), admin_library()
     code = library.KafkaError

@@ -1,10 +1,10 @@
-"""Which epochs are committed: markers in a compacted topic, written with the messages themselves.
+"""Markers of committed epochs in a compacted topic, written with the messages themselves.
 
-A marker's key is (store, namespace, job, sink, timeline), its value the last epoch and the
-execution that has committed it. Markers of all jobs are in one topic.
+A marker's key is (store, namespace, job, sink, timeline); its value is the last epoch and the
+execution that committed it. One topic has the markers of all jobs.
 
-Those of held transactions are in another one: they are open for longer, and who reads markers waits
-for those that are open.
+Markers of held transactions are in another topic: they stay open longer, and a reader of markers
+waits for open transactions.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from dagster_jet.connectors.kafka.cluster import (
 
 MARKER_TOPIC = "dagster-jet-markers"
 HELD_SUFFIX = "-held"
-"""Of the topic's name, for markers of held transactions."""
+"""Suffix of the topic with markers of held transactions."""
 PARTITIONS = 32
-"""A sink's markers are in one of them; who reads it waits for transactions that are open there."""
+"""A sink's markers are in one partition, whose reader waits for the open transactions there."""
 _SILENCE_S = 10.0
 _CALL_S = 10.0
 
 
 @dataclass(frozen=True)
 class Marker:
-    """What is committed. `execution_id` is 0 unless epochs may come again (`repeatable`)."""
+    """Last committed epoch. `execution_id` is 0 unless epochs may come again (`repeatable`)."""
 
     epoch_id: int
     execution_id: int
     by_execution: int
-    """Who has committed it."""
+    """Execution that committed it."""
     topic_id: str = ""
-    """Of the topic with the messages, as of the start of who has committed it; empty: not known."""
+    """Id of the topic with the messages, at the start of that execution; empty: unknown."""
     refused: str = ""
-    """A memo of rows that it was committed without, until they are delivered (`RefusedRows`)."""
+    """Memo of rows left out of the epoch, until they are delivered (`RefusedRows`)."""
 
     def value(self) -> bytes:
         content = {"epoch": self.epoch_id, "execution": self.execution_id, "by": self.by_execution}
@@ -63,38 +63,38 @@ class Marker:
         return cls(content["epoch"], content["execution"], content["by"], *more)
 
     def supersedes(self, other: Marker) -> bool:
-        """As the later one of the two: who commits is never older than who did before, and may
-        write a marker once more, without its memo."""
+        """Markers are ordered by committing execution, then epoch. An equal one supersedes, too: it
+        may be written again without its memo."""
         return (self.by_execution, self.epoch_id) >= (other.by_execution, other.epoch_id)
 
     def is_of(self, topic_id: str) -> bool:
-        """Whether its messages are in this topic, or nobody knows."""
+        """True if its messages are in this topic, or if that is unknown."""
         return not (self.topic_id and topic_id) or self.topic_id == topic_id
 
     def covers(self, epoch_id: int, execution_id: int) -> bool:
         return self.execution_id == execution_id and self.epoch_id >= epoch_id
 
     def reaches(self, execution_id: int, epoch_id: int) -> bool:
-        """Of a held transaction: each has the execution that has written it, and is committed
-        before its successors."""
+        """For a held transaction: its marker names the execution that wrote it, and it is committed
+        before later ones."""
         return (self.execution_id, self.epoch_id) >= (execution_id, epoch_id)
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose markers they are. Two stores, or namespaces, may have jobs of one name."""
+    """Owner of markers. Two stores or namespaces may have jobs of the same name."""
 
     store: str
     namespace: str
     job: str
     sink: str
     part: str = ""
-    """Of the sink, that has transactions of its own: a held id."""
+    """Held id within the sink, which has transactions of its own."""
 
     @property
     def partition(self) -> int:
-        """Of a marker topic, for all timelines and parts of the sink. It does not depend on how
-        many the topic has: that may grow."""
+        """Partition in a marker topic for all timelines and parts of the sink. Independent of the
+        topic's number of partitions, which may grow."""
         whole = json.dumps(replace(self, part="").as_list()).encode()
         return int(xxhash.xxh3_64_intdigest(whole) % PARTITIONS)
 
@@ -106,7 +106,7 @@ class Owner:
         return [self.store, self.namespace, self.job, self.sink, *part]
 
     def owns(self, key: bytes) -> bool:
-        """Whether a marker's key is of the sink, or of a part of it."""
+        """True if a marker's key belongs to the sink or a part of it."""
         mine = replace(self, part="").as_list()
         return bool(json.loads(key)[: len(mine)] == mine)
 
@@ -116,7 +116,7 @@ class Owner:
 
 
 def read_markers(cluster: Cluster, topic: str, owner: Owner) -> dict[int, Marker]:
-    """By timeline, the newest marker of a sink: see `MarkerReader.newest`, which it raises as."""
+    """Newest marker of a sink by timeline; raises as `MarkerReader.newest`."""
     reader = MarkerReader(cluster, topic, owner)
     try:
         return reader.newest()
@@ -126,10 +126,10 @@ def read_markers(cluster: Cluster, topic: str, owner: Owner) -> dict[int, Marker
 
 @dataclass
 class MarkerReader:
-    """Reads the markers of one sink again and again, each message once.
+    """Reads the markers of one sink repeatedly, each message once.
 
-    Only the sink's partition is read: a transaction of another sink that stays open in another
-    partition keeps nobody waiting.
+    Only the sink's partition is read, so an open transaction of another sink in another partition
+    causes no wait.
     """
 
     cluster: Cluster
@@ -140,18 +140,18 @@ class MarkerReader:
     _admin: Any = None
 
     def newest(self) -> dict[int, Marker]:
-        """By timeline, the newest marker; for a producer that has just fenced all others off.
+        """Newest marker by timeline; for a producer that has just fenced all others.
 
-        It reads up to what is there now, open transactions included, and waits until these are
-        decided: those of sinks in the same partition hold back what `read_committed` shows.
+        Reads to the current end, including open transactions, and waits until these are decided:
+        `read_committed` shows nothing after an open transaction of any sink in the partition.
 
         Raises:
-            KafkaException: nobody answers.
-            TimeoutError: a transaction of another sink stays open, or the topic is not there.
+            KafkaException: the cluster does not answer.
+            TimeoutError: a transaction of another sink stays open, or the topic does not exist.
         """
         partition = self.owner.partition
         end = self._end(partition)
-        if end < self._read_to:  # the topic was made anew
+        if end < self._read_to:  # the topic was created again
             self._newest, self._read_to = {}, 0
         if end > self._read_to:
             place = Place(self.topic, partition, self._read_to, end)
@@ -165,11 +165,11 @@ class MarkerReader:
         self._admin = None
 
     def _end(self, partition: int) -> int:
-        """As the function of this name, with the client of the call before.
+        """Calls the function of this name with the previous call's client.
 
-        After an error the next call has a new client. librdkafka's administration keeps the leader
-        epoch of a partition until its metadata is five minutes old: a broker that has come back
-        refuses each question until then (FENCED_LEADER_EPOCH).
+        After an error the next call has a new client. librdkafka's admin client keeps a partition's
+        leader epoch until its metadata is five minutes old: until then a restarted broker refuses
+        each call (FENCED_LEADER_EPOCH).
         """
         admin, self._admin = self._admin, None
         if admin is None:
@@ -189,7 +189,7 @@ class MarkerReader:
 
 @dataclass(frozen=True)
 class Place:
-    """Messages of one partition, from an offset up to another."""
+    """Offset range in one partition."""
 
     topic: str
     partition: int
@@ -198,7 +198,7 @@ class Place:
 
 
 def has_markers(cluster: Cluster, topic: str, owner: Owner) -> bool:
-    """Whether there is any of a sink or its parts. Raises as `read_markers`."""
+    """True if the sink or its parts have any marker. Raises as `read_markers`."""
     admin = admin_library().AdminClient(cluster.settings(error_cb=Troubles()))
     place = Place(topic, owner.partition, 0, _end(admin, topic, owner.partition))
     return place.end > 0 and any(owner.owns(message.key()) for message in _messages(cluster, place))
@@ -207,13 +207,13 @@ def has_markers(cluster: Cluster, topic: str, owner: Owner) -> bool:
 def is_visible(
     cluster: Cluster, topic: str, owner: Owner, timeline: int, marker: Marker, at: tuple[int, int]
 ) -> bool:
-    """Whether a marker was committed that was written to (partition, offset), or one after it.
+    """True if the marker written at (partition, offset), or a later one, is committed.
 
-    It waits until everything up to there is decided, and for nothing behind it.
+    Waits until everything up to there is decided, and for nothing after it.
 
     Raises:
-        KafkaException: nobody answers.
-        TimeoutError: a transaction that is older stays open.
+        KafkaException: the cluster does not answer.
+        TimeoutError: an older transaction stays open.
     """
     key, (partition, offset) = owner.key(timeline), at
     for message in _messages(cluster, Place(topic, partition, offset, offset + 1)):
@@ -224,7 +224,7 @@ def is_visible(
 
 
 def _messages(cluster: Cluster, place: Place) -> Iterator[Any]:
-    """What is committed, until all before the end is decided; perhaps more."""
+    """Yields committed messages until all before the end is decided; perhaps more."""
     library = client_library()
     code = library.KafkaError
     settings = cluster.settings(
@@ -266,11 +266,11 @@ def _messages(cluster: Cluster, place: Place) -> Iterator[Any]:
 
 
 def _end(admin: Any, topic: str, partition: int) -> int:
-    """Where the partition ends, what is not decided included.
+    """End of the partition, including undecided messages.
 
     Raises:
-        KafkaException: nobody answers.
-        TimeoutError: it is not there now. No end would mean that nothing is committed.
+        KafkaException: the cluster does not answer.
+        TimeoutError: the topic is not there now. An end of 0 would mean that nothing is committed.
     """
     library = client_library()
     try:
@@ -286,7 +286,7 @@ def _end(admin: Any, topic: str, partition: int) -> int:
 
 
 def ends(admin: Any, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-    """Where partitions end, what is not decided included."""
+    """Ends of partitions, including undecided messages."""
     library, administration = client_library(), admin_library()
     places = {number: library.TopicPartition(topic, number) for number in partitions}
     futures = admin.list_offsets(

@@ -1,4 +1,4 @@
-"""What a row becomes: a message's key, value, headers, partition and time."""
+"""Converts rows to messages: key, value, headers, partition and time."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def message_columns(
     partition: str | None,
     timestamp: str | None,
 ) -> list[Column]:
-    """Key and value as bytes; headers, partition and time where a column has them, which are then
-    no part of a JSON value.
+    """Key and value as bytes; headers, partition and time from their columns, if any, which a JSON
+    value then omits.
 
     Raises:
-        PipelineError: there is no such column, or its type will not do.
+        PipelineError: a column does not exist, or has the wrong type.
     """
     from pyspark.sql import functions as F
 
@@ -60,7 +60,7 @@ def message_columns(
     if len(key) == 1 and types[key[0]] in _BINARY:
         key_bytes = column(key[0]).cast("binary")
     elif len(key) == 1 and types[key[0]] in ("timestamp", "timestamp_ntz"):
-        # As in values: a cast shows the zone of the session, and a key must not depend on that.
+        # Formatted as in values: a cast would use the session's zone, which must not affect keys.
         text = F.to_json(F.struct(column(key[0]).alias("k")), JSON_TEXT)
         key_bytes = F.get_json_object(text, "$.k").cast("binary")
     elif len(key) == 1:

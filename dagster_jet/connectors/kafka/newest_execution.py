@@ -1,9 +1,9 @@
-"""Which execution of a job writes to a sink now, so that tasks of a dead one find out.
+"""Newest execution that writes to a sink, so that tasks of a dead one stop.
 
-Tasks go on for a while when their driver is dead. A transaction that one of them left open would
-hold back who reads the topic, and to open one aborts what is open under its id. So an execution
-notes itself before it looks for open transactions, and a writer looks at the note before it opens
-one, and again before it leaves it open: what the execution has not found gives itself up.
+Tasks outlive a dead driver for a while. A transaction that one leaves open would block readers of
+the topic, and opening one aborts the open transaction of the same id. So an execution notes its id
+before it looks for open transactions. A writer checks the note before it opens a transaction and
+again before it leaves it open; so one that the execution has not found aborts itself.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _KEY = "execution"
 
 @dataclass(frozen=True)
 class NewestExecution:
-    """Of a job, at one of its sinks; in the job's store."""
+    """Note of a job's newest execution, per sink, in the job's store."""
 
     area: StoreArea
 
     def note(self, execution_id: int) -> None:
-        """Notes it, unless a newer one is; also where the request arrives late."""
+        """Notes the id unless a newer one is noted; safe if the request arrives late."""
         map = self._map()
         map.put_newer({map.key(_KEY): execution_id.to_bytes(VERSION_BYTES, "big")})
 
     def noted(self) -> int:
-        """Its id; 0: none."""
+        """Returns the noted id; 0 if there is none."""
         map = self._map()
         found = map.get(map.key(_KEY), every_replica=True)
         return 0 if found is None else version_of(found)

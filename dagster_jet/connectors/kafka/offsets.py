@@ -1,6 +1,6 @@
-"""What a topic has, and where to begin: lists of partitions, first and last offsets.
+"""Partitions of topics, their first and last offsets, and where to begin.
 
-"Last" is the last stable offset: what is behind it may still be aborted.
+"Last" is the last stable offset: later messages may still be aborted.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailabl
 
 CALL_S = 5.0
 Start: TypeAlias = Literal["earliest", "latest"] | int | Mapping[str, Mapping[int, int]]
-"""For the partitions that are there when a job starts for the first time; a number is a time in
-milliseconds."""
+"""Start of the partitions that exist when a job first starts. A number is a time in ms since
+1970."""
 
 
 @dataclass(frozen=True, order=True)
 class Partition:
-    """One of a topic."""
+    """Partition of a topic."""
 
     topic: str
     number: int
@@ -50,7 +50,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Topics:
-    """Which topics are read: a list, or all that match a pattern."""
+    """Topics to read: a list, or all that match a pattern."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -70,7 +70,7 @@ class Topics:
                 ) from None
 
     def has(self, topic: str) -> bool:
-        """Whether a topic of this name is read, if there is one."""
+        """True if a topic of this name would be read."""
         if self.pattern is None:
             return topic in self.names
         return re.fullmatch(self.pattern, topic) is not None and not topic.startswith("__")
@@ -80,7 +80,7 @@ class Topics:
 
 
 class Offsets:
-    """Asks a cluster, on one thread. Errors are those of `SourceReader.poll`."""
+    """Queries a cluster, on one thread. Raises the errors of `SourceReader.poll`."""
 
     def __init__(self, cluster: Cluster, topics: Topics, job: str, stage: str) -> None:
         self._topics, self._job, self._stage = topics, job, stage
@@ -89,11 +89,11 @@ class Offsets:
         self._admin: Any = None
 
     def partitions(self) -> list[Partition]:
-        """All that there are now.
+        """Returns all current partitions.
 
         Raises:
-            SourceError: a topic that was named does not exist, or may not be read.
-            SourceUnavailableError: nobody answers.
+            SourceError: a named topic does not exist, or may not be read.
+            SourceUnavailableError: the cluster does not answer.
         """
         found = self._call(lambda: self._client().list_topics(timeout=CALL_S)).topics
         if self._topics.pattern is not None:
@@ -119,8 +119,8 @@ class Offsets:
         return [Partition(name, number) for number in topic.partitions]
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
-        """What tells a topic from a later one of its name; without those that are gone, or whose
-        broker is too old to say (2.7)."""
+        """Ids that distinguish a topic from a later one of its name; without topics that do not
+        exist, or whose broker reports none (2.7)."""
         if not topics:
             return {}
         library = client_library()
@@ -146,24 +146,24 @@ class Offsets:
 
         return self._call(call)  # type: ignore[no-any-return]
 
-    # Of these, partitions are left out that their broker does not know: not yet, or not any more.
+    # The calls below omit partitions unknown to their broker: not created yet, or deleted.
 
     def first(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Of what retention has left."""
+        """First offsets that retention has kept."""
         return self._list(partitions, self._spec("earliest"))
 
     def last(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """One behind the last one that can be read."""
+        """Offsets after the last readable message."""
         return self._list(partitions, self._spec("latest"))
 
     def end(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """One behind the last one of all: what is from `last` on is in a transaction that is open,
-        or behind one."""
+        """Offsets after the last message of all; from `last` on, messages are in or after an open
+        transaction."""
         return self._list(partitions, self._spec("latest"), committed=False)
 
     def start(self, partitions: Sequence[Partition], start: Start) -> dict[Partition, int]:
-        """Where to begin, within what is there; a partition that `start` does not name from its
-        beginning."""
+        """Start offsets within what exists; partitions missing in `start` begin at their first
+        offset."""
         last = self.last(partitions)
         first = {p: offset for p, offset in self.first(partitions).items() if p in last}
         if start == "earliest":
@@ -172,7 +172,7 @@ class Offsets:
             return last
         if isinstance(start, int):
             found = self._list(partitions, self._spec(start))
-            # Nothing is as new as that: what comes next.
+            # No message is as new as that: start with the next one.
             return {p: found[p] if found.get(p, -1) >= 0 else last[p] for p in first}
         given = {p: start.get(p.topic, {}).get(p.number) for p in first}
         for partition, offset in given.items():
@@ -235,13 +235,13 @@ class Offsets:
             raised = error_of(error)
             if raised is None:
                 raise
-            self._admin.poll(0)  # brings the errors of the background
+            self._admin.poll(0)  # delivers background errors
             raise self.error(self._troubles.explain(raised)) from None
         except (TimeoutError, concurrent.futures.TimeoutError):
             raise self.error(None) from None
 
     def error(self, error: Any) -> SourceError:
-        """What is raised for an error of the client's; None: it has not answered in time."""
+        """Error to raise for a client's error; None: it has not answered in time."""
         text = "it does not answer" if error is None else said(error)
         if error is None or not is_lasting(error):
             return SourceUnavailableError(
@@ -257,7 +257,7 @@ class Offsets:
 
 
 def start_of(given: Any) -> Start:
-    """A user's `start=`. Raises `ConfigurationError`."""
+    """Parses a user's `start=`. Raises `ConfigurationError`."""
     if given in ("earliest", "latest"):
         return given  # type: ignore[no-any-return]
     if isinstance(given, bool):

@@ -1,9 +1,9 @@
-"""What one call of the client library has brought: messages field by field.
+"""Messages of one call of the client library, field by field.
 
-After librdkafka itself a reader costs what Python does per message. So fields are taken by `map`,
-in C, and compared as arrays: no loop of ours has a turn per message. And the collector of garbage
-rests meanwhile: it would look at all messages again whenever a few hundred have come, which takes
-as long as all else.
+Besides librdkafka, a reader's cost is Python's work per message. So fields are extracted by `map`,
+in C, and compared as arrays, without a Python loop per message. Garbage collection is paused
+meanwhile: it would scan all messages again after every few hundred new ones, which takes as long as
+everything else.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ NOWHERE = -1
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """No garbage collection in this process, until it is left: messages are in no circle, and go
-    when nobody has them."""
+    """Pauses garbage collection in this process. Messages form no cycles, so reference counts free
+    them."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -38,20 +38,20 @@ def without_collections() -> Iterator[None]:
 
 
 class Places:
-    """Numbers partitions from 0 on, in the order given."""
+    """Numbers partitions from 0, in the given order."""
 
     def __init__(self, partitions: Sequence[Partition]) -> None:
         self.partitions = tuple(partitions)
         topics = sorted({partition.topic for partition in partitions})
         self._topics = {topic: row for row, topic in enumerate(topics)}
         width = max((partition.number for partition in partitions), default=-1) + 1
-        # One row and one column more, for topics and partitions that are not among them.
+        # One extra row and column for unknown topics and partitions.
         self._table = np.full((len(topics) + 1, width + 1), NOWHERE, np.int32)
         for place, partition in enumerate(partitions):
             self._table[self._topics[partition.topic], partition.number] = place
 
     def of(self, messages: Sequence[Any]) -> npt.NDArray[np.int32]:
-        """The number of each message's partition, or `NOWHERE`."""
+        """Number of each message's partition, or `NOWHERE`."""
         kind, count = client_library().Message, len(messages)
         topics = map(self._topics.get, map(kind.topic, messages), repeat(NOWHERE))
         rows = np.fromiter(topics, np.int32, count)
@@ -61,25 +61,24 @@ class Places:
         return found
 
     def table(self, offsets: Mapping[Partition, int]) -> npt.NDArray[np.int64]:
-        """An offset by place, or -1 where there is none; the last one is of `NOWHERE`."""
+        """Offset by place, or -1 if there is none; the last entry is for `NOWHERE`."""
         wanted = [offsets.get(partition, -1) for partition in self.partitions]
         return np.array([*wanted, -1], np.int64)
 
 
 @dataclass(frozen=True)
 class Polled:
-    """Messages in the order in which they came; events of the client (errors, the end of a
-    partition) are none."""
+    """Messages in order of arrival, without the client's events (errors, ends of partitions)."""
 
     messages: Sequence[Any]
     places: npt.NDArray[np.int32]
-    """Of each message, its partition by its number in `numbered`."""
+    """Number of each message's partition in `numbered`."""
     offsets: npt.NDArray[np.int64]
     numbered: Places
 
     @classmethod
     def of(cls, messages: Sequence[Any], places: Places) -> tuple[Polled, list[Any]]:
-        """What was polled, and the events that were among it."""
+        """Splits a poll's result into messages and events."""
         kind = client_library().Message
         events = [m for m in messages if m.error() is not None] if _has_events(messages) else []
         if events:
@@ -91,12 +90,11 @@ class Polled:
         return len(self.messages)
 
     def before(self, stops: npt.NDArray[np.int64]) -> tuple[Polled, set[Partition]]:
-        """The messages before the stop of their partition, and the partitions of which no more of
-        them can come.
+        """Messages before the stop of their partition, and the partitions that have reached it.
 
         Args:
-            stops: `Places.table` of the offsets behind the last ones that are wanted. Of a
-                partition without one nothing is.
+            stops: `Places.table` of exclusive end offsets; a partition without one yields no
+                message.
         """
         until = stops[self.places]
         is_last = (self.offsets >= until - 1) & (until >= 0)
@@ -104,7 +102,7 @@ class Polled:
         return self._only(self.offsets < until), ended
 
     def with_values(self) -> Polled:
-        """Without tombstones."""
+        """Removes tombstones."""
         values = self.each(client_library().Message.value)
         if None not in values:
             return self
@@ -117,7 +115,7 @@ class Polled:
         return Polled(messages, self.places[chosen], self.offsets[chosen], self.numbered)
 
     def each(self, field: Callable[[Any], Any]) -> list[Any]:
-        """A method of the messages, called for each.
+        """Calls a method of each message.
 
         Args:
             field: unbound, such as `Message.value`.

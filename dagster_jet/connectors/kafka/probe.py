@@ -1,7 +1,6 @@
-"""What a Kafka cluster can do for exactly once: asked of its brokers, and tried with a transaction.
+"""Probes whether a Kafka cluster supports exactly-once, by its settings and a transaction.
 
-It leaves a transactional id behind, `dagster-jet-probe`, which the brokers forget by themselves
-after a week.
+It leaves the transactional id `dagster-jet-probe`, which brokers forget after a week.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ _SILENT = "The broker does not say."
 
 
 def probe(cluster: Cluster, interval: timedelta, topic: str | None = None) -> list[Finding]:
-    """All that can be asked of it now.
+    """Returns all findings about the cluster.
 
     Args:
-        topic: one that a job writes, or reads.
+        topic: a topic that a job reads or writes.
 
     Raises:
-        JetError: it cannot be reached, does not let us in, or has no such topic.
+        JetError: the cluster cannot be reached, refuses access, or has no such topic.
     """
     troubles = Troubles()
     admin = admin_library().AdminClient(cluster.settings(error_cb=troubles))
@@ -68,13 +67,13 @@ def probe(cluster: Cluster, interval: timedelta, topic: str | None = None) -> li
 
 
 def leave(cluster: Cluster) -> str:
-    """Leaves a held transaction behind, and returns the name to `find` it by. Raises `JetError`."""
+    """Leaves a held transaction behind, and returns its name for `find`. Raises `JetError`."""
     with _troubles_in_words(cluster):
         return leave_held(cluster)
 
 
 def find(cluster: Cluster, name: str) -> list[Finding]:
-    """Whether what `leave` has left is there still; removes it. Raises `JetError`."""
+    """Checks whether the transaction of `leave` still exists; removes it. Raises `JetError`."""
     with _troubles_in_words(cluster):
         return find_held(cluster, name)
 
@@ -88,7 +87,7 @@ def _troubles_in_words(cluster: Cluster) -> Iterator[None]:
 
 
 def _transactions(cluster: Cluster, troubles: Troubles) -> Finding:
-    """Tried: one is begun and given up."""
+    """Begins a transaction and aborts it."""
     library = client_library()
     more = {"transactional.id": _TRANSACTIONAL_ID, "error_cb": troubles}
     producer = library.Producer(
@@ -169,10 +168,10 @@ def _rights(admin: Any, topic: str) -> Finding:
 
 
 def _answer_of(answer: Any) -> tuple[Any, str]:
-    """What a cluster answers; or None, and why it does not: we may not ask, or it has no such call.
+    """Returns the cluster's answer; or None and the reason: no permission, or no such call.
 
     Raises:
-        KafkaException, TimeoutError: it is not there now.
+        KafkaException, TimeoutError: temporarily unavailable.
     """
     try:
         return answer.result(_CALL_S), ""
@@ -184,7 +183,7 @@ def _answer_of(answer: Any) -> tuple[Any, str]:
 
 
 def _settings(admin: Any, kind: str, name: str, *needed: str) -> tuple[Mapping[str, str], str]:
-    """Of a broker or a topic; and, unless all are there that are needed, why not. Raises as
+    """Settings of a broker or topic, and a reason if any of `needed` is missing. Raises as
     `_answer_of`."""
     administration = admin_library()
     resource = administration.ConfigResource(administration.ResourceType[kind], name)

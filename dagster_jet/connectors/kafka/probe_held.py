@@ -1,7 +1,6 @@
-"""Whether Kafka keeps a transaction whose producer has gone: tried with a topic of its own.
+"""Probes whether Kafka keeps a transaction whose producer has ended, with a topic of its own.
 
-A probe that dies leaves the topic `jet-probe-...`; its transaction ends by itself after ten
-minutes.
+If it crashes, the topic `jet-probe-...` remains; its transaction times out after ten minutes.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _OPEN = "Ongoing"
 
 
 def probe_held(cluster: Cluster) -> list[Finding]:
-    """Both questions; the second one cannot be answered by now.
+    """Returns both findings; the one about a restart is still unknown.
 
     Raises:
-        KafkaException, JetError: it cannot be reached.
+        KafkaException, JetError: the cluster cannot be reached.
     """
     unknown = answered(
         RESTART,
@@ -65,11 +64,11 @@ def probe_held(cluster: Cluster) -> list[Finding]:
 
 
 def leave(cluster: Cluster) -> str:
-    """Leaves an open transaction with one message behind, in a topic of its own, and returns the
-    name to `find` it by. Raises as `probe_held`."""
+    """Leaves an open transaction with one message in a topic of its own, and returns its name for
+    `find`. Raises as `probe_held`."""
     name = f"jet-probe-{secrets.token_hex(6)}"
     with closing(_coordinator(cluster)) as coordinator:
-        coordinator.describe(_id(name))  # so that nothing is left that cannot be found
+        coordinator.describe(_id(name))  # fails before anything is left that `find` could not query
     administration = admin_library()
     admin = administration.AdminClient(cluster.settings(error_cb=Troubles()))
     admin.create_topics([administration.NewTopic(name, 1)])[name].result(_CALL_S)
@@ -79,14 +78,14 @@ def leave(cluster: Cluster) -> str:
     client.produce(name, b"probe")
     if client.flush(_CALL_S):
         raise JetError(f"the message for the topic {name} was not taken within {_CALL_S:g} s.")
-    return name  # the client goes, its transaction stays open
+    return name  # the client ends, its transaction stays open
 
 
 def find(cluster: Cluster, name: str) -> list[Finding]:
-    """Whether what `leave` has left is open still; gives it up, and removes the topic.
+    """Checks whether the transaction of `leave` is still open; aborts it and deletes the topic.
 
     Raises:
-        ConfigurationError: that is no name that `leave` gives out.
+        ConfigurationError: the name is not one that `leave` returns.
     """
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
@@ -106,7 +105,7 @@ def find(cluster: Cluster, name: str) -> list[Finding]:
 
 
 def _given_up(cluster: Cluster, name: str) -> bool:
-    """Whether it was open until now."""
+    """Aborts the transaction and deletes the topic; returns whether it was open."""
     with closing(_coordinator(cluster)) as coordinator:
         found = coordinator.describe(_id(name))
         is_open = found is not None and found.state == _OPEN

@@ -1,14 +1,13 @@
-"""A producer of whole epochs: messages and their marker in one transaction, by one fixed id.
+"""Producer of whole epochs: messages and their marker in one transaction, with a fixed id.
 
-Who opens a client fences all that were there before (`init_transactions` ends their open
-transaction) and then reads the marker: so nobody can commit what the reader of a marker has not
-seen. A client that was fenced, or whose commit has an unknown outcome, is given up; the next one
-reads the marker again.
+A new client first fences all earlier ones (`init_transactions` ends their open transaction) and
+then reads the marker, so no commit can happen that it has not seen. A client that was fenced, or
+whose commit has an unknown outcome, is dropped; the next one reads the marker again.
 
-Each transaction has a client of its own. librdkafka ends a transaction by its producer id and epoch
-and by nothing else, so a request that the network has kept (it was sent again meanwhile) would end
-whatever transaction the same client has open when it arrives. The next client has a newer epoch,
-and the broker refuses it. It is opened beside the job, right after the commit before.
+Each transaction has its own client. librdkafka ends a transaction by producer id and epoch only, so
+a request delayed in the network (and sent again meanwhile) would end whatever transaction the same
+client has open on its arrival. The next client has a newer epoch, so the broker refuses the delayed
+request. It is opened beside the job, right after the previous commit.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ from dagster_jet.errors import (
 from dagster_jet.system.failpoint import fail_point
 
 _CONNECTS_S = 0.05
-"""librdkafka asks again after 500 ms where its connections are not ready."""
+"""Time to connect; librdkafka retries only after 500 ms if its connections are not ready."""
 
 
 @dataclass
 class EpochProducer:
-    """Of one execution, for the epochs of one owner of markers."""
+    """Producer of one execution, for the epochs of one owner of markers."""
 
     cluster: Cluster
     topic: str
@@ -66,20 +65,20 @@ class EpochProducer:
     batch_bytes: int | None = None
     """See `new_client`."""
     client: Any = None
-    """librdkafka's producer, once it is needed; for one transaction."""
+    """librdkafka's producer for one transaction, created on demand."""
     timeout_s: int = TRANSACTION_S
-    """Of the next transaction, where the user has not given one."""
+    """Time-out of the next transaction, unless the user sets one."""
     _troubles: Troubles = field(default_factory=Troubles)
     _markers: MarkerReader = field(init=False)
     _newest: dict[int, Marker] | None = None
-    """The markers since others are fenced off; None: they are not, nothing may be produced."""
+    """Markers read since others were fenced; None: they are not fenced, nothing may be produced."""
     _began: float | None = None
-    """When the open transaction was begun, by the monotonic clock."""
+    """Start of the open transaction, by the monotonic clock."""
     _refusal: FirstRefusal = field(default_factory=FirstRefusal)
     _undecided: tuple[Marker, int] | None = None
-    """A marker and its timeline, whose commit was asked for and not answered: to be asked again."""
+    """Marker and timeline of a commit without an answer, which is to be requested again."""
     _opening: threading.Thread | None = None
-    """Opens the client of the next transaction. All else waits for its end."""
+    """Opens the client of the next transaction. All other calls wait for its end."""
 
     def __post_init__(self) -> None:
         self._markers = MarkerReader(self.cluster, self.marker_topic, self.owner)
@@ -93,16 +92,16 @@ class EpochProducer:
         rows: Callable[[], Iterator[pa.RecordBatch]],
         left_out: LeftOut | None = None,
     ) -> None:
-        """One epoch's rows and its marker, in one transaction. Within `errors_named`.
+        """Commits one epoch's rows and its marker in one transaction. Call within `errors_named`.
 
         Args:
-            is_done: whether the newest marker of the timeline says that this is committed.
-            rows: as `messages.message_columns` makes them; all are checked when they have ended.
-            left_out: what the topic refuses of them.
+            is_done: whether the timeline's newest marker shows that this is committed.
+            rows: rows of `messages.message_columns`; all are checked at their end.
+            left_out: the rows that the topic refuses.
 
         Raises:
             FencedError: a newer execution commits here.
-            RowsRefusedError: the topic refuses some of the rows, and none may be left out.
+            RowsRefusedError: the topic refuses some rows, and none may be left out.
         """
         if self._undecided is None:
             self._deliver_refused(context)
@@ -137,11 +136,10 @@ class EpochProducer:
             self._deliver_refused(context)
 
     def try_out(self) -> None:
-        """Begins as a new execution does, and commits nothing: whether the broker takes the
-        transactional id and its time-out is known before there is anything to lose. Within
-        `errors_named`."""
+        """Begins like a new execution, without a commit, to check that the broker takes the
+        transactional id and its time-out. Call within `errors_named`."""
         try:
-            self.timeout_s = TRANSACTION_MAX_S  # what may be asked for later
+            self.timeout_s = TRANSACTION_MAX_S  # may be requested later
             self.client = self._new_client()
             patiently(self.client.init_transactions, partial(len, self.client))
         finally:
@@ -153,7 +151,7 @@ class EpochProducer:
         new producer."""
         try:
             yield
-        except UnansweredError as error:  # the producer stays: the next call asks on
+        except UnansweredError as error:  # the producer stays: the next call resumes
             raise self._error(error.error, error) from error
         except client_library().KafkaException as error:
             self.give_up()
@@ -193,8 +191,8 @@ class EpochProducer:
         rows: Callable[[], Iterator[pa.RecordBatch]],
         before: LeftOut | None,
     ) -> LeftOut:
-        """What the epoch is to be committed without: staged as dead letters, and no producer has a
-        transaction open. Raises the error if nothing is, or may be."""
+        """Finds the epoch's refused messages and stages them as dead letters; afterwards no
+        transaction is open. Raises the error if no message is refused, or may be left out."""
         self.give_up()
         raised = self._error(error_of(error), error)
         refused, is_of_rows = context.refused, isinstance(raised, RowsRefusedError)
@@ -214,8 +212,8 @@ class EpochProducer:
         return LeftOut(tuple(trying.batches), memo)
 
     def _deliver_refused(self, context: CommitContext) -> None:
-        """Of epochs that are committed without them, in whatever execution that was: the marker has
-        the memo until it is delivered."""
+        """Delivers refused rows of committed epochs, of any execution: the marker keeps the memo
+        until then."""
         if context.refused is None:
             return
         for timeline, marker in sorted(self.open().items()):
@@ -230,7 +228,7 @@ class EpochProducer:
                 self._open_ahead()
 
     def open(self) -> Mapping[int, Marker]:
-        """Locks older producers out; by timeline, the newest marker. Within `errors_named`."""
+        """Fences older producers; newest marker by timeline. Call within `errors_named`."""
         self._await_opening()
         if self.client is None:
             self.client = self._new_client()
@@ -243,8 +241,7 @@ class EpochProducer:
         return self._newest
 
     def _connect(self) -> None:
-        """So that the next call finds connections. The client also knows the topic's partitions
-        then."""
+        """Connects for the next call; the client then also knows the topic's partitions."""
         self.client.list_topics(self.topic, timeout=transactions.CALL_S)
         time.sleep(_CONNECTS_S)
 
@@ -254,12 +251,11 @@ class EpochProducer:
         self._newest = newest
 
     def _open_ahead(self) -> None:
-        """Replaces the client, beside whatever comes next. Where that fails, the next commit finds
-        out why."""
+        """Replaces the client in the background. If that fails, the next commit reports why."""
         done, self.client, self._newest = [self.client], None, None
 
         def open_next() -> None:
-            done.clear()  # its end takes time, too
+            done.clear()  # closing it takes time, too
             try:
                 self.client = self._new_client()
                 self._connect()
@@ -277,7 +273,7 @@ class EpochProducer:
             opening.join()
 
     def _take_time(self) -> None:
-        """The broker has given a transaction up that was open for too long."""
+        """Uses the longer time-out if the broker has aborted a transaction by the shorter one."""
         if self._began is not None and time.monotonic() - self._began >= self.timeout_s:
             self.timeout_s = TRANSACTION_MAX_S
 
@@ -296,13 +292,13 @@ class EpochProducer:
         )
 
     def give_up(self) -> None:
-        """Lets go of the producer. A transaction that is open is given up, too, if the cluster can
-        be told; otherwise the next producer ends it, as after a crash.
+        """Drops the producer. Aborts an open transaction if the cluster can be reached; else the
+        next producer ends it, as after a crash.
 
-        A producer that goes while it adds partitions to its transaction ends the whole process:
-        librdkafka 2.16, rdkafka_txnmgr.c, "Assertion `rk->rk_eos.txn_req_cnt > 0' failed". The
-        answer, that the client ends, comes on the broker's thread, at times before the main thread
-        has counted the request. In one that is giving its transaction up nothing is added any more.
+        If a producer is closed while it adds partitions to its transaction, the whole process
+        aborts: librdkafka 2.16, rdkafka_txnmgr.c, "Assertion `rk->rk_eos.txn_req_cnt > 0' failed".
+        The answer that the client is closed comes on the broker's thread, sometimes before the main
+        thread has counted the request. After an abort no partition is added.
         """
         self._await_opening()
         client, self.client = self.client, None
@@ -310,15 +306,15 @@ class EpochProducer:
         self._newest = self._undecided = self._began = None
         if client is None:
             return
-        client.poll(0)  # which message was refused
-        # One that has failed for good, was fenced, or has no transaction, says so: it hides why we
-        # are here.
+        client.poll(0)  # reports which message was refused
+        # A failed or fenced client, or one without a transaction, raises here, which would hide the
+        # original error.
         with contextlib.suppress(client_library().KafkaException):
             client.abort_transaction(transactions.CALL_S)
             client.poll(0)
 
     def _error(self, error: Any, raised: Exception) -> JetError:
-        # Of messages that were not taken a commit only says how many.
+        # A commit only reports the number of failed messages.
         refused = self._refusal.take()
         if refused is not None:
             return sink_error(refused, self.topic, self.owner)
@@ -328,10 +324,10 @@ class EpochProducer:
 
 
 def staged_rows(segments: Sequence[Segment], context: CommitContext) -> Iterator[pa.RecordBatch]:
-    """Raises `ArtifactLostError`; where that is accepted, leaves the segment out and reports it."""
+    """Raises `ArtifactLostError`, or reports and skips the segment if losses are accepted."""
     for segment in segments:
         try:
-            # All of a segment is checked before any of it counts: the marker comes last.
+            # A whole segment is checked before any of it counts: the marker comes last.
             yield from rows_of([segment])
         except ArtifactLostError:
             if not context.accept_loss:

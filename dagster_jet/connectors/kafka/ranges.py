@@ -1,4 +1,4 @@
-"""What an epoch reads: ranges of offsets, cut evenly among partitions and among tasks."""
+"""Offset ranges of an epoch, divided evenly among partitions and among tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dagster_jet.connectors.kafka.offsets import Partition
 
 ROWS_PER_TASK = 10_000
-"""A range is not cut into pieces below that: each piece costs a seek."""
+"""Up to this many offsets are read by one task: each piece of a range costs a seek."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Range:
 
 
 def names_of(ranges: Sequence[Range]) -> tuple[str, ...]:
-    """Of their partitions, each once."""
+    """Names of their partitions, each once."""
     return tuple(sorted({one.partition.name for one in ranges}))
 
 
 def share(waiting: Mapping[Partition, int], most: int) -> dict[Partition, int]:
-    """How many of each partition make about `most` in all: the same of each, as far as it has so
-    many. So that none runs ahead of the others in event time."""
+    """Takes about `most` items in all, equally from each partition as far as available, so that no
+    partition gets ahead of the others in event time."""
     left, taken = max(1, most), dict.fromkeys(waiting, 0)
     open_ = sorted((count, partition) for partition, count in waiting.items() if count)
     for place, (count, partition) in enumerate(open_):
@@ -43,7 +43,7 @@ def share(waiting: Mapping[Partition, int], most: int) -> dict[Partition, int]:
 
 
 def by_task(ranges: Sequence[Range], tasks: int) -> list[tuple[Range, ...]]:
-    """The ranges for each task: about as many offsets for one as for the other."""
+    """Ranges per task, with about the same number of offsets each."""
     total = sum(map(len, ranges))
     wanted = max(1, min(tasks, -(-total // ROWS_PER_TASK)))
     size = -(-total // wanted)

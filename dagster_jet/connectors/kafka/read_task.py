@@ -1,8 +1,8 @@
-"""Messages of ranges, read inside Spark's tasks by librdkafka.
+"""Reads messages of ranges in Spark's tasks, by librdkafka.
 
-A range ends by offset, never by count: the client says where a partition ends now
-(`enable.partition.eof`), and that counts transactions' markers and aborted messages, which nobody
-sees. A worker keeps its consumer for the next epoch.
+A range ends by offset, never by count: the client reports the end of a partition
+(`enable.partition.eof`), which includes transaction markers and aborted messages. A worker keeps
+its consumer for the next epoch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dagster_jet.errors import ExecutorLostError, InputLostError, SourceError
 
 BATCH = 10_000
 SILENCE_S = 60.0
-"""Without a message for so long the task fails, and the job restarts from its last snapshot."""
+"""Seconds without a message until the task fails; the job restarts from its last snapshot."""
 _LOOK_S = 0.1
 
 METADATA = pa.schema(
@@ -52,7 +52,7 @@ METADATA_DDL = (
 POSITION_COLUMN = "__position"
 
 _consumers: dict[str, tuple[Any, Troubles]] = {}
-"""Of this worker, by settings."""
+"""Consumers of this worker, by settings."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ class ReadTask:
     cluster: Cluster
     dealt: Dealt[Range]
     names: tuple[str, ...] | None
-    """Of the partitions whose event time is observed: what `SOURCE_PARTITION_COLUMN` counts. None:
-    those of the ranges, all of which come to one task."""
+    """Partitions with observed event time, indexed by `SOURCE_PARTITION_COLUMN`. None: those of the
+    ranges, all of which one task reads."""
     stage: str
     with_metadata: bool
     with_position: bool
     skips_lost: bool = False
     skips_tombstones: bool = False
     avro: AvroRecords | None = None
-    """What makes JSON of the values."""
+    """Converts Avro values to JSON."""
 
     @property
     def ddl(self) -> str:
@@ -87,7 +87,7 @@ class ReadTask:
         names = names_of(ranges) if self.names is None else self.names
         places = Places([Partition.named(name) for name in names])
         try:
-            # One range of a partition at a time: a consumer has one place in each.
+            # One range per partition at a time, because a consumer has one position in each.
             for some in _rounds(ranges):
                 yield from self._read_round(consumer, troubles, some, places)
         finally:
@@ -101,7 +101,7 @@ class ReadTask:
         consumer.assign([_place(r.partition, r.start) for r in ranges])
         heard = time.monotonic()
         while left:
-            # It waits until it has so many, or for the whole time: not for more than can come.
+            # `consume` waits for this many messages or its time-out: ask for no more than can come.
             most = sum(map(len, left.values()))
             with without_collections():
                 messages = consumer.consume(min(BATCH, most), _LOOK_S)
@@ -126,12 +126,12 @@ class ReadTask:
                 yield batch
 
     def _is_end(self, error: Any, message: Any, range_: Range) -> bool:
-        """Whether an event says that the range is read. Raises what it says else."""
+        """True if an event means that the range is read. Raises its error otherwise."""
         code = client_library().KafkaError
         if error.code() == code._PARTITION_EOF:
             return bool(message.offset() >= range_.stop)
         if error.code() in (code._AUTO_OFFSET_RESET, code.OFFSET_OUT_OF_RANGE):
-            if self.skips_lost:  # it was there when the epoch was planned
+            if self.skips_lost:  # it existed when the epoch was planned
                 raise ExecutorLostError(
                     "retention has removed messages while they were read.",
                     stage=self.stage,
@@ -208,7 +208,7 @@ def _place(partition: Partition, offset: int | None = None) -> Any:
 
 
 def _rounds(ranges: Sequence[Range]) -> Iterator[list[Range]]:
-    """Lists in which no partition comes twice."""
+    """Groups ranges so that no partition occurs twice in a group."""
     left = list(ranges)
     while left:
         some: dict[Partition, Range] = {}
@@ -227,7 +227,7 @@ def _consumer(cluster: Cluster) -> tuple[Any, Troubles]:
     troubles = Troubles()
     settings = cluster.settings(
         **{
-            "group.id": "dagster_jet",  # nothing is committed to it, and nobody joins it
+            "group.id": "dagster_jet",  # a mere name: no offsets are committed, no group is joined
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
@@ -235,7 +235,7 @@ def _consumer(cluster: Cluster) -> tuple[Any, Troubles]:
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 100,
             "queued.min.messages": 5 * BATCH,
-            # A full queue is looked at again after that; by default a second is lost.
+            # Pause before a full queue is filled again; the default loses a second.
             "fetch.queue.backoff.ms": 5,
             "queued.max.messages.kbytes": 16 * 1024,
         }

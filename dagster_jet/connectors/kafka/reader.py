@@ -1,8 +1,8 @@
-"""The driver's side of a Kafka source: which offsets are there, which were read.
+"""Reader of a Kafka source: which offsets exist and which are read.
 
-The position is the next offset of each partition, and the id of each topic: an offset means nothing
-in another topic of the same name. A partition that the position does not have is new, and read from
-its beginning; the first execution begins where `start` says.
+The position is the next offset of each partition, and the id of each topic: offsets are not valid
+in another topic of the same name. A partition that is not in the position is new, and read from its
+beginning. The first execution begins at `start`.
 """
 
 from __future__ import annotations
@@ -37,48 +37,48 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 LIST_S = 5.0
-"""So often new partitions and topics are looked for."""
+"""Interval of listing partitions and topics, in seconds."""
 NEWS_S = 1.0
-"""A poll that finds nothing new waits for so long."""
+"""Seconds for which a poll waits if it finds nothing new."""
 _LOOK_S = 0.02
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read, and how."""
+    """Settings of the source."""
 
     cluster: Cluster
     topics: Topics
     schema: str | None
-    """Of JSON and Avro values; None: values as they are."""
+    """DDL of JSON and Avro values; None: raw values."""
     start: Start
     metadata: bool
     skips_lost: bool
     tombstones: str
-    """What becomes of messages without a value: skip, pass, dead-letter."""
+    """Handling of messages without a value: skip, pass, dead-letter."""
     group: str
-    """Whose offsets are written for dashboards; "": nobody's."""
+    """Consumer group whose offsets are written for dashboards; "": none."""
     avro: AvroRecords | None = None
 
 
 @dataclass(frozen=True)
 class Found:
-    """By partition, what a poll has seen."""
+    """Result of a poll, by partition."""
 
     first: Mapping[Partition, int]
     last: Mapping[Partition, int]
     starts: Mapping[Partition, int]
-    """Where to begin, of those that are new to the reader."""
+    """Start offsets of partitions that are new to the reader."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     end: Mapping[Partition, int] = field(default_factory=dict)
-    """Beyond `last`: what is between may still be aborted."""
+    """Ends including undecided messages; those after `last` may still be aborted."""
     gone: frozenset[Partition] = frozenset()
-    """Those that were known, and whose topic is not there any more."""
+    """Known partitions whose topic does not exist any more."""
 
 
 @dataclass
 class KafkaReader(SourceReader):
-    """Reads what `KafkaSource` names."""
+    """Reads the topics of a `KafkaSource`."""
 
     source: Reading
     job: str
@@ -89,22 +89,22 @@ class KafkaReader(SourceReader):
     _last: dict[Partition, int] = field(default_factory=dict)
     _end: dict[Partition, int] = field(default_factory=dict)
     _gone: set[Partition] = field(default_factory=set)
-    """They were read, and then deleted; their offsets are kept for a topic that comes back."""
+    """Read partitions that were deleted; their offsets are kept in case the topic comes back."""
     _topic_ids: dict[str, str] = field(default_factory=dict)
     _is_first: bool = True
-    """No partition is known yet, not even from a position: `start` decides."""
+    """True while no partition is known, not even from a position: `start` applies."""
     _lost: int = 0
     _is_away: bool = False
-    """The cluster has not answered the last poll: what is planned could not be read."""
+    """True if the last poll got no answer: a planned split could not be read."""
     _acknowledged: dict[str, int] = field(default_factory=dict)
-    # Of the polling thread alone:
+    # For the polling thread only:
     _known: set[Partition] = field(default_factory=set)
     _seen: Found | None = None
     _ids_seen: Mapping[str, str] = field(default_factory=dict)
     _starts: dict[Partition, int] = field(default_factory=dict)
-    """Of those that no poll has answered with: one may have failed meanwhile."""
+    """Start offsets that no poll has returned yet, because it failed."""
     _vanished: set[Partition] = field(default_factory=set)
-    """As `Found.gone`, likewise."""
+    """Entries of `Found.gone` that no poll has returned yet."""
     _listed_at: float = float("-inf")
     _offsets: Offsets | None = None
     _group: Any = None
@@ -124,7 +124,7 @@ class KafkaReader(SourceReader):
             while (found := self._look()) == self._seen and time.monotonic() < until:
                 time.sleep(_LOOK_S)
             answer = found if found == self._seen else self._with_ids(found)
-            # Asked after `last`, so that it is not less.
+            # Queried after `last`, so that it is not less.
             answer = replace(answer, end=self._asked().end(sorted(answer.last)))
         except SourceUnavailableError:
             self._is_away = True
@@ -135,15 +135,15 @@ class KafkaReader(SourceReader):
         return answer
 
     def _with_ids(self, found: Found) -> Found:
-        """Asked after the offsets: an id does not come back, so they are this topic's or, where the
-        id is new, they are asked for again."""
+        """Adds topic ids, queried after the offsets. An id does not come back, so the offsets are
+        this topic's; if an id is new, they are queried again."""
         ids = self._asked().topic_ids({partition.topic for partition in self._known})
         if ids != self._ids_seen:
             found, self._ids_seen = self._look(), ids
         return replace(found, topic_ids=ids)
 
     def _look(self) -> Found:
-        """Raises `SourceUnavailableError`: brokers do not agree yet on what there is."""
+        """Raises `SourceUnavailableError` while brokers disagree on which partitions exist."""
         offsets = self._asked()
         for _ in range(2):
             if time.monotonic() - self._listed_at > LIST_S:
@@ -161,7 +161,7 @@ class KafkaReader(SourceReader):
     def _list(self, offsets: Offsets) -> None:
         listed = set(offsets.partitions())
         missing, topics = self._known - listed, {partition.topic for partition in listed}
-        # A topic that one broker does not list may be there all the same: another one is asked.
+        # A topic that one broker does not list may still exist: query another one.
         still = offsets.topic_ids({partition.topic for partition in missing} - topics)
         self._vanished |= {
             partition
@@ -203,8 +203,8 @@ class KafkaReader(SourceReader):
         self._end.update(found.end)
 
     def _check_topics(self, ids: Mapping[str, str]) -> None:
-        """A topic of the same name may be as long as the one that we read: its offsets do not
-        tell."""
+        """Detects, by its id, a topic that was created again: it may be as long as the old one, so
+        offsets cannot show it."""
         for topic, id in ids.items():
             if self._topic_ids.get(topic, id) == id:
                 continue
@@ -225,7 +225,7 @@ class KafkaReader(SourceReader):
         self._topic_ids.update(ids)
 
     def _check_deleted(self, partition: Partition) -> None:
-        """Of a topic that was deleted, and not made anew, as far as is known."""
+        """Handles a topic that was deleted and, as far as known, not created again."""
         at, end = self._next[partition], self._end.get(partition)
         if not self.source.skips_lost and (end is None or at < end):
             how_many = (
@@ -265,7 +265,7 @@ class KafkaReader(SourceReader):
         self._next[partition] = first
 
     def _check_end(self, partition: Partition, first: int, last: int | None) -> None:
-        """A last stable offset never goes back, unless it is another log than the one we read."""
+        """Detects another log: a last stable offset never goes back."""
         at = self._next[partition]
         if last is None or at <= last:
             return
@@ -285,12 +285,12 @@ class KafkaReader(SourceReader):
         return Lag(sum(self._behind().values()), self.partitions())
 
     def _behind(self) -> dict[Partition, int]:
-        """By partition, what can be read now."""
+        """Number of readable offsets by partition."""
         there = {p: at for p, at in self._next.items() if p not in self._gone}
         return {p: max(0, self._last.get(p, at) - at) for p, at in there.items()}
 
     def partitions(self) -> dict[str, int]:
-        """With what is behind somebody's open transaction: it cannot be read, but it waits."""
+        """Includes what is after an open transaction: it cannot be read, but it waits."""
         return {
             p.name: max(count, self._end.get(p, 0) - self._next[p])
             for p, count in self._behind().items()
@@ -376,7 +376,7 @@ class KafkaReader(SourceReader):
         )
 
     def verify(self, split: tuple[Range, ...], rows: int) -> None:
-        """Offsets are not messages: there is nothing to compare with."""
+        """No check: the number of offsets is not the number of messages."""
 
     def position(self) -> dict[str, Any]:
         offsets = {p.name: at for p, at in sorted(self._next.items())}
@@ -391,14 +391,14 @@ class KafkaReader(SourceReader):
     # --- for dashboards: offsets of a consumer group, in phase 2 ---
 
     def unacknowledged(self) -> dict[str, int]:
-        """The offsets that dashboards do not have yet."""
+        """Offsets not yet written for dashboards."""
         if not self.source.group:
             return {}
         now = {partition.name: at for partition, at in self._next.items()}
         return {name: at for name, at in now.items() if self._acknowledged.get(name) != at}
 
     def restore_unacknowledged(self, messages: Mapping[str, Any]) -> None:
-        """Nothing depends on them: `acknowledge` follows."""
+        """Ignored: nothing depends on them, and `acknowledge` follows."""
 
     def acknowledge(self, messages: Mapping[str, Any]) -> None:
         if not self.source.group or not messages:
@@ -408,7 +408,7 @@ class KafkaReader(SourceReader):
         library = client_library()
         partitions = [(Partition.named(name), int(at)) for name, at in messages.items()]
         offsets = [library.TopicPartition(p.topic, p.number, at) for p, at in partitions]
-        # For dashboards only: nobody waits for the answer, and the next snapshot says more.
+        # For dashboards only: no wait for the answer; the next snapshot writes newer offsets.
         self._group.commit(offsets=offsets, asynchronous=True)
         self._group.poll(0)
         self._acknowledged.update(messages)
@@ -429,7 +429,7 @@ def _group(cluster: Cluster, name: str) -> Any:
         **{
             "group.id": name,
             "enable.auto.commit": False,
-            # Closing waits for the answer to the last commit for so long.
+            # Closing waits at most this long for the answer to the last commit.
             "session.timeout.ms": 1_000,
             "error_cb": Troubles(),
             "on_commit": _warn,

@@ -1,8 +1,7 @@
-"""An epoch without the messages that its topic refuses: what is decided, and what only the brokers
-know, is found out by trying.
+"""Finds the messages of an epoch that its topic refuses, by trying: only the brokers know.
 
-Messages are tried in halves, each in a transaction that is given up, until those that are refused
-stand alone. Nobody who reads committed messages sees any of them.
+Halves of the messages are tried recursively, each in a transaction that is aborted, until each
+refused message is isolated. No reader of committed messages sees any of them.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from dagster_jet.errors import SinkError
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Of an epoch's batches, how many messages each has, and which of them are left out."""
+    """Number of messages in each batch of an epoch, and the numbers of those left out."""
 
     batches: tuple[tuple[int, tuple[int, ...]], ...]
     memo: str
-    """Of `RefusedRows.stage`."""
+    """Memo of `RefusedRows.stage`."""
 
     def rest(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The others."""
+        """Yields the batches without the messages left out."""
         known = iter(self.batches)
         for batch in batches:
             count, numbers = next(known, (-1, ()))
@@ -48,18 +47,18 @@ class LeftOut:
 
 @dataclass
 class Trying:
-    """Tries messages with a producer that has no transaction open, and none afterwards."""
+    """Tries messages with a producer that has no open transaction before and after."""
 
     client: Any
     topic: str
     limits: TopicLimits
     refusal: FirstRefusal
-    """That the client reports to."""
+    """Callback of the client's delivery reports."""
     refused: list[Refused] = field(default_factory=list)
     batches: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
 
     def tries(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Raises the client's errors, but for those of messages."""
+        """Raises the client's errors, except refusals of messages."""
         for batch in batches:
             found = self.limits.refused(batch)
             numbers = np.setdiff1d(np.arange(batch.num_rows), list(found))
@@ -68,7 +67,7 @@ class Trying:
             self.batches.append((batch.num_rows, tuple(sorted(found))))
 
     def _try(self, batch: pa.RecordBatch, numbers: Any, found: dict[int, Refused]) -> None:
-        """`numbers`: of messages that are tried together; what is refused comes into `found`."""
+        """Tries the messages `numbers` together, and adds refused ones to `found`."""
         if not len(numbers):
             return
         error = self._refusal_of(batch.take(pa.array(numbers)))
@@ -83,7 +82,7 @@ class Trying:
         found[int(number)] = self.limits.as_refused(batch, int(number), said(error))
 
     def _refusal_of(self, messages: pa.RecordBatch) -> Any:
-        """Why the topic does not take one of them; None: it takes all."""
+        """Error of a message that the topic refuses; None if it takes all."""
         client, left = self.client, partial(len, self.client)
         client.begin_transaction()
         failed: Exception | None = None

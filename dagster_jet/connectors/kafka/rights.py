@@ -1,4 +1,4 @@
-"""What we may do with topics, asked before a start: a refusal in the middle comes too late."""
+"""Checks permissions on topics before a start: a later refusal would come too late."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _CALL_S = 5.0
 def check_rights(
     cluster: Cluster, wanted: Mapping[str, Sequence[str]], job: str, stage: str
 ) -> None:
-    """Of topics, what is needed on each: "READ", "WRITE".
+    """Checks the permissions needed per topic: "READ", "WRITE".
 
-    A cluster without access rights allows everything; one that cannot say is not asked further.
+    Without access control everything is allowed; a cluster that cannot report it is not checked.
 
     Raises:
-        ConfigurationError: a right is missing.
-        SourceUnavailableError: nobody answers.
+        ConfigurationError: a permission is missing.
+        SourceUnavailableError: the cluster does not answer.
     """
     if not wanted:
         return
@@ -43,7 +43,7 @@ def check_rights(
     lacking = []
     try:
         for topic, future in described.items():
-            # None: a broker that does not say.
+            # None: the broker does not report them.
             operations = future.result(_CALL_S).authorized_operations
             if operations is not None:
                 have = {operation.name for operation in operations}

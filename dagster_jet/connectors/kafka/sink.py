@@ -1,8 +1,8 @@
-"""A topic as a transactional sink: rows become messages, staged in phase 1, produced in phase 2.
+"""Topic as a transactional sink: messages are staged in phase 1 and produced in phase 2.
 
 Phase 1 stages an epoch's messages in the job's store. Phase 2 produces all of them and a marker in
-one transaction: `read_committed` consumers see an epoch whole or not at all. The marker stands in a
-compacted topic of its own; after a crash it says whether the epoch was committed (`markers.py`).
+one transaction: `read_committed` consumers see an epoch whole or not at all. The marker is in a
+compacted topic of its own; after a crash it shows whether the epoch is committed (`markers.py`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ VALUES = ("json", "raw")
 
 @dataclass(frozen=True)
 class KafkaSink:
-    """Produces a stream's rows to a topic."""
+    """Produces a stream to a topic."""
 
     cluster: Cluster
     topic: str
@@ -61,11 +61,11 @@ class KafkaSink:
     max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     store: Store | StoreHandle | None = field(default=None, compare=False, repr=False)
     home: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
-    """The store's id, and the namespace in it."""
+    """Store id, and the namespace in the store."""
     limits: TopicLimits | None = field(default=None, compare=False, repr=False)
-    """The topic's, as of this start."""
+    """Limits of the topic at this start."""
     topic_id: str = field(default="", compare=False, repr=False)
-    """The topic's, as of this start; empty: the broker is too old to say."""
+    """Id of the topic at this start; empty if the broker is too old to report it."""
 
     def __post_init__(self) -> None:
         client_library()
@@ -75,7 +75,7 @@ class KafkaSink:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks get a handle of the store."""
+        """Gives tasks a handle of the store."""
         store = self.store.handle() if isinstance(self.store, Store) else self.store
         return {**self.__dict__, "store": store}
 
@@ -100,7 +100,7 @@ class KafkaSink:
         return replace(self, store=store, home=(store.store_id, store.config.namespace))
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> KafkaSink:
-        """Looks for the topic; a cluster that is away is waited for."""
+        """Checks the topic; if the cluster is unavailable, the start waits for it."""
         known = len(self.partitions(job, stage))
         with as_sink_errors(job, stage):
             ids = self._offsets(job, stage).topic_ids([self.topic])
@@ -115,7 +115,7 @@ class KafkaSink:
         return replace(self, limits=limits, topic_id=ids.get(self.topic, ""))
 
     def partitions(self, job: str, stage: str) -> list[Partition]:
-        """The topic's. Raises `ConfigurationError`: there is no such topic, or not for us."""
+        """Partitions of the topic. Raises `ConfigurationError` if it does not exist for us."""
         with as_sink_errors(job, stage):
             return self._offsets(job, stage).partitions()
 
@@ -179,7 +179,7 @@ class KafkaSink:
 
     @property
     def batch_bytes(self) -> int | None:
-        """What the topic takes at once, where that is known."""
+        """Maximum batch size of the topic, if known."""
         return None if self.limits is None else self.limits.message_bytes
 
     def _owner(self, job: str, stage: str) -> Owner:
@@ -192,7 +192,7 @@ class KafkaSink:
 
 @contextmanager
 def as_sink_errors(job: str, stage: str) -> Iterator[None]:
-    """Raises what a source would say of a cluster as what it means for a sink."""
+    """Translates a source's errors into a sink's."""
     try:
         yield
     except SourceUnavailableError as error:

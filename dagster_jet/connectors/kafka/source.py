@@ -1,4 +1,4 @@
-"""Topics as a source: what users write, and what is asked of the cluster before a start."""
+"""Definition of topics as a source, and the checks of the cluster before a start."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ Tombstones = Literal["skip", "pass", "dead-letter"]
 
 @dataclass(frozen=True)
 class KafkaSource:
-    """Reads topics by offset, committed messages only; no consumer group is joined."""
+    """Reads committed messages of topics by offset; joins no consumer group."""
 
     cluster: Cluster
     topics: Topics
     value: str
     value_schema: str | None
-    """Of JSON and Avro values, as DDL."""
+    """DDL of JSON and Avro values; None for raw values."""
     start: Start = "earliest"
     metadata: bool = False
     lost: Lost = "fail"
     tombstones: Tombstones = "skip"
     group: str | None = None
-    """None: one by the names of job and stage; "": none."""
+    """None: named after job and stage; "": no group."""
     avro: AvroRecords | None = None
     asset_key: tuple[str, ...] = ()
-    """The asset that it reads, in an orchestrator that knows it; () if none."""
+    """Asset that the source reads, if the orchestrator knows it; else ()."""
 
     def __post_init__(self) -> None:
         client_library()
@@ -66,7 +66,7 @@ class KafkaSource:
 
     @property
     def schema(self) -> str:
-        """The columns as DDL."""
+        """Columns as DDL."""
         columns = "value binary" if self.value_schema is None else self.value_schema
         return f"{columns}, {METADATA_DDL}" if self.metadata else columns
 
@@ -79,8 +79,8 @@ class KafkaSource:
         }
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> KafkaSource:
-        """Asks once, so that a wrong name, credentials or rights end the start in a sentence. A
-        cluster that is away is waited for by the reader, in place."""
+        """Checks the topics, so that a wrong name, wrong credentials or missing permissions fail
+        the start with a clear error. If the cluster is unavailable, the reader waits for it."""
         try:
             partitions = Offsets(self.cluster, self.topics, job, stage).partitions()
             topics = sorted({partition.topic for partition in partitions})

@@ -1,4 +1,4 @@
-"""Which messages a topic never takes, by its settings: looked for before a message is staged."""
+"""Messages that a topic never takes, by its settings; checked before a message is staged."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from dagster_jet.connectors.kafka.cluster import Cluster, Troubles, admin_librar
 _CALL_S = 5.0
 _UNLIMITED_MS = 1 << 62
 _BATCH_BYTES = 61
-"""Of a batch of records, before its first record."""
+"""Bytes of a record batch before its first record."""
 
 
 @dataclass(frozen=True)
 class TopicLimits:
-    """What one topic takes, as of a start."""
+    """Limits of one topic at a start."""
 
     topic: str
     partitions: int
     message_bytes: int | None = None
-    """`max.message.bytes`; None: not known, or what we send is compressed."""
+    """`max.message.bytes`; None if unknown, or if our messages are compressed."""
     before_ms: int = _UNLIMITED_MS
     after_ms: int = _UNLIMITED_MS
-    """How far a message's time may be behind or ahead of the broker's clock."""
+    """Maximum ms by which a message's time may be behind or ahead of the broker's clock."""
     needs_key: bool = False
-    """It is compacted."""
+    """True if the topic is compacted."""
 
     @classmethod
     def of(cls, cluster: Cluster, topic: str, partitions: int) -> TopicLimits:
-        """As the cluster says; what it does not say limits nothing here."""
+        """Limits from the cluster's settings; unknown settings impose no limit."""
         said = _settings(cluster, topic)
-        # A topic may keep its own times.
+        # With another type the topic sets its own times.
         by_us = said.get("message.timestamp.type", "CreateTime") == "CreateTime"
         most = _UNLIMITED_MS
         is_plain = not {"compression.type", "compression.codec"} & set(dict(cluster.options))
@@ -51,7 +51,7 @@ class TopicLimits:
         )
 
     def refused(self, messages: pa.RecordBatch) -> dict[int, Refused]:
-        """By number, what the topic does not take of `messages.message_columns`."""
+        """Refused messages of `messages.message_columns`, by number."""
         columns, nothing = messages.to_pydict(), [None] * messages.num_rows
         now_ms, found = time.time_ns() // 1_000_000, {}
         rows = zip(
@@ -69,7 +69,7 @@ class TopicLimits:
         return found
 
     def as_refused(self, messages: pa.RecordBatch, number: int, why: str) -> Refused:
-        """One of the messages, for people."""
+        """The message `number`, as text for a dead letter."""
         key, value = (messages.column(name)[number].as_py() for name in ("__key", "__value"))
         reason = f"the topic {self.topic!r} refuses it: {why}"
         return Refused(reason, _text(value) or "", _text(key))
@@ -108,8 +108,8 @@ class TopicLimits:
 def record_bytes(
     key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
 ) -> int:
-    """Of a record that is the first of its batch (https://kafka.apache.org/documentation/#record)."""
-    # Attributes, and two differences to the batch's first record that are 0.
+    """Size of the first record of a batch (https://kafka.apache.org/documentation/#record)."""
+    # Attributes, and two deltas to the batch's first record, which are 0.
     body = 3 + _with_length(key) + _with_length(value) + _varint(len(headers))
     body += sum(_with_length(name.encode()) + _with_length(data) for name, data in headers)
     return _varint(body) + body
@@ -120,7 +120,7 @@ def _with_length(data: bytes | None) -> int:
 
 
 def _varint(value: int) -> int:
-    """Bytes of a number in zigzag code, seven bits in each."""
+    """Bytes of a zigzag varint, seven bits per byte."""
     code = value << 1 if value >= 0 else (-value << 1) - 1
     return max(1, (code.bit_length() + 6) // 7)
 
@@ -130,7 +130,7 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _settings(cluster: Cluster, topic: str) -> Mapping[str, Any]:
-    """Of the topic; nothing where we may not ask."""
+    """Settings of the topic; empty if we may not query them."""
     administration = admin_library()
     admin = administration.AdminClient(cluster.settings(error_cb=Troubles()))
     resource = administration.ConfigResource(administration.ResourceType.TOPIC, topic)

@@ -1,4 +1,4 @@
-"""librdkafka's producer of transactions: how it is made, waited for, and what it says."""
+"""librdkafka's transactional producer: creation, waiting, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from dagster_jet.connectors.kafka.markers import Owner
 from dagster_jet.errors import JetError, Reaction, RowsRefusedError, SinkError, SinkUnavailableError
 
 TRANSACTION_S, TRANSACTION_MAX_S = 60, 600
-"""The broker gives a transaction up after so long, and others wait for one whose producer has died.
-An epoch that was not produced in the first time gets the second one; a broker's own limit is 15
-minutes unless changed."""
+"""Time-outs of a transaction in seconds. The broker aborts it afterwards; until then others wait
+for one whose producer has died. An epoch that exceeds the first gets the second. A broker's own
+limit is 15 minutes by default."""
 SOCKET_MS = 10_000
-"""A request is sent again on a new connection after so long. librdkafka's own default for producers
-of transactions is `transaction.timeout.ms`."""
+"""Ms after which a request is sent again on a new connection. librdkafka's default for
+transactional producers is `transaction.timeout.ms`."""
 MESSAGE_BYTES_MAX = 100_000_000
 _BATCH_BYTES = 1_000_000
-"""librdkafka's own default."""
+"""librdkafka's default."""
 SILENCE_S = 10.0
-"""Who does not get on for so long says so, and is called again: an execution that ends waits for a
-call, not for a cluster."""
+"""Seconds without progress after which a call fails, to be repeated: an execution that ends waits
+for a call, not for a cluster."""
 CALL_S, _FULL_S = 2.0, 0.05
 _UNDECIDED_CURE = (
     "a start looks at the topic's settings, and sends what it will not take to the sink's "
@@ -40,7 +40,7 @@ _UNDECIDED_CURE = (
 
 
 class UnansweredError(Exception):
-    """A call of the producer's that was begun; the same call goes on with it."""
+    """A call of the producer has begun; repeating it resumes it."""
 
     def __init__(self, error: Any) -> None:
         super().__init__(error.str())
@@ -48,7 +48,7 @@ class UnansweredError(Exception):
 
 
 class Advance:
-    """Whether a producer gets rid of its messages, of which so many are left."""
+    """Tracks whether a producer's number of unsent messages decreases."""
 
     def __init__(self, messages_left: Callable[[], int]) -> None:
         self._messages_left = messages_left
@@ -56,41 +56,41 @@ class Advance:
 
     def has_stopped(self) -> bool:
         left = self._messages_left()
-        # Fewer than ever: errors of the connection wait in the producer's queue, too, and are
-        # counted there; of those a lost network makes new ones for ever.
+        # Compares with the minimum: connection errors are also counted in the producer's queue, and
+        # a lost network adds new ones forever.
         if left < self._left:
             self._left, self._since = left, time.monotonic()
         return time.monotonic() - self._since >= SILENCE_S
 
 
 class FirstRefusal:
-    """What the cluster has said of the first message that it has not taken, for good.
+    """First permanent delivery error of a producer.
 
-    An object of its own: a producer that knew its owner would end with some garbage collection,
-    on any thread, and not when it is given up.
+    A separate object: a producer that referred to its owner would end in a garbage collection, on
+    any thread, instead of when it is dropped.
     """
 
     def __init__(self) -> None:
         self._error: Any = None
 
     def __call__(self, error: Any, message: Any) -> None:
-        """A delivery report. Messages that are only purged are not refused."""
+        """Delivery report. Messages that are only purged are not refused."""
         if self._error is None and error is not None and is_lasting(error):
             self._error = error
 
     def take(self) -> Any:
-        """The error, once; None: nothing was refused."""
+        """Returns the error once; None if nothing was refused."""
         error, self._error = self._error, None
         return error
 
 
 def refuses_message(error: Any) -> bool:
-    """It is about a message, and the topic may take the others."""
+    """True if the error concerns one message, and the topic may take others."""
     return error is not None and error.code() in _of_messages()
 
 
 def _of_messages() -> dict[int, tuple[str, str]]:
-    """By code, what is wrong with a message (None: as the cluster says), and what takes it."""
+    """Description and cure by error code."""
     code = client_library().KafkaError
     return {
         code.MSG_SIZE_TOO_LARGE: (
@@ -113,10 +113,10 @@ def _of_messages() -> dict[int, tuple[str, str]]:
 
 
 def sink_error(error: Any, topic: str, owner: Owner, *, is_decided: bool = True) -> JetError:
-    """What an error of the cluster means for a sink, whose transactional id is the owner's."""
+    """A sink's error for a cluster's error; the transactional id is the owner's."""
     of = {"job": owner.job, "stage": owner.sink}
     if not is_lasting(error):
-        # Fenced by somebody, too: whoever it is, the marker says what is committed.
+        # Also if fenced by anybody: the marker shows what is committed.
         return SinkUnavailableError(
             f"the topic {topic!r} cannot be written now: {said(error)}.", **of
         )
@@ -146,21 +146,21 @@ def new_client(
     batch_bytes: int | None = None,
     **more: Any,
 ) -> Any:
-    """librdkafka's producer of transactions; it connects by itself.
+    """Creates librdkafka's transactional producer; it connects by itself.
 
     Args:
-        timeout_s: the broker gives a transaction up after so long, unless the user says otherwise.
-        batch_bytes: so many travel together at most, unless the user says otherwise: librdkafka
-            does not divide what is too much for the topic.
+        timeout_s: the broker aborts a transaction after this time, unless the user sets another.
+        batch_bytes: maximum size of a batch, unless the user sets another: librdkafka does not
+            split a batch that is too large for the topic.
     """
     settings = cluster.settings(
         **{"transactional.id": transactional_id, "enable.idempotence": True, "linger.ms": 5, **more}
     )
     timeout_ms = int(settings.setdefault("transaction.timeout.ms", timeout_s * 1000))
     settings.setdefault("socket.timeout.ms", min(SOCKET_MS, timeout_ms))
-    # Where Java's producers put a key, and Spark's: whoever joins topics by partition relies on it.
+    # Partitioner of Java's producers and of Spark, which joins of topics by partition rely on.
     settings.setdefault("partitioner", "murmur2_random")
-    # How large a message may be is the topic's business.
+    # The topic limits the size of messages.
     settings.setdefault("message.max.bytes", MESSAGE_BYTES_MAX)
     if batch_bytes is not None:
         settings.setdefault("batch.size", min(batch_bytes, _BATCH_BYTES))
@@ -170,10 +170,10 @@ def new_client(
 def send_rows(
     client: Any, topic: str, batch: pa.RecordBatch, messages_left: Callable[[], int]
 ) -> None:
-    """Hands rows, as `messages.message_columns` makes them, to a producer in a transaction.
+    """Produces rows of `messages.message_columns` in the producer's transaction.
 
     Raises:
-        TimeoutError: the cluster takes none for `SILENCE_S`.
+        TimeoutError: the cluster takes no message for `SILENCE_S`.
     """
     columns = batch.to_pydict()
     nothing = [None] * batch.num_rows
@@ -196,7 +196,7 @@ def send_rows(
             try:
                 client.produce(topic, value, key, **more)
                 break
-            except BufferError:  # its queue is full: it is sending
+            except BufferError:  # the producer's queue is full
                 advance = advance or Advance(messages_left)
                 if advance.has_stopped():
                     raise TimeoutError("the cluster takes no messages") from None
@@ -205,8 +205,8 @@ def send_rows(
 
 
 def patiently(call: Callable[[float], Any], messages_left: Callable[[], int]) -> None:
-    """A call of the producer's that is resumed when it is made again, for as long as the cluster
-    takes messages. Raises `UnansweredError`: it can be resumed later, too."""
+    """Repeats a resumable call of the producer for as long as the cluster takes messages. Raises
+    `UnansweredError`, after which the call can be resumed, too."""
     advance = Advance(messages_left)
     while True:
         try:
