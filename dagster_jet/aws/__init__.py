@@ -1,1 +1,1 @@
-"""AWS services as the store's members and the files connectors use them."""
+"""Access to AWS services for the store's members and the files connectors."""

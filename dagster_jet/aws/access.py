@@ -1,4 +1,4 @@
-"""Clients of AWS services that survive a fork, bounded calls, failures sorted by their cause."""
+"""Clients of AWS services that survive a fork, with bounded calls and classified failures."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ _ATTEMPTS_MAX = 3
 
 
 class Cause(Enum):
-    """Why a service does not do what it is asked."""
+    """Cause of a failed request."""
 
     CREDENTIALS = "credentials"
-    """Missing, wrong, or not allowed this."""
+    """Credentials are missing, wrong, or lack a permission."""
     PLACE = "place"
-    """There is no such bucket or table, or not in this region."""
+    """The bucket or table does not exist, or not in this region."""
     REQUEST = "request"
-    """The service does not know such a request."""
+    """The service does not support the request."""
     FULL = "full"
-    """A server that is not AWS's has no room, or a quota is used up."""
+    """A non-AWS server has no space, or a quota is used up."""
     OUTAGE = "outage"
-    """It does not answer as it should: the same call may succeed later."""
+    """The service does not answer correctly: the same call may succeed later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class AwsFailure:
     """A failed call.
 
     Attributes:
-        cause: an outage passes by itself, all others need a person.
-        text: what the service or boto3 has said, without a full stop.
-        is_doubtful: the request may have been carried out all the same.
+        cause: an outage passes by itself, all others need an operator.
+        text: the message of the service or boto3, without a full stop.
+        is_doubtful: the request may have been carried out anyway.
     """
 
     cause: Cause
@@ -68,14 +68,14 @@ class AwsFailure:
 
 @dataclass(frozen=True, slots=True)
 class AwsSettings:
-    """How a service is reached; hashable and safe to pickle.
+    """Connection settings of a service; hashable and safe to pickle.
 
     Attributes:
-        region: None: as boto3 finds it.
-        endpoint_url: of a server that is not AWS's; None: as boto3 finds it.
+        region: None: boto3's default.
+        endpoint_url: URL of a server other than AWS; None: boto3's default.
         connect_timeout_s: per attempt, in seconds.
-        timeout_s: how long one answer may take, in seconds.
-        credentials: key id, key and perhaps a session token; none: as boto3 finds them
+        timeout_s: time limit of one response, in seconds.
+        credentials: key id, key and perhaps a session token; empty: boto3's default
             (environment, profile, role).
     """
 
@@ -128,22 +128,22 @@ _NOT_DONE = frozenset(
         *("ProvisionedThroughputExceededException", "ConditionalRequestConflict"),
     )
 )
-"""Answers that say that nothing was done."""
+"""Error codes that mean that nothing was done."""
 
 
 _own = threading.local()
 
 
 def _become_worker() -> None:
-    _own.is_worker = True  # it must not wait for threads of its own pool
+    _own.is_worker = True  # must not wait for threads of its own pool
 
 
 _loader = Loader()
-_client_lock = threading.Lock()  # making clients is not for several threads, using them is
+_client_lock = threading.Lock()  # creating clients is not thread-safe, using them is
 
 
 def _new_client(service: str, **settings: Any) -> Any:
-    """Make a client from a session of its own, with what is known of the service shared."""
+    """Create a client with its own session; the loaded service models are shared."""
     with _client_lock:
         session = botocore.session.Session()
         session.register_component("data_loader", _loader)
@@ -152,7 +152,7 @@ def _new_client(service: str, **settings: Any) -> Any:
 
 def _new_lock() -> None:
     global _client_lock
-    _client_lock = threading.Lock()  # another thread may have held it at the moment of the fork
+    _client_lock = threading.Lock()  # another thread may have held it during the fork
 
 
 os.register_at_fork(after_in_child=_new_lock)
@@ -171,12 +171,12 @@ class _Clients:
 
 
 class AwsAccess:
-    """One AWS service as one place uses it. Usable from threads and after a fork.
+    """One user's access to an AWS service. Usable from threads and after a fork.
 
     Args:
-        service: as boto3 names it.
-        settings: how it is reached.
-        as_error: what to raise for a failure.
+        service: the service's name in boto3.
+        settings: the connection settings.
+        as_error: returns the exception for a failure.
     """
 
     def __init__(
@@ -192,29 +192,29 @@ class AwsAccess:
 
     @property
     def repeating(self) -> Any:
-        """A client that repeats what failed on the way, with back-off and jitter."""
+        """A client that retries failed requests, with back-off and jitter."""
         return self._clients().repeating
 
     @property
     def once(self) -> Any:
-        """A client that asks once: for what must not be done twice."""
+        """A client without retries, for requests that must not be repeated."""
         return self._clients().once
 
     def in_parallel(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """Do the work for each item, several at once; from inside such work, one by one."""
+        """Do the work for each item, several at once; nested calls run one by one."""
         waiting = list(items)
         if len(waiting) < 2 or getattr(_own, "is_worker", False):
             return [work(item) for item in waiting]
         return list(self._clients().threads.map(work, waiting))
 
     def set_once(self, call: Callable[[], T], refused: Iterable[str]) -> T | None:
-        """Make a conditional write that must not be repeated when its answer is lost.
+        """Make a conditional write that must not be repeated after a lost answer.
 
         Returns:
-            What the call returns; None where the condition did not hold (a code in ``refused``).
+            The call's result; None if the condition did not hold (a code in ``refused``).
 
         Raises:
-            Exception: what `as_error` makes of an outage; the outcome may be either.
+            Exception: the exception of `as_error`; after an outage the outcome is unknown.
         """
         codes = frozenset(refused)
         failure: Exception | None = None
@@ -234,14 +234,14 @@ class AwsAccess:
 
     @contextmanager
     def errors_named(self) -> Iterator[None]:
-        """Turn what boto3 raises into the errors of whoever uses the place."""
+        """Convert exceptions of boto3 into those of `as_error`."""
         try:
             yield
         except (ClientError, BotoCoreError) as error:
             raise self._named(error) from error
 
     def close(self) -> None:
-        """Close connections and threads; the next call makes new ones."""
+        """Close connections and threads; the next call creates new ones."""
         made, self._made = self._made, None
         if made is not None and made.pid == os.getpid():
             made.threads.shutdown(wait=False)
@@ -251,8 +251,7 @@ class AwsAccess:
     def _clients(self) -> _Clients:
         made = self._made
         if made is None or made.pid != os.getpid():
-            # Two threads may both come here: the one that is later wins, the other's work is done
-            # with its own clients.
+            # Two threads may both get here: the later one wins, the other one uses its own clients.
             made = self._made = _Clients(self._make)
         return made
 
@@ -304,7 +303,7 @@ class AwsAccess:
 
 
 def code_of(error: ClientError) -> str:
-    """Return the code of an error answer."""
+    """Return the code of an error response."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 

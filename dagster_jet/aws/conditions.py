@@ -1,8 +1,8 @@
-"""Does a server keep the conditions of S3? Tried with a scratch object before they are relied on.
+"""Checks with a scratch object that a server honours conditional S3 requests.
 
-Whatever several processes change is changed under a condition: only if nobody has changed it since
-it was read. Some servers that speak S3 take the headers of a condition, ignore them and
-answer 200; two owners would then both believe that they have won.
+Data shared by several processes is changed conditionally: only if it is unchanged since it was
+read. Some servers with the S3 API accept the headers of a condition, ignore them and answer 200;
+two owners would then both believe that they have won.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from botocore.exceptions import ClientError
 from dagster_jet.aws.access import AwsAccess, code_of
 
 REFUSED = frozenset(("PreconditionFailed", "412", "ConditionalRequestConflict", "409"))
-"""What a server answers where a condition does not hold."""
+"""Error codes of a server for a condition that does not hold."""
 
 
 class Condition(Enum):
@@ -44,25 +44,25 @@ def ignored_condition(
     scratch_prefix: str,
     wanted: Collection[Condition] = tuple(Condition),
 ) -> Condition | None:
-    """The first condition that a server ignores; None if it keeps all that are wanted.
+    """Return the first condition that a server ignores; None if it honours all wanted ones.
 
-    Asked once per process and bucket: two requests, and one for each condition. A crash inside
+    Checked once per process and bucket, with two requests plus one per condition. A crash inside
     leaves an object of one byte.
 
     Args:
-        aws: the way to the server.
-        server: which one, for those that were found good.
-        bucket: where to try it.
-        scratch_prefix: of the object to try it with; its name is new each time.
-        wanted: which conditions are relied on.
+        aws: the access to the server.
+        server: identifies the server in the cache of results.
+        bucket: the bucket for the check.
+        scratch_prefix: prefix of the scratch object; its name is new each time.
+        wanted: the conditions that are needed.
 
     Raises:
-        ClientError, BotoCoreError: the server could not be asked; asked again at the next call.
+        ClientError, BotoCoreError: the check failed; it is repeated at the next call.
     """
     with _lock:
         if all((server, bucket, condition) in _kept for condition in wanted):
             return None
-    client = aws.once  # a repeated request could be refused by what its first one has done
+    client = aws.once  # a repeated request could be refused because of its own first attempt
     at = {"Bucket": bucket, "Key": f"{scratch_prefix}{secrets.token_hex(8)}"}
     client.put_object(**at, Body=b"1", IfNoneMatch="*")
     calls: dict[Condition, tuple[Callable[..., Any], dict[str, Any]]] = {
@@ -95,7 +95,7 @@ def _is_refused(call: Callable[..., Any], request: dict[str, Any]) -> bool:
 
 def _new_lock() -> None:
     global _lock
-    _lock = threading.Lock()  # another thread may have held it at the moment of the fork
+    _lock = threading.Lock()  # another thread may have held it during the fork
 
 
 os.register_at_fork(after_in_child=_new_lock)

@@ -1,4 +1,4 @@
-"""Leaves that everything stands on: partitions, window frames, guarantees, durations, schemas.
+"""Base modules without dependencies: partitions, window frames, guarantees, durations, schemas.
 
 Standard library only.
 """

@@ -1,6 +1,6 @@
-"""Aggregates as users define them: frozen data that names what is to be computed.
+"""Definitions of aggregates: frozen data, without the computation.
 
-How a definition is computed, from which partials and by which finalizer, is the operators' business
+The computation of a definition, its partials and its finalizer are in the operators
 (`operators/aggregates/computation.py`), so that writing a pipeline loads neither Arrow nor numpy.
 """
 
@@ -17,19 +17,19 @@ from dagster_jet.core.state_format import StateFormat
 
 @dataclass(frozen=True)
 class Aggregate(ABC):
-    """One output column of a stage. Made by `dagster_jet.aggregates`."""
+    """One output column of a stage. Created by `dagster_jet.aggregates`."""
 
     column: str | None
-    """The input column; None: of whole rows."""
+    """The input column; None: whole rows."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What it computes, with what parameters: for people."""
+        """Display name with parameters."""
 
 
 class SimpleKind(Enum):
-    """An aggregate that its name and its column define."""
+    """Aggregates that need only a name and a column."""
 
     COUNT = "count"
     SUM = "sum"
@@ -44,7 +44,7 @@ class SimpleKind(Enum):
 
 @dataclass(frozen=True)
 class SimpleAggregate(Aggregate):
-    """Without parameters."""
+    """An aggregate without parameters."""
 
     kind: SimpleKind
 
@@ -55,7 +55,7 @@ class SimpleAggregate(Aggregate):
 
 @dataclass(frozen=True)
 class DistinctSketch(Aggregate):
-    """About how many different values."""
+    """Approximate number of distinct values."""
 
     lg_k: int
 
@@ -66,7 +66,7 @@ class DistinctSketch(Aggregate):
 
 @dataclass(frozen=True)
 class Quantile(Aggregate):
-    """About the value below which `fraction` of the values lie."""
+    """Approximate value below which `fraction` of the values lie."""
 
     fraction: float
     k: int
@@ -78,7 +78,7 @@ class Quantile(Aggregate):
 
 @dataclass(frozen=True)
 class TopN(Aggregate):
-    """The `n` values of the highest rank, or of the lowest."""
+    """The `n` values with the highest or the lowest rank."""
 
     rank: str
     n: int
@@ -91,7 +91,7 @@ class TopN(Aggregate):
 
 @dataclass(frozen=True)
 class CustomAggregate(Aggregate):
-    """A user's four functions."""
+    """An aggregate defined by four user functions."""
 
     columns: tuple[str, ...]
     create: Callable[[], Any]

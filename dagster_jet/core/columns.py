@@ -1,4 +1,4 @@
-"""The columns of a stage's rows, and which columns of which stage each is made of."""
+"""Columns of a stage's rows, and their column lineage."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ColumnOrigin:
-    """A column that another is made of.
+    """A source column of another column.
 
     Attributes:
-        stage: the name of a source or a stateful stage, or of the enrichment that has the table.
-        column: in its rows.
+        stage: the name of a source or a stateful stage, or of an enrichment with a table.
+        column: the column's name in that stage's rows.
     """
 
     stage: str
@@ -23,10 +23,10 @@ class StageColumn:
     """One column of a source, a stateful stage or a sink.
 
     Attributes:
-        name: the column's.
-        type: as Spark writes it in DDL.
+        name: the column's name.
+        type: Spark's DDL type.
         nullable: whether it may be null.
-        origins: what it is made of, as of the nearest stages upstream; sorted. None for a source's.
+        origins: its columns in the nearest stages upstream; sorted. None for a source's column.
     """
 
     name: str

@@ -1,8 +1,6 @@
-"""Column definitions out of a Spark DDL string, and names into one; no Spark needed to load
-definitions.
+"""Parser of column definitions in a Spark DDL string, and quoting of names; works without Spark.
 
-What Spark would refuse comes out as a column with an odd type: Spark has the last word, when the
-job starts.
+An invalid definition results in a column with an odd type: Spark refuses it when the job starts.
 """
 
 from __future__ import annotations
@@ -13,12 +11,12 @@ _NAME = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s:]+)\s*:?\s*(.*)", re.DOTALL)
 
 
 def split_ddl(ddl: str) -> list[tuple[str, str]]:
-    """(name, the rest of its definition) per column of ``"flight string, delay double"``."""
+    """Return (name, rest of the definition) per column of ``"flight string, delay double"``."""
     return [_column(part) for part in _split(ddl) if part.strip()]
 
 
 def quoted_name(column: str) -> str:
-    """A column's whole name in Spark SQL, dots, backticks and all."""
+    """Return a column's name quoted for Spark SQL, including dots and backticks."""
     return "`" + column.replace("`", "``") + "`"
 
 

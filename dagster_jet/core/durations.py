@@ -1,4 +1,4 @@
-"""Durations as users write them ("2 hours", timedelta) and as the engine counts them (ms)."""
+"""Durations in user notation ("2 hours", timedelta) and in ms."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Duration = str | timedelta
 
 
 def to_ms(value: Duration, field: str) -> int:
-    """Milliseconds of `value`; raises `ConfigurationError` naming `field`."""
+    """Return `value` in ms; raises `ConfigurationError` naming `field`."""
     if isinstance(value, timedelta):
         milliseconds = value.total_seconds() * 1000
     else:
         match = _PATTERN.fullmatch(value) if isinstance(value, str) else None
         unit = match.group(2).lower() if match else ""
-        # As it is first: "ms" is not the plural of "m".
+        # Unchanged first: "ms" is not the plural of "m".
         factor = _UNITS_MS.get(unit) or _UNITS_MS.get(unit.removesuffix("s"))
         if match is None or factor is None:
             raise ConfigurationError(
@@ -46,7 +46,7 @@ def to_ms(value: Duration, field: str) -> int:
 
 
 def in_words(duration_ms: int) -> str:
-    """Return the text in the greatest unit that `to_ms` reads as so many ms: "1 hour".
+    """Return a duration in the largest fitting unit, as `to_ms` reads it: "1 hour".
 
     Example:
         >>> in_words(3_600_000), in_words(90_000), in_words(0)

@@ -1,4 +1,4 @@
-"""What a probe of an outside system finds out: questions, answered in words."""
+"""Findings of a probe of an external system: questions with answers."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from enum import Enum
 
 
 class Verdict(str, Enum):
-    """The answer to a question."""
+    """Answer to a question."""
 
     YES = "yes"
     NO = "no"
     UNKNOWN = "unknown"
-    """It cannot be asked for, or we may not ask."""
+    """The system does not report it, or access is denied."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One question and its answer, for people; without secrets.
+    """One question and its answer, as text without secrets.
 
     Attributes:
-        question: such that "yes" is good.
-        verdict: what was tried or read, not what is hoped.
-        meaning: what follows for a job.
-        cure: what changes the answer; "" where nothing has to.
-        is_needed: by the recipe that is the default: without it nothing is exactly once.
+        question: phrased so that "yes" is good.
+        verdict: based on what was tried or read.
+        meaning: consequence for a job.
+        cure: action that changes the answer; "" if none is needed.
+        is_needed: the default recipe needs it: without it nothing is exactly once.
     """
 
     question: str
@@ -45,10 +45,10 @@ def answered(
     cure: str = "",
     needed: bool = False,
 ) -> Finding:
-    """The finding of a question: with the meaning of its answer, and the cure unless it is yes.
+    """Return the finding of a question: the meaning of its answer, and the cure unless it is yes.
 
     Args:
-        holds: None: unknown.
+        holds: the answer; None: unknown.
     """
     if holds is None:
         return Finding(question, Verdict.UNKNOWN, unknown, cure, needed)
@@ -58,12 +58,12 @@ def answered(
 
 
 def breaks_the_recipe(findings: list[Finding]) -> bool:
-    """Whether something that is needed does not hold."""
+    """Whether a needed property does not hold."""
     return any(one.is_needed and one.verdict is Verdict.NO for one in findings)
 
 
 def in_words(duration: timedelta) -> str:
-    """Of a length that people set: "90 s", "2 h"."""
+    """Return a configured duration as text: "90 s", "2 h"."""
     seconds = duration.total_seconds()
     if seconds and seconds % 3600 == 0:
         return f"{seconds / 3600:g} h"

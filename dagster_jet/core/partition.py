@@ -1,13 +1,13 @@
-"""Which partition a key belongs to: one function, equal in Python and in Spark's JVM.
+"""Partition of a key: one function with the same result in Python and in Spark's JVM.
 
 ``key_hash`` is Spark SQL's built-in ``xxhash64(c1, c2, ...)``, so a Spark plan can compute
 ``pmod(xxhash64(key), partition_count)`` without a Python UDF and get the same partition. Spark's
-``hash()`` (murmur3) is not used because it departs from the published murmur3 in the last one to
+``hash()`` (murmur3) is not used because it differs from the published murmur3 in the last one to
 three bytes of a string: no library outside Spark computes it. ``xxhash64`` is the standard XXH64.
-Python's ``hash`` is out of the question: it differs from process to process.
+Python's ``hash`` is not usable: it differs between processes.
 
-The rules, per column (https://github.com/apache/spark, ``HashExpression``, ``XxHash64Function``):
-the hash of a column is the seed of the next, the first seed is 42, and NULL leaves it unchanged.
+Rules per column (https://github.com/apache/spark, ``HashExpression``, ``XxHash64Function``): the
+hash of a column is the seed of the next, the first seed is 42, and NULL leaves it unchanged.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import TypeAlias, cast
 import xxhash
 
 DEFAULT_PARTITION_COUNT = 271
-"""A prime, so that keys with a regular step still spread; Hazelcast's default."""
+"""A prime, so that keys with a regular step spread evenly; Hazelcast's default."""
 
 KeyValue: TypeAlias = "bool | int | float | str | bytes | date | datetime | None"
-"""What a key may consist of. A ``datetime`` without a zone means UTC (Spark's TIMESTAMP_NTZ)."""
+"""Allowed parts of a key. A ``datetime`` without a zone means UTC (Spark's TIMESTAMP_NTZ)."""
 
 SEED = 42
 _UNSIGNED_64 = 2**64
@@ -34,23 +34,23 @@ _MICROSECOND = timedelta(microseconds=1)
 _LONG = struct.Struct("<q")
 _INT = struct.Struct("<i")
 _DOUBLE = struct.Struct("<d")
-_NAN = _LONG.pack(0x7FF8000000000000)  # Java's one NaN; Python keeps sign and payload bits
+_NAN = _LONG.pack(0x7FF8000000000000)  # Java's canonical NaN; Python keeps sign and payload bits
 
 
 def key_hash(*values: KeyValue) -> int:
-    """Hash a key of one or more columns as Spark's ``xxhash64`` does.
+    """Hash a key of one or more columns like Spark's ``xxhash64``.
 
     Args:
         *values: the columns. A Python ``int`` is hashed as a BIGINT: a Spark column of type INT,
             SMALLINT or TINYINT must be cast to BIGINT first, or its hash differs.
 
     Returns:
-        A signed 64-bit integer, as Spark's LONG.
+        A signed 64-bit integer, like Spark's LONG.
 
     Raises:
-        TypeError: a value of a type that has no agreed hash.
-        OverflowError: an integer that does not fit 64 bits.
-        ValueError: a text that has no UTF-8.
+        TypeError: the type of a value has no agreed hash.
+        OverflowError: an integer does not fit into 64 bits.
+        ValueError: a text cannot be encoded as UTF-8.
     """
     seed = SEED
     for value in values:
@@ -65,17 +65,17 @@ def partition_id(*values: KeyValue, partition_count: int = DEFAULT_PARTITION_COU
 
 
 def partition_of_key(key: object, partition_count: int) -> int:
-    """As `partition_id`; a tuple is a key of several columns.
+    """Like `partition_id`; a tuple is a key of several columns.
 
     Raises:
-        TypeError: a type without a hash that Spark shares.
+        TypeError: the type has no hash shared with Spark.
     """
     columns = key if isinstance(key, tuple) else (key,)
     return partition_id(*cast("tuple[KeyValue, ...]", columns), partition_count=partition_count)
 
 
 def hashed_bytes(value: KeyValue) -> bytes:
-    """What of a value is hashed."""
+    """Return the bytes of a value that are hashed."""
     if isinstance(value, str):
         return value.encode("utf-8")
     if isinstance(value, bool):  # before int: a bool is an int in Python, four bytes in Spark

@@ -1,4 +1,4 @@
-"""What time goes to: the phases of an epoch, and of the snapshot that follows beside it."""
+"""Phases of an epoch, and of its snapshot, for profiles."""
 
 from __future__ import annotations
 
@@ -8,61 +8,61 @@ from enum import Enum
 
 
 class Part(str, Enum):
-    """Which whole a phase is a part of."""
+    """The interval that a phase belongs to."""
 
     EPOCH = "epoch"
-    """One after the other: together they are the time from one epoch's acks to the next one's."""
+    """Consecutive phases: their sum is the time from one epoch's acks to the next one's."""
     ACTION = "action"
-    """Within `Phase.ACTION`. Tasks run beside each other: these need not add up to it."""
+    """Phases within `Phase.ACTION`. Tasks run in parallel: these need not add up to it."""
     SNAPSHOT = "snapshot"
-    """Of the snapshot behind an epoch's acks, beside the next epoch."""
+    """Phases of the snapshot that follows an epoch's acks, concurrent with the next epoch."""
 
 
 class Phase(str, Enum):
-    """What an epoch, or a snapshot, is at. Not phase 1 and phase 2, each of which has several."""
+    """Phase of an epoch or a snapshot. Unrelated to phase 1 and phase 2 of the protocol."""
 
     ASKING = "asking"
-    """The sources were asked, and there was something to do."""
+    """Polling the sources, if there was something to do."""
     PLANNING = "planning"
-    """What the epoch reads, from the positions of the sources."""
+    """Planning the input of the epoch from the positions of the sources."""
     BUILDING = "building"
-    """Spark's frames, on the driver: nothing runs yet."""
+    """Building Spark's frames on the driver: nothing runs yet."""
     SHARING = "sharing"
-    """On a cluster: frames that several branches read are made first."""
+    """On a cluster: materializing frames that several branches read."""
     ACTION = "action"
     """The epoch's Spark job, from its submission to the last ack."""
     CHECKING = "checking"
-    """The acks: counted, watermarks moved, and handed to the loop."""
+    """Processing the acks: counting, moving watermarks, returning to the loop."""
     PUBLISHING = "publishing"
-    """Sinks below exactly-once commit after every epoch."""
+    """Committing sinks below exactly-once, after every epoch."""
     WAITING = "waiting"
-    """For the pending snapshot: only one epoch runs ahead of it."""
+    """Waiting for the pending snapshot: only one epoch runs ahead of it."""
     IDLE = "idle"
     """There was nothing to do."""
 
     SPARK = "spark"
-    """The action without what its Python tasks report: Spark plans and schedules, reads, parses,
-    aggregates, exchanges, and moves rows between the JVM and Python."""
+    """The action without the time reported by Python tasks: Spark plans and schedules, reads,
+    parses, aggregates, exchanges, and moves rows between the JVM and Python."""
     STEP = "step"
-    """A stage: its rows and its state become results."""
+    """A stage computes results from its rows and its state."""
     SAVING = "saving"
-    """A stage's state, as far as its task waited for it."""
+    """Saving a stage's state, as far as its task waited for it."""
     WRITING = "writing"
-    """A sink: its rows are staged."""
+    """Staging a sink's rows."""
 
     STATE = "state"
-    """Waiting for state that was still being saved when the tasks were over."""
+    """Waiting for state that was still being saved after the tasks had ended."""
     MANIFEST = "manifest"
     RECORD = "record"
-    """The decision."""
+    """Writing the decision into the record."""
     COMMIT = "commit"
-    """Phase 2: all sinks, or one of them."""
+    """Phase 2 of all sinks, or of one."""
     NOTE = "note"
-    """In the record: all is committed."""
+    """Noting in the record that all is committed."""
 
     @property
     def part(self) -> Part:
-        """Which whole it is a part of."""
+        """The interval that the phase belongs to."""
         if self in (Phase.SPARK, Phase.STEP, Phase.SAVING, Phase.WRITING):
             return Part.ACTION
         if self in (Phase.STATE, Phase.MANIFEST, Phase.RECORD, Phase.COMMIT, Phase.NOTE):
@@ -72,20 +72,20 @@ class Phase(str, Enum):
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """How long one epoch, or one snapshot, was at something."""
+    """Duration of one phase of an epoch or a snapshot."""
 
     phase: Phase
     ms: float
     stage: str = ""
-    """The stage or sink; empty: the phase is of the whole job."""
+    """The stage or sink; empty: the whole job."""
 
 
 @dataclass
 class PhaseClock:
-    """Cuts a stretch of work into phases: one begins where the one before it ends.
+    """Divides elapsed time into consecutive phases.
 
     Args:
-        seconds: a clock that goes on monotonically.
+        seconds: a monotonic clock.
     """
 
     seconds: Callable[[], float]
@@ -96,7 +96,7 @@ class PhaseClock:
         self._at = self.seconds()
 
     def end(self, phase: Phase) -> None:
-        """What has passed since the last call, or since the beginning, was this."""
+        """Book the time since the last call, or since the start, to this phase."""
         now = self.seconds()
         self.ms[phase] = self.ms.get(phase, 0.0) + (now - self._at) * 1000
         self._at = now

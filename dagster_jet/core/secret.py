@@ -1,4 +1,4 @@
-"""Texts that hold passwords: named where they are written down, read where they are used."""
+"""Texts that contain passwords: stored by name, resolved where they are used."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dagster_jet.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class Secret:
-    """The value of an environment variable, by its name: what is shown and sent is the name.
+    """The value of an environment variable; only its name is shown and sent.
 
     Attributes:
-        env: the variable; every process that needs the value has it, the executors too.
+        env: the variable; set in every process that needs the value, executors included.
     """
 
     env: str
 
     def value(self) -> str:
-        """Return what the variable holds in this process.
+        """Return the variable's value in this process.
 
         Raises:
-            ConfigurationError: it is not set.
+            ConfigurationError: the variable is not set.
         """
         text = os.environ.get(self.env, "").strip()
         if not text:
@@ -36,14 +36,14 @@ class Secret:
 
 
 ENV = "env:"
-"""What a text begins with that names a variable, where there is text only: YAML, a command line."""
+"""Prefix of a text that names a variable, where only text is possible: YAML, a command line."""
 Url: TypeAlias = str | Secret
-"""A URL, or the name of where it stands."""
+"""A URL, or the name of the variable that contains it."""
 
 
 def named(url: Url) -> Url:
-    """Return a URL, or a password, as it is kept: ``env:NAME``, and Dagster's ``EnvVar``, as the
-    secret that it means. For the constructor of whatever takes one."""
+    """Convert ``env:NAME`` and Dagster's ``EnvVar`` into a ``Secret``; return other URLs and
+    passwords unchanged. For constructors that take one."""
     env = getattr(url, "env_var_name", None)
     if isinstance(env, str):
         return Secret(env=env)
@@ -53,13 +53,13 @@ def named(url: Url) -> Url:
 
 
 def text_of(url: Url) -> str:
-    """Return a URL as it is opened: the one place where secrets are resolved, in the process that
-    uses them. Raises ConfigurationError as ``Secret.value``."""
+    """Return a URL in clear text. Secrets are resolved only here, in the process that uses them.
+    Raises ConfigurationError like ``Secret.value``."""
     return url.value() if isinstance(url, Secret) else url
 
 
 def shown(url: Url) -> str:
-    """Return a URL for people, lineage and metadata: a secret's name, a URL without password."""
+    """Return a URL for display, lineage and metadata: a secret's name, a URL without password."""
     if isinstance(url, Secret):
         return f"{ENV}{url.env}"
     if not holds_password(url):
@@ -76,7 +76,7 @@ def shown(url: Url) -> str:
 
 
 def holds_password(url: Url) -> bool:
-    """Whether a URL itself has a password in it, for everybody to read who is given it."""
+    """Whether a URL contains a password in clear text."""
     if isinstance(url, Secret):
         return False
     try:
@@ -87,14 +87,14 @@ def holds_password(url: Url) -> bool:
 
 
 def refuse_written_out(url: Url, name: str) -> None:
-    """For a connector that is sent to tasks: a password would be in its pickle, for everybody to
-    read who sees the code, a task's closure, or the disk where it lies.
+    """Refuse a clear-text password in a connector that is sent to tasks: it would be readable in
+    the code, in a task's closure, and on disks.
 
     Args:
-        name: of the argument.
+        name: name of the argument.
 
     Raises:
-        ConfigurationError: the URL itself has a password in it.
+        ConfigurationError: the URL contains a password.
     """
     if holds_password(url):
         raise ConfigurationError(
@@ -105,6 +105,6 @@ def refuse_written_out(url: Url, name: str) -> None:
 
 
 def _is_password(option: str) -> bool:
-    """Of a query, as drivers of databases take it."""
+    """Whether a query option is a password for database drivers."""
     name, _, value = option.partition("=")
     return bool(value) and name.lower() in ("password", "passwd", "sslpassword")

@@ -1,4 +1,4 @@
-"""How what a user's code keeps is saved: as plain values, or pickled where that is asked for."""
+"""Format of saved user state: plain values, or pickles if requested."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from enum import Enum
 
 
 class StateFormat(Enum):
-    """How states, accumulators and processors' entries are saved."""
+    """Format of saved states, accumulators and processors' entries."""
 
     PLAIN = "plain"
     """Plain values; pickles are refused."""
     PICKLE = "pickle"
-    """Anything that can be pickled. Plain values that were saved before are read, too."""
+    """Anything that can be pickled. Plain values saved earlier can be read, too."""
 
     @property
     def cure(self) -> str:
-        """Of a value that cannot be saved."""
+        """Advice for a value that cannot be saved."""
         if self is StateFormat.PICKLE:
             return "Keep plain values, or objects that `pickle` can save."
         return (

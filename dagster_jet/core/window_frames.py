@@ -1,9 +1,8 @@
-"""Frame arithmetic: windows are made of frames, and a frame is named by its exclusive end.
+"""Frame arithmetic: windows consist of frames, and a frame is named by its exclusive end.
 
-A sliding window of `size_ms` moves on by `slide_ms`; the stretch of time between two moves is a
-frame. An event belongs to one frame and, through it, to `size_ms / slide_ms` windows. A tumbling
-window is the case of one frame per window. Source: Hazelcast Jet `SlidingWindowPolicy`;
-vectors.md section 3.
+A sliding window of `size_ms` advances by `slide_ms`; the time between two advances is a frame. An
+event belongs to one frame and, through it, to `size_ms / slide_ms` windows. A tumbling window has
+one frame. Source: Hazelcast Jet `SlidingWindowPolicy`; vectors.md section 3.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dagster_jet.errors import PipelineError
 
 @dataclass(frozen=True)
 class Frames:
-    """How event time (int64 ms since 1970) is cut.
+    """Division of event time (int64 ms since 1970) into frames.
 
     Raises:
         PipelineError: the window is not a whole number of frames.
@@ -24,7 +23,7 @@ class Frames:
     size_ms: int
     slide_ms: int
     offset_ms: int = 0
-    """Frames end at `offset_ms + n * slide_ms`; windows therefore too."""
+    """Frames, and therefore windows, end at `offset_ms + n * slide_ms`."""
 
     def __post_init__(self) -> None:
         if self.size_ms <= 0 or self.slide_ms <= 0:
@@ -43,17 +42,17 @@ class Frames:
 
     @property
     def per_window(self) -> int:
-        """How many frames make a window; also how many windows a frame is part of."""
+        """Number of frames per window; also number of windows per frame."""
         return self.size_ms // self.slide_ms
 
     def floor(self, time_ms: int) -> int:
-        """The newest frame end at or before `time_ms`: what a watermark closes."""
+        """Return the newest frame end at or before `time_ms`: the last one a watermark closes."""
         return time_ms - (time_ms - self.offset_ms) % self.slide_ms
 
     def end_of(self, time_ms: int) -> int:
-        """The frame an event belongs to: the first end after its time."""
+        """Return the frame of an event: the first end after its time."""
         return self.floor(time_ms) + self.slide_ms
 
     def expired_until(self, watermark_ms: int) -> int:
-        """Frames up to this end are in no window that is still open under `watermark_ms`."""
+        """Return the frame end up to which no window is open under `watermark_ms`."""
         return self.floor(watermark_ms) + self.slide_ms - self.size_ms

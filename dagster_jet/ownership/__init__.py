@@ -1,1 +1,1 @@
-"""Who owns a job: its record and lease, admission, liveness, and what nobody owns any more."""
+"""Ownership of a job: its record and lease, admission, liveness, and garbage."""

@@ -1,8 +1,8 @@
-"""May a job (re)start on this store, as it is now? Pure.
+"""Decides whether a job may (re)start on its store in its present state. Pure.
 
-Split-brain protection goes by the most members that the job has ever seen, not by those that the
-store has now: members that an operator took out on one side of a split still count. It only
-ratchets up. Two sides that both *grow* while they cannot see each other defeat it.
+Split-brain protection uses the highest number of members that the job has ever seen, not the
+present number: members that an operator removed on one side of a split still count. The number only
+grows. Two sides that both *add* members while they cannot see each other defeat it.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from dagster_jet.store import StoreStatus
 
 
 def quorum(members_max: int) -> int:
-    """How many of so many members must be reachable: more than half."""
+    """Return how many members must be reachable: more than half of ``members_max``."""
     return members_max // 2 + 1
 
 
 def check_admission(
     job: str, status: StoreStatus, record: ExecutionRecord | None, *, split_brain_protection: bool
 ) -> int:
-    """Return the most members the job has ever seen, this time included.
+    """Return the highest number of members the job has ever seen, including now.
 
     Args:
-        job: for the error.
-        status: the store's.
-        record: the job's; None for a new one.
-        split_brain_protection: refuse a minority.
+        job: name for the error.
+        status: the store's status.
+        record: the job's record; None for a new job.
+        split_brain_protection: refuse to start with a minority.
 
     Raises:
         StoreUnavailableError: partitions are lost, or too few members are reachable. Restartable:
-            members come back, splits heal.
+            members come back and splits heal.
     """
     away = {m.member_id: m.trouble for m in status.members if not m.reachable}
     reasons = "; ".join(f"{member}: {why}" for member, why in sorted(away.items()))

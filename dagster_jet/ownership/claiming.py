@@ -1,7 +1,7 @@
-"""Winning a job for an execution, before anything that takes time: Spark starts afterwards.
+"""Claims a job for an execution, before anything slow: Spark starts afterwards.
 
-So whoever looks sees at once that somebody has the job, a surplus start ends within a heartbeat
-instead of behind a JVM, and a start that fails can say so in the record.
+So observers see the claim at once, a superfluous start ends within a heartbeat instead of after a
+JVM start, and a failed start can be noted in the record.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def claim(keeper: RecordKeeper, store: Store, job: str, config: JobConfig) -> Ex
 
     Raises:
         LeaseHeldError: another execution is alive.
-        FencedError: this process had the job, and another one has taken it over since.
+        FencedError: this process owned the job, and another process has taken it over since.
         StoreUnavailableError: too few members answer.
         JetError: the `initial_snapshot` is not retained, or there is no such export.
     """

@@ -1,9 +1,9 @@
-"""The exported snapshots of a namespace, in the store: their list in a quorum register, their data
-in a map each.
+"""The exported snapshots of a namespace, in the store: their list in a quorum register, the data of
+each in a map.
 
-The list decides. An attempt is in it before its first chunk is written, and done only by the
-register's own compare-and-set: so of two that write one export one counts, and data that no entry
-names is garbage, whoever looks.
+The list decides. An attempt is listed before its first chunk is written, and becomes done only by a
+compare-and-set of the register. So if two processes write one export, only one counts, and data
+that no entry names is garbage for every process.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _REGISTER = "exports"
 
 
 class ExportList:
-    """Reads and changes the list, under the members that the store has when this is made.
+    """Reads and changes the list, with the store's members as of its creation.
 
-    What an attempt has written counts only if these are the members when it is decided: so one
-    object is used from its beginning to its end.
+    Data of an attempt counts only if the members are unchanged when it is decided. So one object
+    must be used for the whole attempt.
     """
 
     def __init__(self, store: Store) -> None:
@@ -41,25 +41,25 @@ class ExportList:
         self._register = store.register(_REGISTER)
 
     def read(self) -> Exports:
-        """The list as a majority of the members knows it."""
+        """Return the list as known to a majority of the members."""
         value = self._register.read()
         return _exports(None if value is None else value.value)
 
     def ask(self, export: Export) -> Export:
-        """Notes that somebody wants this export; returns its entry.
+        """Add a request for this export to the list; return its entry.
 
         Raises:
-            ConfigurationError: it cannot have this name.
-            JobStateError: there is one of this name.
+            ConfigurationError: the name is not valid.
+            JobStateError: an export of this name exists.
         """
         check_name(export.name)
         self._change(lambda exports: exports.asked(export))
         return export
 
     def begin(self, export: Export, ref: SnapshotRef) -> Export | None:
-        """Begins to write it, under an attempt of its own: the entry as it is from here on.
+        """Begin to write the export, under a new attempt; return the changed entry.
 
-        None: somebody else has moved it since it was read.
+        None: the entry has been changed since it was read.
         """
         begun = replace(
             export,
@@ -71,7 +71,7 @@ class ExportList:
         return begun if self._move(export, begun) else None
 
     def finish(self, export: Export, size: int) -> Export | None:
-        """Decides that it is whole. None: it was deleted, or begun anew by somebody else."""
+        """Mark the export as complete. None: it was deleted, or begun by another process."""
         fail_point("export.before")
         done = replace(
             export, state=ExportState.DONE, bytes=size, exported_at_ms=wall_clock_ms(), writer=None
@@ -81,17 +81,17 @@ class ExportList:
         return done if is_done else None
 
     def fail(self, export: Export, reason: str) -> bool:
-        """Gives it up, and says why. False: somebody else has moved it since."""
+        """Mark the export as failed, with the reason. False: its entry has been changed since."""
         return self._move(export, replace(export, state=ExportState.FAILED, failure=reason))
 
     def give_back(self, export: Export) -> bool:
-        """Leaves it to whoever comes next; what is written is garbage. False: somebody else has
-        moved it since."""
+        """Return the export to the requested state; written data becomes garbage. False: its entry
+        has been changed since."""
         asked = replace(export, state=ExportState.ASKED, attempt="", writer=None, ref=None)
         return self._move(export, asked)
 
     def remove(self, name: str) -> Export | None:
-        """Takes it off the list: from here on its data is garbage. None: it is not there."""
+        """Remove the export from the list; its data becomes garbage. None: it is not listed."""
         removed: list[Export] = []
 
         def change(exports: Exports) -> Exports | None:
@@ -105,14 +105,14 @@ class ExportList:
         return removed[-1] if removed else None
 
     def _move(self, before: Export, after: Export) -> bool:
-        """Whether `before` has become `after`."""
+        """Replace `before` by `after`; return whether it succeeded."""
         return self._change(lambda exports: exports.moved(before, after))
 
     def _change(self, change: Callable[[Exports], Exports | None]) -> bool:
-        """Writes what `change` makes of the list; False: it makes nothing.
+        """Write the changed list; return False if `change` returns None.
 
-        A write whose answer was lost is seen again: `change` takes what it has made itself for
-        made.
+        After a write whose answer was lost, `change` is called again: it must accept its own
+        earlier result.
         """
 
         def changed(current: bytes | None) -> bytes | None:
@@ -123,7 +123,7 @@ class ExportList:
 
 
 def read_exports(store: Store) -> tuple[Export, ...]:
-    """All exports of the namespace, by name; whoever the members are by now."""
+    """Return all exports of the namespace, by name, also after a change of the members."""
     value = store.read_register(_REGISTER)
     return _exports(None if value is None else value.value).entries
 
@@ -133,13 +133,13 @@ def _exports(value: bytes | None) -> Exports:
 
 
 def finished_export(store: Store, name: str, job: str | None = None) -> Export:
-    """The export of a name.
+    """Return a complete export.
 
     Args:
-        job: who wants it, for the message.
+        job: the requesting job, for the message.
 
     Raises:
-        JobStateError: there is none, or it is not whole; says which there are.
+        JobStateError: it does not exist or is not complete; lists the existing ones.
     """
     exports = read_exports(store)
     found = next((one for one in exports if one.name == name), None)
@@ -155,17 +155,17 @@ def finished_export(store: Store, name: str, job: str | None = None) -> Export:
 
 
 def export_data(store: Store, export: Export) -> SnapshotStore:
-    """Its manifest and chunks."""
+    """Return the export's manifest and chunks."""
     return SnapshotStore(store, export.job, map_name=export.map_name)
 
 
 def delete_export(store: Store, name: str) -> Export:
-    """Deletes an export, or whatever there is of it; an attempt that is under way comes to nothing.
+    """Delete an export in any state; a concurrent attempt fails.
 
     A crash inside leaves data that `collect_export_garbage` removes.
 
     Raises:
-        JobStateError: there is none of this name.
+        JobStateError: it does not exist.
     """
     removed = ExportList(store).remove(name)
     if removed is None:
@@ -177,7 +177,7 @@ def delete_export(store: Store, name: str) -> Export:
 
 
 def drop_data(store: Store, export: Export) -> int:
-    """Removes what was written for an attempt that no entry names any more."""
+    """Remove the data of an attempt that no entry names any more; return the number of keys."""
     return _drop(store, export.map_name) if export.attempt else 0
 
 
@@ -189,7 +189,7 @@ def _drop(store: Store, map_name: str) -> int:
 
 
 def is_abandoned(export: Export) -> bool:
-    """It was begun, and who wrote it is certainly dead."""
+    """Whether it is being written by a process that is certainly dead."""
     return (
         export.state is ExportState.WRITING
         and export.writer is not None
@@ -198,12 +198,12 @@ def is_abandoned(export: Export) -> bool:
 
 
 def collect_export_garbage(store: Store) -> int:
-    """Removes the data of attempts that are dead, or that no entry of the list names; returns how
-    many entries of maps.
+    """Remove data of dead attempts and of attempts that are not listed; return the number of map
+    entries.
 
-    What a dead process was writing is wanted as before: whoever has the job next makes it. The maps
-    are listed before the list is read: an attempt that begins in between is not among
-    them, and every one that is has its entry already, or never will again.
+    An export of a dead writer stays requested: the job's next owner makes it. The maps are
+    listed before the list is read: an attempt that begins in between is not among them, and the
+    attempt of a listed map already has its entry, or will never have one again.
     """
     maps = store.map_names(EXPORT_MAPS)
     for export in read_exports(store):

@@ -1,4 +1,4 @@
-"""Snapshot data that no job's record names, removed while the jobs are at rest."""
+"""Removal of snapshot data that no job's record names, while the jobs are not running."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dagster_jet.store import Store
 
 @dataclass(frozen=True)
 class JobGarbage:
-    """What was done about one job.
+    """Result of the garbage collection for one job.
 
     Attributes:
-        job: its name.
-        removed: how many entries were removed: chunks, indexes, manifests.
-        skipped: why nothing was done, None if it was.
+        job: the job's name.
+        removed: number of entries removed: chunks, indexes, manifests.
+        skipped: the reason if the job was skipped, else None.
     """
 
     job: str
@@ -26,13 +26,13 @@ class JobGarbage:
 
 
 def collect_garbage(store: Store) -> list[JobGarbage]:
-    """Remove what dead executions left behind, for every job of the namespace that is at rest.
+    """Remove garbage of dead executions, for every job of the namespace that is not live.
 
-    Only entries of executions up to the one in the record go, and none that a retained snapshot
-    names: a job that starts in the meantime reads retained snapshots and writes under a higher
-    execution id. A job that is live, or looks so because its driver died, is skipped: its driver
-    may still decide on what it has written, and the next start cleans up by itself. A crash inside
-    leaves the rest for the next time.
+    Removes only entries of executions up to the one in the record, and none that a retained
+    snapshot names: a job that starts meanwhile reads retained snapshots and writes under a
+    higher execution id. A job that is live, or looks so because its driver died, is skipped: its
+    driver may still decide on its data, and the next start removes the garbage. A crash inside
+    leaves the rest for the next call.
     """
     names = sorted(key.name for key in store.map(JOB_DIRECTORY).keys(""))
     return [_collect(store, name) for name in names]

@@ -1,6 +1,6 @@
-"""What an execution is at, and since when without getting on: told with every renewal of its lease.
+"""Activity of an execution, and the time since its last progress; part of every lease renewal.
 
-By the execution's own clock, and as lengths of time: nobody who reads it compares clocks.
+Times are durations by the execution's own clock, so that readers need not compare clocks.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dagster_jet.snapshot.record import Activity, Doing
 
 _TROUBLE_MAX = 500
-"""Characters: the record is written every few seconds."""
+"""Characters; short, because the record is written every few seconds."""
 
 
 class Headway:
-    """Of one execution. Its threads note what happens, the heartbeat reads it.
+    """Activity of one execution. Its threads report events, the heartbeat reads the result.
 
     Args:
-        clock: seconds, going on monotonically.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -30,24 +30,24 @@ class Headway:
         self._is_healthy, self._looked_at = False, self._since
 
     def at(self, doing: Doing) -> None:
-        """The execution does this now; the same as before is no change."""
+        """Report the present activity; a repeated one is not a change."""
         with self._lock:
             if doing is not self._doing:
                 self._doing, self._since, self._trouble = doing, self._clock(), ""
 
     def advanced(self, doing: Doing) -> None:
-        """It got on: an epoch has ended, or there is nothing to do. Now it does this."""
+        """Report progress (an epoch has ended, or there is nothing to do) and the next activity."""
         with self._lock:
             self._doing, self._since, self._trouble = doing, self._clock(), ""
             self._is_healthy = True
 
     def met(self, trouble: str) -> None:
-        """Something does not succeed, and is tried again."""
+        """Report a failing operation that is being retried."""
         with self._lock:
             self._trouble = trouble
 
     def snapshot_failed(self, trouble: str) -> None:
-        """Epochs go on, and no output of theirs is decided."""
+        """Report a failing snapshot: epochs go on, but their output is not committed."""
         with self._lock:
             since = self._failing[0] if self._failing is not None else self._clock()
             self._failing = since, trouble
@@ -57,9 +57,10 @@ class Headway:
             self._failing = None
 
     def source_away(self, source: str, trouble: str | None) -> None:
-        """A source cannot be read, and is asked again and again while others go on; None: it can.
+        """Report that a source cannot be read and is retried while others go on; None: it
+        recovered.
 
-        What is done meanwhile, and that there is nothing to do, does not hide it.
+        Other activities, or having nothing to do, do not hide it.
         """
         with self._lock:
             before = self._away.pop(source, None)
@@ -74,12 +75,12 @@ class Headway:
             is_idle = self._doing is Doing.IDLE
             if away is not None and (is_idle or away[0] <= self._since):
                 return self._activity(Doing.ASKING, *away)
-            # Phase 2 may wait for a source, to acknowledge what was read.
+            # Phase 2 may wait for a source, to acknowledge messages.
             trouble = self._trouble or (away[1] if away is not None else "")
             return self._activity(self._doing, self._since, trouble)
 
     def take_healthy_ms(self) -> int:
-        """The time since the last call, if the execution got on in it; else 0."""
+        """Return the ms since the last call if the execution made progress in them; else 0."""
         with self._lock:
             now = self._clock()
             passed_ms, self._looked_at = round((now - self._looked_at) * 1000), now

@@ -1,5 +1,5 @@
-"""Who holds a job, told apart from who merely held it: process, its start time, and the boot and
-PID namespace in which its id means anything."""
+"""Leases of job owners. A lease identifies a process by its id, its start time, and the boot and
+PID namespace in which the id is valid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dagster_jet.system.process import is_alive, pid_scope, start_ticks
 def new_lease(
     owner: str, ttl_ms: int, run_id: str | None, activity: Activity | None = None
 ) -> Lease:
-    """A lease of this process, renewed now."""
+    """Return a lease of this process, renewed now."""
     pid = os.getpid()
     return Lease(
         owner=owner,
@@ -30,11 +30,11 @@ def new_lease(
 
 
 def is_owner_alive(lease: Lease) -> bool | None:
-    """Does the owning process exist? None: nobody can tell from here.
+    """Whether the owning process exists; None: unknown.
 
-    That is so on another host, in a container of another PID namespace, of the same name or not,
-    and after a reboot: the lease's time decides. It does, too, about a stopped (SIGSTOP) process,
-    which exists, yet does nothing.
+    It is unknown on another host, in a container with another PID namespace (also of the same
+    name), and after a reboot: the lease's time to live then decides. It also decides about a
+    stopped (SIGSTOP) process, which exists but does nothing.
     """
     if lease.host != socket.gethostname() or lease.pid_scope != pid_scope():
         return None

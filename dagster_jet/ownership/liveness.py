@@ -1,4 +1,4 @@
-"""Has the owner of a job gone without a word? Seen from outside, by looking at its lease."""
+"""Detects from outside, by watching the lease, that the owner of a job is dead."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _POLL_S = 0.2
 
 @dataclass
 class LeaseWatch:
-    """Whose lease is renewed before our eyes lives; whose stands still for its time to live does
-    not. By our own clock, which goes on monotonically: the owner's may be a year ahead.
+    """Watches a lease: a renewed lease has a living owner; one that is unchanged for its time to
+    live has a dead one. It uses this process's monotonic clock: the owner's may differ by years.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -25,7 +25,7 @@ class LeaseWatch:
     _since: float = 0.0
 
     def sees(self, record: ExecutionRecord) -> bool | None:
-        """Is the owner of a live record there? None: not known yet, look again."""
+        """Return whether the owner of a live record is alive; None: not known yet, call again."""
         lease = record.lease
         if lease is None or is_owner_alive(lease) is False:
             return False
@@ -38,16 +38,15 @@ class LeaseWatch:
 
 
 def observed(store: Store, record: ExecutionRecord) -> ExecutionRecord:
-    """The record as it is meant: a job whose owner is gone is NOT_RUNNING, whatever it still says.
+    """Return the record with its actual status: NOT_RUNNING if the owner is dead.
 
-    Takes no time where the lease looks as that of a living owner should; else watches it, for its
-    time to live at most.
+    Returns at once if the lease looks fresh; else watches it, for its time to live at most.
     """
     watch, current = LeaseWatch(), record
     while current.status.is_live:
         seen = watch.sees(current)
         if seen is None and _looks_fresh(current.lease):
-            return current  # for people to read: nothing is decided by comparing clocks
+            return current  # informative only: no decision compares clocks
         if seen is not None:
             return current if seen else as_lost(current)
         time.sleep(_POLL_S)
@@ -56,7 +55,7 @@ def observed(store: Store, record: ExecutionRecord) -> ExecutionRecord:
 
 
 def as_lost(record: ExecutionRecord) -> ExecutionRecord:
-    """The record of a job whose owner is gone."""
+    """Return the record of a job whose owner is dead."""
     lease = record.lease
     who = f"process {lease.pid} on {lease.host}" if lease is not None else "its owner"
     why = (
@@ -71,7 +70,7 @@ def as_lost(record: ExecutionRecord) -> ExecutionRecord:
         cause=StopCause.LOST,
         lease=None,
         failure=failure,
-        # It was well until then, also where it had nothing to take a snapshot of.
+        # It was healthy until then, even if it had nothing to take a snapshot of.
         updated_at_ms=max(record.updated_at_ms, lease.renewed_at_ms if lease is not None else 0),
     )
 

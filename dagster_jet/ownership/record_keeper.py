@@ -1,4 +1,4 @@
-"""The rim around the execution record: claim it, write it, keep its lease alive."""
+"""I/O of the execution record: claims it, writes it, renews its lease."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dagster_jet.store import OwnedRegister, Store
 from dagster_jet.system.failpoint import FailPointError, fail_point
 
 JOB_DIRECTORY = "jobs"
-"""A map with the name of every job: registers cannot be listed."""
+"""Map with the name of every job, because registers cannot be listed."""
 
 
 def record_register(job: str) -> str:
@@ -33,19 +33,19 @@ def record_register(job: str) -> str:
 
 
 def read_record(store: Store, job: str) -> ExecutionRecord | None:
-    """The newest record that a majority of members agrees on; whoever the members are by now.
+    """Return the newest record of a majority, also after a change of the members.
 
-    None: the job never ran, or was deleted. Its register is empty then and stays, so that a
-    sleeping execution finds its ballot beaten.
+    None: the job never ran, or was deleted. The register of a deleted job stays and is empty,
+    so that a suspended execution is fenced.
     """
     value = store.read_register(record_register(job))
     return None if value is None or not value.value else ExecutionRecord.from_bytes(value.value)
 
 
 class RecordKeeper:
-    """Owns the record on behalf of one execution. Writes come from one thread at a time (locked).
+    """Owns the record on behalf of one execution. Writes are serialised by a lock.
 
-    The heartbeat thread renews the lease inside the record; it never changes anything else.
+    The heartbeat thread renews the lease inside the record and changes nothing else.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RecordKeeper:
         run_id: str | None,
         predecessor: RecordKeeper | None = None,
     ) -> None:
-        """`predecessor`: of the execution that has just ended in this process, to go on from."""
+        """`predecessor`: the keeper of the execution that has just ended in this process."""
         self._store, self._job, self._ttl_ms, self._run_id = store, job, lease_ttl_ms, run_id
         self._owner = uuid.uuid4().hex
         self._earlier = predecessor.owners if predecessor is not None else frozenset()
@@ -65,31 +65,32 @@ class RecordKeeper:
         self._owned: OwnedRegister | None = None
         self._record: ExecutionRecord | None = None
         self._renewed_at = 0.0
-        """When the lease was last renewed, by the monotonic clock: a wall clock set back would
-        silence the heartbeat."""
+        """Monotonic time of the last renewal of the lease: setting a wall clock back would stop the
+        heartbeat."""
         self.headway = Headway()
-        """What the execution is at; every write of the record says so."""
+        """Activity of the execution; part of every write of the record."""
         self._healthy_ms = self._healthy_before_ms = 0
         self._stopping = threading.Event()
         self._heartbeat: threading.Thread | None = None
         self.fenced = threading.Event()
         """Set once a newer execution is known to own the record."""
         self.ended_because: str | None = None
-        """Why this object cannot decide anything any more, although it is not known to be fenced:
-        the members have changed, and its register is of the former ones; or too few of them have
-        confirmed a write, perhaps the heartbeat's. A new execution can."""
+        """Reason why this object cannot decide any more although it is not known to be fenced: its
+        register has moved to other members, or too few members have confirmed a write, perhaps of
+        the heartbeat. A new execution can decide."""
 
         self._listener: Callable[[Event], None] | None = None
 
     def listen(self, listener: Callable[[Event], None] | None) -> None:
-        """Has `listener` told, on whatever thread, once this object can decide nothing any more."""
+        """Set the listener; it is called, on any thread, once this object cannot decide any
+        more."""
         self._listener = listener
         if self.is_lost:
             self._report_lost()
 
     @property
     def is_lost(self) -> bool:
-        """It can decide nothing any more: fenced, or its register is not to be trusted."""
+        """Whether it can no longer decide: fenced, or its register is not to be trusted."""
         return self.fenced.is_set() or self.ended_because is not None
 
     def _report_lost(self) -> None:
@@ -103,22 +104,22 @@ class RecordKeeper:
 
     @property
     def record(self) -> ExecutionRecord | None:
-        """As this object has written it last; None before it has won the job."""
+        """The record last written by this object; None before it has claimed the job."""
         return self._record
 
     @property
     def healthy_ms(self) -> int:
-        """How long this execution has got on, as of its last write."""
+        """Time during which this execution made progress, in ms, as of the last write."""
         return self._healthy_ms - self._healthy_before_ms
 
     @property
     def owners(self) -> frozenset[str]:
-        """The names under which this process has held the job, one per execution."""
+        """The owner names of this process, one per execution."""
         return self._earlier | {self._owner}
 
     @property
     def last_execution_id(self) -> int | None:
-        """The last one that this process has won."""
+        """The last execution id that this process has claimed."""
         return self._last_execution_id
 
     def claim(
@@ -127,18 +128,18 @@ class RecordKeeper:
         change: Callable[[ExecutionRecord], ExecutionRecord] | None,
         deletes: bool = False,
     ) -> ExecutionRecord:
-        """Wins the record under the next execution id; from here on older executions are fenced.
+        """Claim the record under the next execution id, which fences older executions.
 
-        Waits for a dead owner's lease to run out, but not for one that is being renewed.
+        Waits until a dead owner's lease expires, but not for a lease that is being renewed.
 
         Args:
-            change: what the claim makes of the record besides.
-            deletes: the job is to be deleted.
+            change: applied to the claimed record before it is written.
+            deletes: the claim is for deleting the job.
 
         Raises:
-            JobStateError: it is being deleted.
+            JobStateError: the job is being deleted.
             LeaseHeldError: another execution is alive.
-            FencedError: this process had the job, and another one has taken it over since.
+            FencedError: this process owned the job, and another process has taken it over since.
             StoreUnavailableError: no majority of members answers.
         """
         while True:
@@ -154,7 +155,7 @@ class RecordKeeper:
             try:
                 fail_point("claim.before")
                 if current is None:
-                    # First: a record that no list names would be missed by whoever cleans up.
+                    # First: garbage collection would miss a record that is not listed.
                     directory = self._store.map(JOB_DIRECTORY)
                     directory.put_all({directory.key(self._job): b""})
                 owned = register.claim(number + 1, self._owner)
@@ -167,7 +168,7 @@ class RecordKeeper:
                 owned.write(record.to_bytes())
                 fail_point("claim.after")
             except FencedError:
-                # Somebody else claimed at the same moment: look again who holds the lease now.
+                # Another process claimed concurrently: check again who holds the lease.
                 continue
             self._owned, self._record = owned, record
             self._healthy_ms = self._healthy_before_ms = record.healthy_ms
@@ -189,7 +190,7 @@ class RecordKeeper:
             )
 
     def _check_not_taken_over(self, record: ExecutionRecord) -> None:
-        """A restart in this process must not win the job back from its successor elsewhere."""
+        """Prevent a restart in this process from reclaiming the job from a successor elsewhere."""
         if self._last_execution_id is None or record.execution_id <= self._last_execution_id:
             return
         if record.lease is None or record.lease.owner not in self._earlier:
@@ -200,13 +201,13 @@ class RecordKeeper:
             )
 
     def _wait_for_lease(self, record: ExecutionRecord) -> None:
-        """Watch a lease for its time to live: who renews it lives, who does not is gone.
+        """Watch a lease for its time to live: an owner that renews it is alive, any other is dead.
 
-        By our own monotonic clock: the owner's wall clock is never compared with ours.
+        Uses this process's monotonic clock; the owner's wall clock is not compared.
         """
         lease = record.lease
         if lease is None or lease.owner in self._earlier:
-            return  # nobody, or the execution that has just ended in this process
+            return  # no owner, or the execution that has just ended in this process
         watched_until = time.monotonic() + lease.ttl_ms / 1000
         while is_owner_alive(lease) is not False and time.monotonic() < watched_until:
             time.sleep(min(0.2, self._ttl_ms / 10_000))
@@ -240,7 +241,7 @@ class RecordKeeper:
         )
 
     def write(self, record: ExecutionRecord, purpose: Purpose) -> WriteOutcome:
-        """Writes `record` with our lease renewed, and says what is certain about it."""
+        """Write `record` with the lease renewed; return the certain outcome."""
         with self._lock:
             try:
                 fail_point(f"record.{purpose.value}.before")
@@ -251,7 +252,7 @@ class RecordKeeper:
             return outcome
 
     def release(self, record: ExecutionRecord | None) -> WriteOutcome:
-        """The last write: the final status, and nobody's lease. None: nothing is written."""
+        """Write the final status without a lease as the last write. None: nothing is written."""
         self._stopping.set()
         with self._lock:
             outcome = WriteOutcome.WRITTEN
@@ -262,7 +263,7 @@ class RecordKeeper:
             return outcome
 
     def erase(self) -> WriteOutcome:
-        """The last write of a job that is deleted: the register stays, without a record."""
+        """Last write of a deleted job: the register stays, without a record."""
         self._stopping.set()
         with self._lock:
             try:
@@ -271,7 +272,7 @@ class RecordKeeper:
                 self._owned = None
 
     def abandon(self) -> None:
-        """Stop renewing and never decide again, without touching the record."""
+        """Stop renewing and never decide again, without changing the record."""
         self._stopping.set()
         self.fenced.set()
         self._report_lost()
@@ -296,7 +297,7 @@ class RecordKeeper:
         except StaleConfigurationError:
             self.ended_because = "the store's members have changed"
             self._report_lost()
-            return WriteOutcome.UNKNOWN  # a member may have taken it, and handed it on
+            return WriteOutcome.UNKNOWN  # a member may have accepted it and passed it on
         except WriteOutcomeUnknownError as error:
             self.ended_because = f"the outcome of a write of the record is unknown: {error}"
             self._report_lost()

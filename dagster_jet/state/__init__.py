@@ -1,1 +1,1 @@
-"""A shard's state between snapshots: runs, their merging, their upload."""
+"""A shard's state between snapshots: runs, merging of runs, upload."""

@@ -1,8 +1,8 @@
-"""Merging state in parts, so that memory follows the part and not the state.
+"""Merges state in parts, so that memory depends on the size of a part, not of the state.
 
-A part has all rows of some keys: of a range of hashes where the state has a key hash, else of a
-range of partitions. Whatever an operator's `merge` means, it means it key by key, so the merged
-parts together are the merged whole.
+A part has all rows of some keys: of a range of hashes if the state has a key hash, else of a range
+of partitions. An operator's `merge` works key by key, so the merged parts together are equal to the
+merged whole.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dagster_jet.operators.operator import HASH_COLUMN, PARTITION_COLUMN
 from dagster_jet.snapshot.storage.chunks import ascends, filter_partitions, slice_between
 
 ROWS_AT_ONCE = 1 << 19
-"""About so many rows are merged at once: grouping them takes some 100 bytes per row."""
+"""Approximate number of rows merged at once: grouping takes some 100 bytes per row."""
 
 _SAMPLE_EVERY = 32
 _WORTH_IT = 0.8
-"""Merging that leaves more than this share of the rows costs more than it saves."""
+"""Merging that keeps more than this share of the rows costs more than it saves."""
 
 Merge = Callable[[Sequence[pa.Table]], pa.Table]
 LiveRows = Callable[[Sequence[pa.Table]], list[pa.Table]]
@@ -35,16 +35,16 @@ def merged_parts(
     by_partition: bool = False,
     rows_at_once: int | None = None,
 ) -> Iterator[pa.Table]:
-    """What the living rows of `tables` come to, in one part or more.
+    """Merge the live rows of `tables`, in one part or more.
 
     Args:
         tables: at least one, of one schema; memory-mapped ones stay on disk.
-        live_rows: leaves out expired rows.
-        by_partition: a part has all rows of some partitions, also where there is a key hash.
-        rows_at_once: `ROWS_AT_ONCE`.
+        live_rows: filters out expired rows.
+        by_partition: a part has all rows of some partitions, even if there is a key hash.
+        rows_at_once: default `ROWS_AT_ONCE`.
 
     Returns:
-        Of a state with a key hash, parts by ascending hash; else by ascending partition.
+        Parts by ascending hash if the state has a key hash; else by ascending partition.
     """
     count = -(-sum(table.num_rows for table in tables) // (rows_at_once or ROWS_AT_ONCE))
     if count <= 1:
@@ -59,8 +59,8 @@ def merged_parts(
 
 
 def is_worth_merging(tables: Sequence[pa.Table], merge: Merge) -> bool:
-    """Whether these tables, each merged in itself, have many keys in common; judged by the rows
-    of a few partitions. What is left unmerged is merged by whoever reads it."""
+    """Whether these tables, each merged in itself, share many keys; judged by a sample of
+    partitions. Unmerged tables are merged by their reader."""
     filled = [table for table in tables if table.num_rows]
     if len(filled) < 2:
         return False
@@ -71,7 +71,7 @@ def is_worth_merging(tables: Sequence[pa.Table], merge: Merge) -> bool:
 
 
 def _edges(tables: Sequence[pa.Table], column: str, count: int) -> list[int]:
-    """Where parts of about one size begin, judged by a sample of every table."""
+    """Return the lower edges of parts of about equal size, from a sample of every table."""
     samples = []
     for table in tables:
         if table.num_rows:
@@ -90,11 +90,11 @@ def _edges(tables: Sequence[pa.Table], column: str, count: int) -> list[int]:
 
 
 def _between(table: pa.Table, column: str, low: int, high: int | None) -> pa.Table:
-    """The rows whose `column` is at least `low` and below `high`, batch by batch."""
+    """Return the rows whose `column` is at least `low` and below `high`, batch by batch."""
     kept = []
     for batch in table.to_batches():
         values = batch.column(batch.schema.get_field_index(column))
-        if ascends(values.to_numpy()):  # as in every batch of a run that is sorted by this column
+        if ascends(values.to_numpy()):  # true for batches of runs sorted by this column
             kept.append(slice_between(batch, values.to_numpy(), low, high))
             continue
         wanted = pc.greater_equal(values, pa.scalar(low, values.type))

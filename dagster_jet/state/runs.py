@@ -1,14 +1,14 @@
 """A shard's state between snapshots: immutable Arrow runs in an executor-local folder.
 
-Runs are appended and merged into larger ones, never changed. They are scratch: not fsynced, gone
-with the machine. What must survive is in the store as chunks. `saved` runs are covered by the last
-snapshot, `unsaved` ones are what the next snapshot has to write, `deciding` ones are in a snapshot
-that is not decided yet. None is ever merged with one of another kind.
+Runs are appended and merged into larger ones, never changed. They are scratch: not fsynced, lost
+with the machine. Durable state is in the store as chunks. `saved` runs are covered by the last
+snapshot, `unsaved` runs must be written by the next snapshot, `deciding` runs are in a snapshot
+that is not decided yet. Runs of different kinds are never merged.
 
-Runs of a state with a key hash are sorted by it, and by time: a key, or what it has of some time,
-is found by binary search in the mapped file (in each of its batches; a large run has several), so
-that a step costs what arrived and not what is stored. Runs of other states are sorted by partition,
-which is how a snapshot wants them.
+Runs of a state with a key hash are sorted by hash and time: a key, or its rows of some time, is
+found by binary search in the mapped file (in each of its batches; a large run has several), so that
+the cost of a step depends on the arriving rows, not on the stored ones. Runs of other states are
+sorted by partition, as a snapshot needs them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from dagster_jet.snapshot.manifest import Run, ShardState
 from dagster_jet.state.merging import Merge, merged_parts
 
 MERGE_FAN_IN = 8
-"""Runs of about one size are merged when there are so many: each row is rewritten log times."""
+"""Number of runs of about equal size that triggers a merge: each row is rewritten log times."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class RunFolder:
     _written: int = 0
 
     def write(self, table: pa.Table) -> tuple[Run, ...]:
-        """One run, or none for an empty table. A crash leaves an unreferenced file.
+        """Write one run, or none for an empty table. A crash leaves an unreferenced file.
 
         Raises:
             ExecutorLostError: the folder cannot be written; the job restarts from the snapshot.
@@ -59,10 +59,10 @@ class RunFolder:
         return self.write_parts([table])
 
     def write_parts(self, parts: Iterable[pa.Table]) -> tuple[Run, ...]:
-        """One run of all parts, a record batch of each. Errors as of `write`.
+        """Write all parts into one run, one record batch each. Errors as for `write`.
 
-        Each batch is sorted by key hash and time where the state has hashes, else by partition;
-        together they need not be.
+        Each batch is sorted by key hash and time if the state has hashes, else by partition; the
+        order of the batches is arbitrary.
         """
         filled = (part for part in parts if part.num_rows)
         first = next(filled, None)
@@ -93,10 +93,10 @@ class RunFolder:
         return (Run(str(path), rows, path.stat().st_size, earliest, latest),)
 
     def read(self, runs: Iterable[Run]) -> list[pa.Table]:
-        """Memory-mapped tables, in order.
+        """Return memory-mapped tables, in order.
 
         Raises:
-            ExecutorLostError: a run is gone or damaged; the job restarts from the snapshot.
+            ExecutorLostError: a run is missing or damaged; the job restarts from the snapshot.
         """
         tables = []
         for run in runs:
@@ -118,7 +118,7 @@ class RunFolder:
         return tables
 
     def drop_expired(self, runs: Iterable[Run], expired_until_ms: int | None) -> tuple[Run, ...]:
-        """Leaves out the runs whose every row is expired."""
+        """Leave out the runs in which all rows are expired."""
         live = []
         for run in runs:
             if expired_until_ms is not None and run.latest_ms is not None:
@@ -137,10 +137,10 @@ class RunFolder:
         merge_all: Merge | None = None,
         fan_in: int = MERGE_FAN_IN,
     ) -> tuple[Run, ...]:
-        """Merges the newest runs of about one size once `fan_in` of them have gathered.
+        """Merge the newest runs of about equal size once there are `fan_in` of them.
 
         Args:
-            merge_all: instead of `merge`, if the oldest of the runs is among them.
+            merge_all: used instead of `merge` if the oldest run is among them.
         """
         tail = _tail_of_one_size(runs)
         if len(tail) < fan_in:
@@ -159,7 +159,7 @@ class RunFolder:
         *,
         by_partition: bool = False,
     ) -> Iterator[pa.Table]:
-        """The living rows of some tables (at least one), merged in parts of bounded size."""
+        """Merge the live rows of some tables (at least one) in parts of bounded size."""
         return merged_parts(
             tables,
             merge,
@@ -176,19 +176,19 @@ class RunFolder:
         times = table.column(self.time_column)
         earliest = pc.min(times).as_py()
         if earliest is None or earliest > expired_until_ms:
-            return table  # as nearly always: the filter would copy all of it
+            return table  # nearly always: the filter would copy the whole table
         return table.filter(pc.greater(times, expired_until_ms))
 
 
 @dataclass
 class RunState:
-    """A shard's runs as an operator reads them in one step: `StateReader`."""
+    """A shard's runs as read by an operator in one step: `StateReader`."""
 
     runs: RunFolder
     operator: Operator
     shard: ShardState
     expired_until_ms: int | None
-    """What earlier steps have left behind."""
+    """Event time up to which earlier steps have expired rows."""
     _read: dict[str, pa.Table] = field(default_factory=dict)
 
     def due(self, until_ms: int) -> pa.Table:
@@ -246,7 +246,7 @@ def _tail_of_one_size(runs: Sequence[Run]) -> tuple[Run, ...]:
 
 
 def delete_runs(paths: Iterable[str]) -> None:
-    """Removes run files that no manifest names any more; missing ones are fine."""
+    """Delete run files that no manifest names any more; ignores missing ones."""
     for path in paths:
         try:
             os.unlink(path)
@@ -255,11 +255,11 @@ def delete_runs(paths: Iterable[str]) -> None:
 
 
 def sweep_dead_executions(work_dir: Path) -> None:
-    """Removes what executions that died left on this machine.
+    """Delete the folders of dead executions on this machine.
 
     Args:
-        work_dir: of the execution that begins, named by its id. A sleeper of an older one that
-            misses its runs is fenced anyway.
+        work_dir: folder of the starting execution, named by its id. A suspended older execution
+            that misses its runs is fenced anyway.
     """
     if not work_dir.name.isdigit():
         return

@@ -1,8 +1,8 @@
-"""State on its way into the store while its task, and then the next epoch, goes on.
+"""Uploads state into the store while its task, and then the next epoch, continues.
 
-The task's worker process saves it on a thread of its own and says in a file how that ended; the
-completion of the snapshot waits for this file. Only where driver and workers are on one host: the
-file is local, and so is the question whether the process that should write it is alive.
+A thread of the task's worker process saves the state and writes the outcome into a file; snapshot
+completion waits for this file. Used only if driver and workers are on one host: the file is local,
+and so is the check whether the writing process is alive.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from dagster_jet.snapshot.manifest import Ack, ChunkSet, Saving
 from dagster_jet.system.process import is_alive, start_ticks
 
 AT_ONCE = 2
-"""Shards of one worker that write their state at one time."""
+"""Number of shards of one worker whose state is written concurrently."""
 _LOOK_EVERY_S = 0.002
 
 SaveState = Callable[[], tuple[ChunkSet | None, int]]
-"""Returns what was written, if anything had changed, and how many older sets it supersedes."""
+"""Returns the chunk set written, if anything had changed, and the number of older sets it
+supersedes."""
 
 _savers: dict[int, ThreadPoolExecutor] = {}
-"""By process: a fork has the executor, but not its threads."""
+"""Executors by process: a forked child inherits the executor, but not its threads."""
 
 
 def save_beside(save: SaveState, path: Path) -> Saving:
-    """Begins to save, and returns. A crash leaves chunks that nothing names, and no file.
+    """Begin to save, and return. A crash leaves chunks that nothing names, and no file.
 
     Args:
-        path: in a folder that is there; once it is gone, nobody waits.
+        path: file in an existing folder; once the folder is deleted, nothing waits for the file.
     """
 
     def work() -> None:
@@ -58,13 +59,13 @@ def _write_outcome(path: Path, outcome: Mapping[str, Any]) -> None:
         hidden.write_text(json.dumps(outcome), encoding="utf-8")
         hidden.rename(path)
     except FileNotFoundError:
-        pass  # the folder is gone, and whoever waited has seen that
+        pass  # the folder is gone, which the waiting process has noticed
     except OSError as failure:
         try:
-            # On a full disk there is room for a name, and for what a short link points to.
+            # A full disk still has room for a name and a short link target.
             path.symlink_to(failure.strerror or type(failure).__name__)
         except OSError:
-            os._exit(1)  # whoever waits sees at least that nobody will say
+            os._exit(1)  # the waiting process then sees that this process is gone
 
 
 def _read_outcome(path: Path) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def _read_outcome(path: Path) -> dict[str, Any]:
 
 
 def await_saved(ack: Ack, give_up: threading.Event) -> Ack:
-    """The ack as it is once its state is saved, or known not to be: then it says why."""
+    """Wait until the ack's state is saved, or has failed; return the ack with the result."""
     if ack.saving is None:
         return ack
     path = Path(ack.saving.path)

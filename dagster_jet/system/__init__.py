@@ -1,1 +1,1 @@
-"""Leaves that touch the operating system: durable files, processes, scratch, fail points."""
+"""Operating system services: durable files, processes, scratch folders, fail points."""

@@ -1,4 +1,4 @@
-"""What looks after a job on a thread of its own, for as long as a `with` block lasts."""
+"""Base class of threads that run while a `with` block is open."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _T = TypeVar("_T", bound="BackgroundThread")
 
 
 class BackgroundThread(ABC):
-    """A daemon thread that `with` starts, and whose end it asks for.
+    """A daemon thread that is started by `with` and asked to end after the block.
 
     Args:
-        name: of the thread.
-        wanted: False: the block runs without it.
-        end_s: how long the end of the block waits for it to end.
+        name: name of the thread.
+        wanted: False: no thread is started.
+        end_s: how long the end of the block waits for the thread, in seconds.
     """
 
     def __init__(self, name: str, *, wanted: bool = True, end_s: float = 0.0) -> None:
@@ -30,7 +30,7 @@ class BackgroundThread(ABC):
 
     @abstractmethod
     def _watch(self) -> None:
-        """Runs on the thread, until `_ended` is set. It is called again when it has raised."""
+        """Run on the thread until `_ended` is set. It is called again after an exception."""
 
     def _run(self) -> None:
         while True:

@@ -1,7 +1,7 @@
-"""Pauses between attempts: exponential, with jitter; a bounded number, or until one succeeds.
+"""Pauses between attempts: exponential with jitter; a bounded number, or until success.
 
-Full jitter (a pause anywhere between nothing and the bound) spreads clients that failed at the same
-moment best: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/.
+Full jitter (a random pause from 0 to the bound) spreads clients that failed together best:
+https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from random import SystemRandom
 
 _random = SystemRandom()
-"""Not the process's own generator: who has seeded that one gets the numbers that they expect, and
-processes that were seeded alike do not wait in step."""
+"""Separate from the process's generator: a user's seeded sequence stays unchanged, and processes
+with equal seeds do not pause in step."""
 
 
 def jitter_s(bound_s: float) -> float:
-    """Return a pause anywhere between nothing and the bound."""
+    """Return a random pause from 0 to the bound."""
     return _random.uniform(0, bound_s)
 
 
@@ -27,8 +27,8 @@ def attempts(
     """Yield the number of each attempt, from 0, pausing before all but the first.
 
     Args:
-        attempts_max: how many at most.
-        base_s: the bound of the first pause; doubled for each further one.
+        attempts_max: largest number of attempts.
+        base_s: bound of the first pause; doubles with each further one.
         cap_s: the largest bound.
         budget_s: no attempt begins later than this after the first.
     """
@@ -42,18 +42,18 @@ def attempts(
 
 
 def give_way(attempt: int) -> None:
-    """Pause after another process was faster at a register, so that not all claim it at once.
+    """Pause after losing a race for a register, so that not all processes claim it at once.
 
     Args:
-        attempt: how many times that has happened before. The bound grows by 2 ms each time, up to
-            42 ms: a rival's turn takes milliseconds.
+        attempt: number of races lost before. The bound grows by 2 ms each time, up to 42 ms: a
+            competing claim takes milliseconds.
     """
     time.sleep(jitter_s(0.002 * (1 + min(attempt, 20))))
 
 
 @dataclass
 class Backoff:
-    """Of one call that is tried again until it succeeds. No tries are counted."""
+    """Pauses of one call that is retried until it succeeds, without a limit of attempts."""
 
     first_s: float
     max_s: float
@@ -63,7 +63,7 @@ class Backoff:
         self._bound_s = self.first_s
 
     def next_s(self) -> float:
-        """How long to wait now: from half the bound to all of it. Doubles the bound."""
+        """Return the next pause: from half the bound to the bound. Doubles the bound."""
         bound_s = self._bound_s
         self._bound_s = min(2 * bound_s, self.max_s)
         return _random.uniform(bound_s / 2, bound_s)

@@ -1,4 +1,4 @@
-"""A file's name survives a crash only once its folder has been synced, whatever the file did."""
+"""Durable folders: a file's name survives a crash only after its folder has been synced."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
-    """Makes the names in a folder durable: call it after creating, renaming or deleting in it.
+    """Make the names in a folder durable; call it after creating, renaming or deleting files.
 
     Raises:
-        OSError: the folder is gone, or the disk failed.
+        OSError: the folder is missing, or the disk failed.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -20,10 +20,10 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder, and what it lies in, durable: what is synced in it is found after a crash.
+    """Create a folder and its parents durably, so that synced files in it survive a crash.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be created.
     """
     try:
         folder.mkdir()

@@ -1,20 +1,20 @@
 """Named places where a test may kill the process or make a step fail.
 
-Every durable step of the protocol carries a point before and after it. In production nothing is
-configured and a point costs one dictionary look-up. The crash suite enumerates the points from
-the source code, so a new step cannot stay untested.
+Every durable step of the protocol has a point before and after it. In production nothing is
+configured and a point costs one dictionary lookup. The crash suite lists the points from the source
+code, so every new step is tested.
 
 Configured by the environment:
 
     JET_FAIL_POINTS="record.before=kill;chunks.before:2=raise"
 
-Tasks run in children of a JVM that may have been there before, and may serve other drivers: what
-they are to do travels with the job (`Orders`).
+Tasks run in children of a JVM that may be older than the driver and may serve other drivers, so
+their rules are sent with the job (`Orders`).
 
 `name[:hit]=action`; `hit` counts from 1 in each process. Actions: ``kill`` (SIGKILL of the driver
 and of this process), ``raise`` (a restartable `FailPointError`), ``freeze`` (SIGSTOP of this
-process, as a long pause would), ``retry`` (a `FailPointError` wherever a task is run for the
-`hit`-th time, so that Spark runs it again).
+process, like a long pause), ``retry`` (a `FailPointError` in every task that runs for the `hit`-th
+time, so that Spark runs it again).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ENV_LOG = "JET_FAIL_POINT_LOG"
 
 
 class FailPointError(OSError):
-    """Raised at a fail point configured with ``raise``; looks like a failed system call."""
+    """Raised at a fail point with the action ``raise``; looks like a failed system call."""
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,20 @@ def _parse(text: str) -> dict[str, _Rule]:
 
 
 around_freeze: Callable[[], AbstractContextManager[None]] = nullcontext
-"""Entered around a freeze: a test may let other threads come out of what must not be frozen."""
+"""Entered around a freeze: a test may let other threads leave sections that must not freeze."""
 
 task_attempt: int | None = None
-"""How many times the task that this process works on has been begun; None outside of tasks."""
+"""Attempt number of the task in this process; None outside of tasks."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What a process does at fail points.
+    """A process's configuration of fail points.
 
     Attributes:
-        rules: as in the environment.
-        log: of what was acted upon.
-        driver: dies with the process; 0: there is none.
+        rules: in the format of the environment variable.
+        log: file to log triggered points to.
+        driver: process id that is killed, too; 0: none.
     """
 
     rules: str
@@ -90,7 +90,7 @@ _hits: dict[str, int] = {}
 
 
 def fail_point(name: str) -> None:
-    """Does nothing unless a test has configured `name` in the environment."""
+    """Do nothing unless a test has configured `name`."""
     if not _rules:
         return
     rule = _rules.get(name)
@@ -108,36 +108,36 @@ def fail_point(name: str) -> None:
         raise FailPointError(f"fail point {name}")
     if rule.action == "freeze":
         with around_freeze():
-            # To this very thread: it stops the process before it comes back. A signal to the
-            # process is taken by some other thread, and we would go on until that one runs.
+            # Sent to this thread, which stops the process before returning. A signal to the
+            # process may be handled by another thread later, and this one would go on until then.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         return
     if _orders.driver:
         os.kill(_orders.driver, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)  # SIGKILL is on its way; run nothing further
+    time.sleep(60)  # SIGKILL is under way; run nothing further
 
 
 def hits(name: str) -> int:
-    """How often this process has come to a configured point since `configure`."""
+    """Return how often this process has reached a configured point since `configure`."""
     return _hits.get(name, 0)
 
 
 def configure(text: str) -> None:
-    """Replaces this process's rules; for tests that cannot set the environment first."""
+    """Replace this process's rules; for tests that cannot set the environment first."""
     _begin(replace(Orders.from_environment(), rules=text))
 
 
 def for_tasks() -> Orders | None:
-    """What the tasks that this process drives shall do, by its environment as it is now; None: what
-    their own says."""
+    """Return the configuration for tasks of this process, by its current environment; None: tasks
+    use their own environment."""
     orders = Orders.from_environment()
     return replace(orders, driver=os.getpid()) if orders.rules else None
 
 
 def obey(orders: Orders | None) -> None:
-    """Does as `for_tasks` says. A worker serves many drivers: under other orders than before, hits
-    are counted anew."""
+    """Apply the configuration from `for_tasks`. A worker serves many drivers: a changed
+    configuration restarts the hit counts."""
     wanted = orders or Orders.from_environment()
     if wanted != _orders:
         _begin(wanted)

@@ -1,5 +1,5 @@
-"""Our own code in Spark's tasks: it runs where the driver's versions are, and what it raises are
-errors of ours, whatever class they had."""
+"""Runs the library's own code in Spark tasks: it checks that versions are equal to the driver's,
+and converts exceptions into errors of the library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dagster_jet.errors import ExecutorLostError, JetError, MissingEnvironmentEr
 
 
 def installed() -> dict[str, str]:
-    """What pickled tasks depend on, with the versions that this process has."""
+    """Return the versions in this process of the packages that pickled tasks depend on."""
     versions = {"Python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     for name in ("dagster_jet", "pyarrow"):
         versions[name] = importlib.import_module(name).__version__
@@ -25,7 +25,7 @@ def installed() -> dict[str, str]:
 def check_same(
     drivers: Mapping[str, str], found: Mapping[str, str], host: str, job: str | None = None
 ) -> None:
-    """Raises `MissingEnvironmentError`: the executor on a host has other versions."""
+    """Raise `MissingEnvironmentError` if the executor on a host has other versions."""
     differing = [name for name in drivers if found[name] != drivers[name]]
     if differing:
         raise MissingEnvironmentError(
@@ -39,15 +39,15 @@ def check_same(
 
 @dataclass(frozen=True)
 class OwnTask:
-    """A function of this library's for `mapInArrow`. What it raises is never taken for a user's.
+    """A function of this library for `mapInArrow`. Its errors are never attributed to a user.
 
-    An executor may have joined after its cluster was asked for its versions: each task compares
-    them before it does anything.
+    Each task compares the versions first, because an executor may join after its cluster was
+    checked.
     """
 
     run: Callable[[Iterable[Any]], Iterator[Any]]
     stage: str | None = None
-    """None: not known where the task is made."""
+    """None: not known where the task is created."""
     drivers: Mapping[str, str] = field(default_factory=installed)
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -58,7 +58,7 @@ class OwnTask:
 
 @contextmanager
 def naming(stage: str, job: str | None = None) -> Iterator[None]:
-    """Errors of ours that name no stage are of this one."""
+    """Add this stage to the library's errors that have none."""
     try:
         yield
     except JetError as error:
@@ -75,9 +75,9 @@ def naming(stage: str, job: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def at_stage(stage: str | None) -> Iterator[None]:
-    """In a task: whatever is raised becomes a `JetError` of the stage, if that is known.
+    """In a task: convert every exception into a `JetError` of the stage, if that is known.
 
-    Only the text of it reaches the driver, and what is no `JetError` there is a user's.
+    Only its text reaches the driver; any other exception is attributed to a user there.
     """
     try:
         with nullcontext() if stage is None else naming(stage):
@@ -85,7 +85,7 @@ def at_stage(stage: str | None) -> Iterator[None]:
     except JetError:
         raise
     except OSError as error:
-        # Operators do no I/O; what is around them reads and writes local state.
+        # Operators do no I/O; the code around them reads and writes local state.
         raise ExecutorLostError(
             f"a task could not read or write: {_said(error)}.",
             stage=stage,
@@ -101,5 +101,5 @@ def at_stage(stage: str | None) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    """In one line: that is what the driver reads."""
+    """Return the error as one line, because the driver reads only one."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")

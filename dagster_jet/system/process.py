@@ -1,4 +1,4 @@
-"""Is a process alive, and is it still the same one?"""
+"""Identity and liveness of processes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _PROC = Path("/proc")
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process of this host started, in the kernel's ticks; tells it from one that has got
-    its pid since.
+    """Return the start time of a process of this host in kernel ticks; distinguishes it from a
+    later process with the same pid.
 
     Returns:
-        None: it is gone. Zombies count as gone: they hold nothing and do nothing any more.
-        0: it is there, and nobody says since when.
+        None: the process is gone. Zombies count as gone: they hold no resources.
+        0: the process exists, its start time is unknown.
     """
     if not _PROC.is_dir():
         return _is_there(pid)
@@ -28,10 +28,10 @@ def start_ticks(pid: int) -> int | None:
 
 
 def pid_scope() -> str:
-    """Within which this process's ids mean anything: one boot of one kernel, one PID namespace.
+    """Return the scope of this process's ids: one boot of one kernel, one PID namespace.
 
-    Host names do not say so much: containers share them, and each may have a process 7 of its own.
-    Empty where the kernel does not say.
+    Host names are not sufficient: containers share them, and each may have its own process 7.
+    Empty if the kernel does not report it.
     """
     try:
         return f"{boot_id()} {os.readlink(_PROC / 'self/ns/pid')}"
@@ -40,8 +40,8 @@ def pid_scope() -> str:
 
 
 def boot_id() -> str:
-    """An id of this boot of this machine: within one boot the monotonic clock is one clock, in all
-    processes. Empty where the kernel does not say."""
+    """Return an id of this machine's boot. Within one boot all processes share one monotonic clock.
+    Empty if the kernel does not report it."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
@@ -49,7 +49,7 @@ def boot_id() -> str:
 
 
 def is_alive(pid: int, since: int) -> bool:
-    """Is it the process whose `start_ticks` were `since`? 0: whichever has its pid."""
+    """Whether it is the process whose `start_ticks` were `since`; 0: any process with the pid."""
     ticks = start_ticks(pid)
     return ticks is not None and (0 in (since, ticks) or since == ticks)
 

@@ -1,7 +1,7 @@
-"""Folders for scratch that nobody else can read, prepare or exchange.
+"""Scratch folders that other users cannot read, prepare or replace.
 
-Their names can be guessed, and they often lie below a temporary folder that everybody can write:
-who makes one of them first would read the rows, or have us map and sort files of his.
+Their names can be guessed, and they are often below a temporary folder that everybody can write:
+another user who creates one first could read the rows, or make us map and sort foreign files.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from pathlib import Path
 from dagster_jet.errors import ConfigurationError
 
 OWN_LEVELS = 3
-"""A work folder is ``<place>/<namespace and store>/<job>/<execution>``; the place is the user's."""
+"""A work folder is ``<place>/<namespace and store>/<job>/<execution>``; the user sets the place."""
 
 
 def make_private(folder: Path, levels: int = OWN_LEVELS) -> None:
-    """Make a folder, and what it lies in, for this user alone; do nothing if it is there and his.
+    """Create a folder and its own parents for this user only; accept them if they are his already.
 
     Args:
-        folder: which one.
-        levels: how many folders of its path are ours; those above are made if they are missing,
-            and not looked at.
+        folder: the folder to create.
+        levels: number of trailing path components that are ours; those above are created if they
+            are missing, and not checked.
 
     Raises:
-        ConfigurationError: one of ours belongs to somebody else, or is a link or a file.
-        OSError: it cannot be made.
+        ConfigurationError: one of ours belongs to another user, or is a link or a file.
+        OSError: the folder cannot be created.
     """
     own = [folder, *folder.parents][:levels]
     own[-1].parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def _check(folder: Path) -> None:
         raise _refused(folder, f"is {kind}")
     if found.st_uid != os.geteuid():
         raise _refused(folder, f"belongs to the user {found.st_uid}, not to {os.geteuid()}")
-    if found.st_mode & 0o022:  # of an earlier version, under a umask that lets a group write
+    if found.st_mode & 0o022:  # from an earlier version, under a umask that allows group writes
         folder.chmod(0o700)
 
 

@@ -1,8 +1,7 @@
-"""Failures of the operating system that pass: a full disk, a share that does not answer.
+"""Transient failures of the operating system: a full disk, a share that does not answer.
 
-The same call may succeed later, and nothing that the caller could do differently would help. What
-is not among them (a folder that is gone, a name that is too long) stays wrong until its cause is
-removed.
+The same call may succeed later, and the caller cannot change anything. All other errors (a missing
+folder, a name that is too long) persist until their cause is removed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import errno
 import os
 
 DENIED = frozenset({errno.EACCES, errno.EPERM})
-"""Where a person corrects the permissions of a place they pass, elsewhere the caller is wrong."""
+"""Transient if an operator may correct a place's permissions; otherwise an error of the caller."""
 TRANSIENT = DENIED | frozenset(
     {
         errno.ENOSPC,
@@ -40,9 +39,9 @@ TRANSIENT = DENIED | frozenset(
 
 
 def is_transient(error: OSError) -> bool:
-    """An error that does not say what it is counts as one that passes."""
+    """Whether the error is transient; an error without a number counts as transient."""
     return error.errno is None or error.errno in TRANSIENT
 
 
 TRANSIENT_TEXTS = frozenset(os.strerror(number) for number in TRANSIENT - DENIED - {errno.EAGAIN})
-"""How other languages name them, where only a text comes across: those with one meaning."""
+"""Texts of the errors with only one meaning, for other languages that pass on only a text."""
