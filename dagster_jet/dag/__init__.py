@@ -1,4 +1,4 @@
-"""The contract and its smallest parts. Standard library only; no I/O, no clock of its own."""
+"""The processor contract and its runtime. Standard library only; no I/O, no clock of its own."""
 
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.dag.calls import Callback, ProcessorCalls

@@ -1,4 +1,4 @@
-"""Calls a processor's callbacks and holds it to its contract; every runtime goes through here."""
+"""Calls a processor's callbacks and enforces its contract; used by every runtime."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ class Callback(Enum):
 
 
 SlowCall = Callable[[Callback, float], None]
-"""Told about a cooperative call that took too long: the callback and the seconds."""
+"""Called after a slow cooperative call, with the callback and the seconds."""
 
 
 class ProcessorCalls:
-    """One processor behind its contract.
+    """Calls one processor and enforces its contract.
 
     Args:
         processor: not yet initialised.
-        outbox: the one that the processor will be given.
-        context: who it is.
+        outbox: the outbox that the processor will receive.
+        context: the identity of the processor.
         clock: a monotonic clock in seconds; None: calls are not timed.
-        slow_call_s: a cooperative call that takes longer is reported.
-        on_slow_call: told about it.
+        slow_call_s: longer cooperative calls are reported, in seconds.
+        on_slow_call: called for them.
     """
 
     def __init__(
@@ -111,14 +111,14 @@ class ProcessorCalls:
         )
 
     def close(self) -> None:
-        """Raises no error: an execution that ends has something better to report."""
+        """Call `close`; never raises, because a more important error may be reported."""
         try:
             self._raw(Callback.CLOSE, self.processor.close)
         except ProcessorError:
             self.context.logger.warning("close() failed", exc_info=True)
 
     def error(self, callback: Callback, message: str, cure: str | None = None) -> ProcessorError:
-        """An error about this processor, for what its runtime finds out."""
+        """Return an error about this processor, for its runtime."""
         return ProcessorError(
             message,
             vertex=self.context.vertex,
@@ -136,7 +136,7 @@ class ProcessorCalls:
                 f"returned {what}.",
                 "Return True when done, or False to be called again (is a return missing?).",
             )
-        # Phase 2 may come between two calls that emit the same item.
+        # Phase 2 may come between two calls that offer the same item.
         owes = self.outbox.has_unfinished_item or self.outbox.has_refused
         if result and callback.rights.may_emit and owes:
             raise self.error(
@@ -185,7 +185,7 @@ class ProcessorCalls:
         )
 
     def _asked_whether_cooperative(self) -> bool:
-        """Also understands processors that define it as a method."""
+        """Return `is_cooperative`, also of processors that define it as a method."""
         try:
             value: object = self.processor.is_cooperative
             return bool(value() if callable(value) else value)

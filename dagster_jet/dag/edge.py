@@ -1,4 +1,4 @@
-"""Edges: which instance of the next vertex gets an item.
+"""Edges: they assign each item to instances of the next vertex.
 
 Source: Hazelcast Jet `Edge` and `Edge.RoutingPolicy`.
 """
@@ -13,29 +13,29 @@ from typing import Protocol
 from dagster_jet.dag.queue import QUEUE_SIZE
 
 KeyFunction = Callable[[object], object]
-"""The key of an item; the partitioner must know its type."""
+"""Returns the key of an item; the partitioner must support its type."""
 Splitter = Callable[[object, int], Iterable[tuple[int, object]]]
-"""(item, partition count) -> (partition, part of the item)s; for items that hold many keys."""
+"""(item, partition count) -> (partition, part of the item)s; for items with many keys."""
 
 
 class Named(Protocol):
-    """A vertex, as far as an edge needs to know it."""
+    """The part of a vertex that an edge needs."""
 
     @property
     def name(self) -> str: ...
 
 
 class Routing(Enum):
-    """How an edge chooses among the consuming instances."""
+    """Rule by which an edge selects consuming instances."""
 
     UNICAST = "unicast"
-    """One of them, in turn; a full queue is passed over."""
+    """One instance at a time, round-robin; full queues are skipped."""
     ISOLATED = "isolated"
-    """Always the same one: order within a producing instance is kept, nothing is shuffled."""
+    """Always the same instance: keeps the order of a producing instance, without a shuffle."""
     PARTITIONED = "partitioned"
     """The owner of the partition of the item's key."""
     BROADCAST = "broadcast"
-    """All of them."""
+    """All instances."""
 
 
 @dataclass(frozen=True)
@@ -53,65 +53,65 @@ class Edge:
     destination_ordinal: int = 0
     routing: Routing = Routing.UNICAST
     priority: int = 0
-    """Of the edges into a vertex, those of a lower value are read to their end first; snapshots
-    wait for that."""
+    """Among the edges into a vertex, those of a lower value are exhausted first; snapshots wait
+    for that."""
     is_distributed: bool = False
-    """Items may go to other machines. Within one process this makes no difference."""
+    """Items may go to other machines. Has no effect within one process."""
     queue_size: int = QUEUE_SIZE
     key: KeyFunction | None = None
     split: Splitter | None = None
 
     @classmethod
     def between(cls, source: str | Named, destination: str | Named) -> Edge:
-        """Returns an edge from ordinal 0 to ordinal 0 of two vertices, or of their names."""
+        """Return an edge from ordinal 0 to ordinal 0 of two vertices, or of their names."""
         return cls(_name(source), destination=_name(destination))
 
     @classmethod
     def from_vertex(cls, source: str | Named, ordinal: int = 0) -> Edge:
-        """Returns an edge that leaves a vertex at an ordinal; `to_vertex` says where it goes."""
+        """Return an edge that leaves a vertex at an ordinal; set its destination by `to_vertex`."""
         return cls(_name(source), ordinal)
 
     def to_vertex(self, destination: str | Named, ordinal: int = 0) -> Edge:
-        """Returns this edge into a vertex at an ordinal."""
+        """Return this edge into a vertex at an ordinal."""
         return replace(self, destination=_name(destination), destination_ordinal=ordinal)
 
     def unicast(self) -> Edge:
-        """Returns this edge with `Routing.UNICAST`, the default."""
+        """Return this edge with `Routing.UNICAST`, the default."""
         return replace(self, routing=Routing.UNICAST, key=None, split=None)
 
     def isolated(self) -> Edge:
-        """Returns this edge with `Routing.ISOLATED`."""
+        """Return this edge with `Routing.ISOLATED`."""
         return replace(self, routing=Routing.ISOLATED, key=None, split=None)
 
     def broadcast(self) -> Edge:
-        """Returns this edge with `Routing.BROADCAST`."""
+        """Return this edge with `Routing.BROADCAST`."""
         return replace(self, routing=Routing.BROADCAST, key=None, split=None)
 
     def partitioned(self, key: KeyFunction) -> Edge:
-        """Returns this edge with all items of one key going to one instance.
+        """Return this edge with all items of one key going to one instance.
 
-        The same instance gets the key's saved state.
+        The key's saved state is restored to the same instance.
 
         Args:
             key: returns the key of an item. A tuple is a key of several columns; a `PartitionKey`
-                is taken as is.
+                is used as it is.
         """
         return replace(self, routing=Routing.PARTITIONED, key=key, split=None)
 
     def partitioned_by(self, split: Splitter) -> Edge:
-        """Returns this edge as `partitioned` does, for items with rows of many keys (batches)."""
+        """Return this edge partitioned like `partitioned`, for items with rows of many keys."""
         return replace(self, routing=Routing.PARTITIONED, key=None, split=split)
 
     def distributed(self) -> Edge:
-        """Returns this edge with items that may go to other machines."""
+        """Return this edge with items that may go to other machines."""
         return replace(self, is_distributed=True)
 
     def with_priority(self, priority: int) -> Edge:
-        """Returns this edge with a priority; a lower value is read first."""
+        """Return this edge with a priority; lower values are read first."""
         return replace(self, priority=priority)
 
     def with_queue_size(self, queue_size: int) -> Edge:
-        """Returns this edge with queues of so many items."""
+        """Return this edge with queues of ``queue_size`` items."""
         return replace(self, queue_size=queue_size)
 
     def __str__(self) -> str:

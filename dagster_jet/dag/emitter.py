@@ -1,4 +1,4 @@
-"""Offers the items of an iterator over as many calls as the outbox needs."""
+"""Offers the items of an iterator, over as many calls as the outbox needs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ T = TypeVar("T")
 
 
 class Emitter(Generic[T]):
-    """Re-offers what was refused, so that a processor need not remember it.
+    """Offers refused items again, so that a processor need not remember them.
 
-    Use one emitter for each callback that emits: what one callback has pending must not be taken
-    for another's. Source: Hazelcast Jet `AbstractProcessor.emitFromTraverser`, `FlatMapper`.
+    Use a separate emitter for each callback that emits: pending items of one callback must not be
+    mistaken for another's. Source: Hazelcast Jet `AbstractProcessor.emitFromTraverser`,
+    `FlatMapper`.
 
     Args:
         offer: usually ``self.outbox.offer``.
@@ -36,21 +37,22 @@ class Emitter(Generic[T]):
 
     @property
     def is_pending(self) -> bool:
-        """Some items of the last iterator are still owed."""
+        """Whether items of the last iterator are still pending."""
         return self._items is not None
 
     def emit(self, make: Callable[[], Iterable[T]]) -> bool:
-        """Goes on with the pending items; `make` is called only if there are none.
+        """Offer the pending items; `make` is called only if there are none.
 
         Returns:
-            True: everything was taken. False: return False from the callback and call this again.
+            True: all items were accepted. False: return False from the callback and call this
+                again.
         """
         if self._items is None:
             self._items = iter(make())
         return self.flush()
 
     def flush(self) -> bool:
-        """Goes on with the pending items; True if nothing is pending (any more)."""
+        """Offer the pending items; return True if nothing is pending (any more)."""
         if self._items is None:
             return True
         if self._refused:
@@ -68,5 +70,5 @@ class Emitter(Generic[T]):
 def snapshot_emitter(
     offer_to_snapshot: Callable[[object, object], bool],
 ) -> Emitter[tuple[object, object]]:
-    """An emitter of (key, value) entries: ``snapshot_emitter(self.outbox.offer_to_snapshot)``."""
+    """Return an emitter of (key, value): ``snapshot_emitter(self.outbox.offer_to_snapshot)``."""
     return Emitter(lambda entry: offer_to_snapshot(entry[0], entry[1]))

@@ -1,7 +1,7 @@
-"""From event times to watermarks, at a source with several partitions (vectors.md, section 2).
+"""Computes watermarks from event times, at a source with partitions (vectors.md, section 2).
 
-Pure: the wall clock is handed in with every call. Source: Hazelcast Jet `EventTimeMapper` and
-`WatermarkPolicy` (``limitingLag``, ``limitingLagAndLull``).
+Pure: the wall clock is an argument. Source: Hazelcast Jet `EventTimeMapper` and `WatermarkPolicy`
+(``limitingLag``, ``limitingLagAndLull``).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ DEFAULT_FRAME_MS = 1000
 
 
 def watermark_frame_ms(slides_ms: Iterable[int]) -> int:
-    """How coarse the watermarks of a job may be: no window closes between two of them.
+    """Return the granularity of a job's watermarks: no window closes between two of them.
 
-    The greatest common divisor of all window slides; without windows, or above a second, one that
-    divides a second as well, so that watermarks are not rarer than the eye expects.
+    It is the greatest common divisor of all window slides. Without windows, or above a second,
+    it also divides a second, so that watermarks come at least once a second.
     """
     frame = math.gcd(*slides_ms)
     if frame == 0:
@@ -30,21 +30,21 @@ def watermark_frame_ms(slides_ms: Iterable[int]) -> int:
 
 @dataclass(frozen=True)
 class EventTimePolicy:
-    """How watermarks follow the events of one source.
+    """Rules for the watermarks of one source.
 
     Raises:
         ValueError: a negative duration.
     """
 
     lag_ms: int = 0
-    """How far events may be behind the newest one of their partition without being late."""
+    """Events of a partition may be this far behind its newest one without being late."""
     frame_ms: int = DEFAULT_FRAME_MS
-    """Emitted values are multiples of this; 0: no watermarks are emitted."""
+    """Emitted watermarks are multiples of this; 0: no watermarks are emitted."""
     idle_timeout_ms: int = 0
-    """A partition without events for so long does not hold the others back; 0: it always does."""
+    """A partition without events for this time no longer holds others back; 0: always does."""
     max_lull_ms: int = 0
-    """After so long without events a partition's watermark advances with the wall clock; 0: never.
-    Events that come later with older times are late."""
+    """After this time without events a partition's watermark advances with the wall clock; 0:
+    never. Later events with older times are late."""
 
     def __post_init__(self) -> None:
         for name in ("lag_ms", "frame_ms", "idle_timeout_ms", "max_lull_ms"):
@@ -55,7 +55,7 @@ class EventTimePolicy:
 @dataclass
 class _Partition:
     since_ms: int
-    """Wall clock of its last event, or of its appearance."""
+    """Wall-clock time of its last event, or of its creation."""
     watermark: int | None = None
     at_last_event: int | None = None
     top_event: int | None = None
@@ -63,13 +63,13 @@ class _Partition:
 
 
 class EventTimeMapper:
-    """Watermarks of one source instance: per partition, then the least of those not idle.
+    """Watermarks of one source instance: the minimum over its partitions that are not idle.
 
-    What a call returns is to be emitted at once: before the event, or behind the batch.
+    Emit a call's result at once: before the event, or after the batch.
 
     Args:
         policy: lag, frame, timeouts.
-        partitions: of the source, as far as they are known at the start.
+        partitions: the partitions known at the start.
         now_ms: the wall clock.
 
     Example:
@@ -92,7 +92,8 @@ class EventTimeMapper:
     # --- partitions -----------------------------------------------------------------------------
 
     def add_partition(self, partition: Hashable, *, now_ms: int = 0) -> None:
-        """A partition appeared: it holds the watermark back until its first event, or idleness."""
+        """Add a partition: it holds the watermark back until its first event, or until it is
+        idle."""
         if partition in self._partitions:
             raise ValueError(f"partition {partition!r} is there already")
         self._partitions[partition] = _Partition(now_ms)
@@ -101,7 +102,7 @@ class EventTimeMapper:
     def remove_partition(
         self, partition: Hashable, *, now_ms: int = 0
     ) -> tuple[Watermark | Signal, ...]:
-        """A partition is gone: it no longer holds anything back."""
+        """Remove a partition: it no longer holds the watermark back."""
         del self._partitions[partition]
         return self._emit(now_ms)
 
@@ -110,10 +111,10 @@ class EventTimeMapper:
     def event(
         self, partition: Hashable, event_time_ms: int, *, now_ms: int = 0
     ) -> tuple[Watermark | Signal, ...]:
-        """An event is about to be emitted, whether a filter drops it afterwards or not.
+        """Observe an event before it is emitted, whether a filter drops it afterwards or not.
 
         Returns:
-            What precedes it. An event never makes itself late.
+            Items to emit before it. An event never makes itself late.
         """
         state = self._observe(partition, event_time_ms, now_ms)
         assert state.top_event is not None
@@ -123,27 +124,29 @@ class EventTimeMapper:
     def batch(
         self, partition: Hashable, top_event_ms: int, *, now_ms: int = 0
     ) -> tuple[Watermark | Signal, ...]:
-        """A batch with this highest event time was emitted. Returns what follows it."""
+        """Observe an emitted batch with this highest event time; return the items to emit after
+        it."""
         state = self._observe(partition, top_event_ms, now_ms)
         assert state.top_event is not None
         return self._advance(state, state.top_event - self._policy.lag_ms, now_ms)
 
     def poll(self, *, now_ms: int = 0) -> tuple[Watermark | Signal, ...]:
-        """No event came. Returns what time alone brings."""
+        """Return the items to emit because of elapsed time only, without an event."""
         return self._emit(now_ms)
 
     # --- snapshots ------------------------------------------------------------------------------
 
     def save(self) -> dict[Hashable, int | None]:
-        """The watermark of each partition, also of idle ones: each goes on from its own."""
+        """Return the watermark of each partition, including idle ones, for the restore."""
         return {name: state.watermark for name, state in self._partitions.items()}
 
     def restore(self, partition: Hashable, watermark: int | None, *, now_ms: int = 0) -> None:
-        """Takes back what `save` gave for one partition.
+        """Restore the saved watermark of one partition.
 
-        Nothing up to the least of all is emitted again. One that was idle counts until it is idle
-        once more, so the first watermarks may be less than the last ones before the restart:
-        partitions move between instances, and none of them knows what the others had emitted.
+        Watermarks up to the minimum of all partitions are not emitted again. An idle partition
+        counts until it is idle again, so the first watermarks may be lower than the last ones
+        before the restart: partitions move between instances, which do not know what others had
+        emitted.
         """
         state = self._partitions.setdefault(partition, _Partition(now_ms))
         state.watermark = state.at_last_event = watermark
@@ -155,7 +158,7 @@ class EventTimeMapper:
     # --- questions ------------------------------------------------------------------------------
 
     def held_back_by(self, now_ms: int) -> tuple[WatermarkHold, ...]:
-        """The partitions that hold the watermark back; empty if all are equally far."""
+        """Return the partitions that hold the watermark back; empty if all are equally far."""
         self._check_idle(now_ms)
         active = [(n, s) for n, s in self._partitions.items() if not s.idle]
         holding = [(n, s) for n, s in active if s.watermark is None]

@@ -1,4 +1,4 @@
-"""A DAG of processors: what runs, connected how, with how many instances."""
+"""A DAG of processors: vertices, edges, and the number of instances."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dagster_jet.dag.processor import Processor
 from dagster_jet.errors import PipelineError
 
 Supplier = Callable[[], Processor]
-"""Makes one instance; called once per instance and start. `init` says which one it is."""
+"""Creates one instance; called once per instance and start. `init` passes its index."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Vertex:
     name: str
     supplier: Supplier
     local_parallelism: int | None = None
-    """How many instances per machine; None: as many as the job says."""
+    """Number of instances per machine; None: the job's default."""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -54,10 +54,10 @@ class DAG:
     # --- building -------------------------------------------------------------------------------
 
     def vertex(self, vertex: Vertex) -> DAG:
-        """Adds a vertex.
+        """Add a vertex.
 
         Raises:
-            PipelineError: there is one of that name.
+            PipelineError: a vertex of this name exists.
         """
         if vertex.name in self._vertices:
             raise PipelineError(
@@ -71,20 +71,20 @@ class DAG:
     def new_vertex(
         self, name: str, supplier: Supplier, *, local_parallelism: int | None = None
     ) -> Vertex:
-        """Makes a vertex, adds it and returns it.
+        """Create a vertex, add it and return it.
 
         Raises:
-            PipelineError: there is one of that name, the name is empty, or the parallelism is 0.
+            PipelineError: a vertex of this name exists, the name is empty, or the parallelism is 0.
         """
         vertex = Vertex(name, supplier, local_parallelism)
         self.vertex(vertex)
         return vertex
 
     def edge(self, edge: Edge) -> DAG:
-        """Adds an edge.
+        """Add an edge.
 
         Raises:
-            PipelineError: an unknown vertex, an ordinal in use, or a cycle.
+            PipelineError: a vertex is unknown, an ordinal is in use, or there is a cycle.
         """
         for name in (edge.source, edge.destination):
             if name not in self._vertices:
@@ -127,20 +127,20 @@ class DAG:
         return tuple(self._edges)
 
     def inbound(self, name: str) -> tuple[Edge, ...]:
-        """Returns the edges into a vertex, by ordinal."""
+        """Return the edges into a vertex, by ordinal."""
         found = (edge for edge in self._edges if edge.destination == name)
         return tuple(sorted(found, key=lambda edge: edge.destination_ordinal))
 
     def outbound(self, name: str) -> tuple[Edge, ...]:
-        """Returns the edges out of a vertex, by ordinal."""
+        """Return the edges out of a vertex, by ordinal."""
         found = (edge for edge in self._edges if edge.source == name)
         return tuple(sorted(found, key=lambda edge: edge.source_ordinal))
 
     def in_order(self) -> list[Vertex]:
-        """Returns all vertices, each after those that it reads from.
+        """Return all vertices in topological order.
 
         Raises:
-            PipelineError: the edges make a cycle.
+            PipelineError: the edges form a cycle.
         """
         before: dict[str, set[str]] = {name: set() for name in self._vertices}
         for edge in self._edges:
@@ -154,9 +154,9 @@ class DAG:
             ) from None
 
     def awaited(self) -> frozenset[str]:
-        """Vertices whose end snapshots wait for: all that feed an edge of better priority.
+        """Return the vertices whose end snapshots wait for: all that feed a prioritised edge.
 
-        While such an edge is open its consumer reads nothing else, so a barrier on the other edges
+        While such an edge is open its consumer reads nothing else, so barriers on the other edges
         could not be aligned.
         """
         awaited: set[str] = set()
@@ -173,7 +173,7 @@ class DAG:
         return frozenset(awaited)
 
     def validate(self) -> None:
-        """Raises `PipelineError` if it cannot be run; called before every start."""
+        """Raise `PipelineError` if the DAG cannot be run; called before every start."""
         if not self._vertices:
             raise PipelineError("the DAG has no vertices.", job=self.name)
         for name in self._vertices:

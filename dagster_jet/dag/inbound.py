@@ -1,6 +1,6 @@
-"""Reading: queues into edges, edges into one processor; barriers aligned and watermarks coalesced.
+"""Reads queues into edges and edges into one processor; aligns barriers, coalesces watermarks.
 
-The same rules hold twice, first between the queues of one edge (`InboundEdge`), then between the
+The same rules apply twice: first between the queues of one edge (`InboundEdge`), then between the
 edges of one processor (`ProcessorInput`). Source: Hazelcast Jet `ConcurrentInboundEdgeStream` and
 `ProcessorTasklet.fillInbox`; vectors.md, sections 1 and 4.
 """
@@ -18,16 +18,16 @@ from dagster_jet.errors import JetError
 
 
 class BarrierError(JetError):
-    """Barriers came in an order that no runtime of ours produces."""
+    """Barriers came in an order that no runtime of this library produces."""
 
 
 class BarrierAlignment:
-    """Which inputs have had the barrier of the snapshot in progress.
+    """Tracks the inputs that have had the barrier of the snapshot in progress.
 
     Args:
         input_count: queues of an edge, or edges of a processor.
         exactly_once: an input that has had its barrier is held until all others have had theirs.
-            In at-least-once it is read on, unless the barrier is terminal.
+            In at-least-once it is still read, unless the barrier is terminal.
     """
 
     def __init__(self, input_count: int, *, exactly_once: bool) -> None:
@@ -37,7 +37,7 @@ class BarrierAlignment:
         self._barrier: SnapshotBarrier | None = None
 
     def is_held(self, input: int) -> bool:
-        """The input must not be read now."""
+        """Whether the input must not be read now."""
         return self.has_barrier(input) and (
             self._exactly_once or (self._barrier is not None and self._barrier.terminal)
         )
@@ -54,7 +54,7 @@ class BarrierAlignment:
         self._received.add(input)
 
     def done(self, input: int) -> None:
-        """A done input no longer counts."""
+        """Mark an input as done: it no longer counts."""
         self._live.discard(input)
         self._received.discard(input)
 
@@ -64,20 +64,20 @@ class BarrierAlignment:
         return self._barrier if self._live and self._received == self._live else None
 
     def passed(self) -> None:
-        """The barrier went on: all inputs are read again."""
+        """The barrier was forwarded: all inputs are read again."""
         self._barrier = None
         self._received.clear()
 
 
 @dataclass(frozen=True)
 class Drained:
-    """What one look at an edge brought."""
+    """Result of one drain of an edge."""
 
     progress: bool
     events: bool = False
     in_band: Watermark | Signal | SnapshotBarrier | None = None
-    """Follows the items that were moved into the inbox. A watermark may be followed by IDLE at the
-    next look, never in the same one."""
+    """Follows the items that were moved into the inbox. A watermark may be followed by IDLE in the
+    next drain, never in the same one."""
 
 
 class InboundEdge:
@@ -106,16 +106,16 @@ class InboundEdge:
         return all(queue is None for queue in self._queues)
 
     def drain_to(self, inbox: Inbox, limit: int, now_ms: int) -> Drained:
-        """Moves items into the inbox, up to the first barrier or watermark that is to go on."""
-        if (barrier := self._alignment.complete) is not None:  # a watermark went ahead of it
+        """Move items into the inbox, up to the first barrier or watermark to forward."""
+        if (barrier := self._alignment.complete) is not None:  # a watermark preceded it
             self._alignment.passed()
             return Drained(True, False, barrier)
         progress = events = False
         count = len(self._queues)
         first = self._first
         for number in ((first + step) % count for step in range(count)):
-            # Wherever this look ends, by a full inbox, a watermark or a barrier, the next one
-            # begins behind it: a queue that ends every look must not starve the others.
+            # The next drain begins behind this queue, whatever ends this one (a full inbox, a
+            # watermark or a barrier): a queue that ends every drain must not starve the others.
             self._first = (number + 1) % count
             queue = self._queues[number]
             if queue is None or self._alignment.is_held(number):
@@ -133,7 +133,7 @@ class InboundEdge:
                 return Drained(True, events, barrier)
             if len(inbox) >= limit:
                 break
-        # Also while something comes: a queue that lags must not have to be quiet to be passed.
+        # Also while items arrive: a lagging queue need not be empty to be overtaken.
         emission = None if self.is_done else self.coalescer.check(now_ms)
         if emission is not None:
             return Drained(True, events, _in_band(emission))
@@ -145,7 +145,7 @@ class InboundEdge:
         moved = False
         while (item := queue.peek()) is not None:
             if item is DONE and self._alignment.has_barrier(number):
-                break  # what is behind a barrier that has not gone on is not consumed
+                break  # items behind a pending barrier are not consumed
             if item is DONE or item is IDLE or isinstance(item, Watermark | SnapshotBarrier):
                 queue.poll()
                 return moved, item
@@ -170,10 +170,10 @@ class InboundEdge:
 
 
 class ProcessorInput:
-    """All inbound edges of one processor. Edges of a better priority are exhausted first.
+    """All inbound edges of one processor. Prioritised edges are exhausted first.
 
-    After `fill`, `ordinal` says whose items the inbox has; `watermark` what follows them;
-    `exhausted` that the edge has ended with them.
+    After `fill`, `ordinal` is the edge of the items in the inbox, `watermark` follows them, and
+    `exhausted` is the edge if it has ended with them.
     """
 
     def __init__(
@@ -197,19 +197,19 @@ class ProcessorInput:
 
     @property
     def is_done(self) -> bool:
-        """No edge is left to read. The last one may still have to be completed."""
+        """Whether no edge is left to read. The last one may still have to be completed."""
         return not self._open
 
     @property
     def barrier(self) -> SnapshotBarrier | None:
-        """The barrier that all live edges have had."""
+        """The barrier, if all live edges have had it."""
         return self._alignment.complete
 
     def barrier_passed(self) -> None:
         self._alignment.passed()
 
     def check(self, now_ms: int) -> None:
-        """Sets `watermark` if time alone brings one."""
+        """Set `watermark` if elapsed time produces one."""
         if self.watermark is None:
             self.watermark = _in_band_watermark(self.coalescer.check(now_ms))
 
@@ -219,7 +219,7 @@ class ProcessorInput:
         return [edge for edge in self._edges if edge.ordinal in self._open]
 
     def fill(self, inbox: Inbox, limit: int, now_ms: int) -> bool:
-        """Reads the next edge that has something; True if there was anything."""
+        """Read the next edge with items; return True if there were any."""
         group = self._group()
         for step in range(len(group)):
             position = (self._cursor + step) % len(group)

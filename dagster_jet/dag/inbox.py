@@ -1,4 +1,4 @@
-"""The items a processor has been given and has not finished with."""
+"""Items that a processor has received and not finished yet."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 
 
 class Inbox:
-    """Items of one inbound edge, in order. An item leaves it when the processor is done with it.
+    """Items of one inbound edge, in order. The processor removes an item when it is done with it.
 
-    Item by item: `peek`, offer what follows from it, then `remove`; so a refusal loses nothing.
-    As a whole: `drain`, for vectorised processors. They owe what they hold: while output of drained
-    items is pending, `process` returns False.
+    Item by item: `peek`, offer the results, then `remove`; so a refusal loses nothing. All at
+    once: `drain`, for vectorised processors. These must keep the drained items: while output of
+    drained items is pending, `process` returns False.
     """
 
     def __init__(self, items: Iterable[object] = ()) -> None:
         self._items: deque[Any] = deque(items)
 
     def peek(self) -> Any:
-        """The first item, left where it is; None if there is none (no item is None)."""
+        """Return the first item without removing it; None if there is none (no item is None)."""
         return self._items[0] if self._items else None
 
     def poll(self) -> Any:
-        """Removes and returns the first item; None if there is none."""
+        """Remove and return the first item; None if there is none."""
         return self._items.popleft() if self._items else None
 
     def remove(self) -> None:
-        """Removes the first item.
+        """Remove the first item.
 
         Raises:
             IndexError: the inbox is empty.
@@ -35,13 +35,13 @@ class Inbox:
         self._items.popleft()
 
     def drain(self) -> list[Any]:
-        """Removes and returns everything."""
+        """Remove and return all items."""
         items = list(self._items)
         self._items.clear()
         return items
 
     def add(self, item: object) -> None:
-        """For the runtime: appends an item."""
+        """Append an item; for the runtime."""
         self._items.append(item)
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
-"""What travels between processors besides the user's items, always in band.
+"""Items that processors exchange besides the user's items, always in band.
 
-A user's item is anything but None: a row, a tuple, a whole Arrow record batch. This package never
-looks into it.
+A user's item is anything but None: a row, a tuple, a whole Arrow record batch. This package does
+not interpret it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 
 
 class Signal(str, Enum):
-    """Items without content. Compared by identity, so that a user's text "DONE" is only a text."""
+    """Items without content. Compared by identity, so that a user's text "DONE" stays a text."""
 
     IDLE = "IDLE"
-    """The sender has had nothing for a while: leave it out when watermarks are coalesced."""
+    """The sender has been idle for a while: ignore it when watermarks are coalesced."""
     DONE = "DONE"
     """The sender has ended; nothing follows."""
 
@@ -36,7 +36,7 @@ class Watermark:
     """No event older than this follows, except late ones.
 
     Raises:
-        TypeError: not an integer. NumPy's are taken.
+        TypeError: the timestamp is not an integer. NumPy integers are accepted.
     """
 
     timestamp_ms: int
@@ -53,34 +53,34 @@ class Watermark:
 
 @dataclass(frozen=True)
 class SnapshotBarrier:
-    """Everything before it belongs to the snapshot, nothing after it (in exactly-once)."""
+    """Items before it belong to the snapshot, items after it do not (in exactly-once)."""
 
     snapshot_id: int
     terminal: bool = False
-    """Nothing is processed behind it: the execution ends with this snapshot."""
+    """No item behind it is processed: the execution ends with this snapshot."""
 
 
 @dataclass(frozen=True)
 class BroadcastKey:
-    """Key of a saved entry that every instance gets back, at whatever parallelism."""
+    """Key of a saved entry that is restored to every instance, at any parallelism."""
 
     key: Hashable
 
 
 def broadcast_key(key: Hashable) -> BroadcastKey:
-    """Marks a saved key as everybody's: ``outbox.offer_to_snapshot(broadcast_key("wm"), 7)``.
+    """Mark a saved key for all instances: ``outbox.offer_to_snapshot(broadcast_key("wm"), 7)``.
 
-    Every instance may save its own value: each one gets all of them at the restore and merges them,
-    for example by taking the minimum.
+    Every instance may save its own value: at the restore each one receives all of them and merges
+    them, for example by taking the minimum.
     """
     return BroadcastKey(key)
 
 
 @dataclass(frozen=True)
 class PartitionKey:
-    """Key of an entry that holds many keys of one partition, such as a whole record batch.
+    """Key of an entry with many keys of one partition, such as a whole record batch.
 
-    It goes to the instance that owns the partition; the partition is not hashed once more.
+    It goes to the instance that owns the partition; the key itself is not hashed.
     """
 
     partition: int
@@ -88,16 +88,16 @@ class PartitionKey:
 
 
 class SnapshotEntry(NamedTuple):
-    """One saved entry, as given to `Outbox.offer_to_snapshot` and to `restore_from_snapshot`."""
+    """One saved entry, as in `Outbox.offer_to_snapshot` and `restore_from_snapshot`."""
 
     key: object
     value: object
 
 
 InBand = Watermark | Signal | SnapshotBarrier
-"""What an inbound stream may carry besides the user's items."""
+"""Items in an inbound stream besides the user's items."""
 
 
 def is_in_band(item: object) -> bool:
-    """Whether an item is the runtime's: broadcast on every edge, never shown in an inbox."""
+    """Whether an item belongs to the runtime: sent on every edge, never in an inbox."""
     return isinstance(item, Watermark | SnapshotBarrier | Signal)

@@ -1,4 +1,4 @@
-"""Writing: from one instance into the queues of one outbound edge."""
+"""Writes the output of one instance into the queues of one outbound edge."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dagster_jet.dag.partitioning import Partitioning
 
 
 class OutboundEdge:
-    """Routes items; watermarks, IDLE, barriers and DONE go to every consuming instance.
+    """Routes items. Watermarks, IDLE, barriers and DONE go to every consuming instance.
 
-    An item for several queues is remembered until all of them have had it, so that a full queue
-    neither loses a copy nor makes another one twice.
+    An item for several queues is remembered until all of them have accepted it, so that a full
+    queue neither loses nor duplicates a copy.
 
     Args:
-        edge: its routing.
-        queues: to each consuming instance, by index.
+        edge: the edge with its routing.
+        queues: the queue to each consuming instance, by index.
         producer: index of the producing instance.
-        partitioning: needed for partitioned edges.
+        partitioning: required for partitioned edges.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class OutboundEdge:
             if self._edge.routing is Routing.UNICAST and not is_in_band(item):
                 return self._offer_in_turn(item)
             self._owed = self._route(item)
-        # Parts for one queue stay in order: behind a refusal nothing more goes to that queue.
+        # Parts for one queue stay in order: after a refusal no further part goes to that queue.
         owed, full = [], set()
         for number, part in self._owed:
             if number in full or not self._queues[number].offer(part):

@@ -1,4 +1,4 @@
-"""The bounded way out of a processor: one bucket per outbound edge, and one for the snapshot.
+"""The bounded output of a processor: one bucket per outbound edge, and one for the snapshot.
 
 Source: Hazelcast Jet `Outbox` and `OutboxImpl`.
 """
@@ -13,24 +13,24 @@ from typing import Protocol
 from dagster_jet.dag.items import DONE, SnapshotBarrier, SnapshotEntry, Watermark
 
 BATCH_LIMIT = 2048
-"""Offers accepted in one call of a callback, so that one processor cannot keep the thread."""
+"""Offers accepted in one call of a callback, so that no processor monopolises the thread."""
 
 _SAVE_ONLY_THERE = "Save only in save_to_snapshot() and snapshot_commit_prepare()."
 
 
 class OutboundStream(Protocol):
-    """Where a bucket is emptied to: the queues of an edge, or the writer of a snapshot."""
+    """Target of a bucket: the queues of an edge, or the writer of a snapshot."""
 
     def offer(self, item: object) -> bool:
-        """Takes the item whole, or returns False; then the same item is offered again later.
+        """Accept the item completely, or return False; the same item is then offered again later.
 
-        A stream that fans out remembers whom it has served already.
+        A stream that fans out remembers the targets that have accepted it.
         """
         ...
 
 
 class ContractError(Exception):
-    """A processor broke the contract; the caller of the callback adds who it was and where."""
+    """A processor broke the contract; the caller of the callback adds vertex and callback."""
 
     def __init__(self, message: str, cure: str) -> None:
         super().__init__(f"{message} {cure}")
@@ -45,11 +45,11 @@ class _Unfinished:
 
 
 class Outbox:
-    """Takes what a processor emits, or refuses it.
+    """Accepts or refuses the output of a processor.
 
     After a refusal the callback returns False, and when it is called again it offers the *same*
-    item to the *same* ordinals; what some edges have had already is not sent to them twice. Items
-    must not be changed once they are offered: the receiver gets the object itself. Not thread-safe.
+    item to the *same* ordinals; edges that have accepted it do not receive it twice. Items must
+    not be changed after the offer: the receiver gets the object itself. Not thread-safe.
 
     Args:
         edges: one stream per outbound edge, by ordinal.
@@ -75,7 +75,7 @@ class Outbox:
         self._may_emit = self._may_save = True
         self._why_not = self._cure = ""
         self._saved_keys: set[object] = set()
-        """Of the snapshot in progress."""
+        """Keys saved in the snapshot in progress."""
         self._last_watermark: Watermark | None = None
         self._accepted = 0
 
@@ -83,29 +83,29 @@ class Outbox:
 
     @property
     def edge_count(self) -> int:
-        """Outbound edges; without any, every item is taken and dropped."""
+        """Number of outbound edges; without any, every item is accepted and dropped."""
         return len(self._edges)
 
     @property
     def has_unfinished_item(self) -> bool:
-        """An item was refused, at least by some edge, and has to be offered again."""
+        """Whether an item was refused, at least by some edge, and must be offered again."""
         return self._unfinished is not None
 
     @property
     def last_watermark(self) -> Watermark | None:
-        """The last watermark that went out on all edges."""
+        """The last watermark that was sent on all edges."""
         return self._last_watermark
 
     def offer(self, item: object, *ordinals: int) -> bool:
-        """Emits an item on the given outbound edges; without ordinals, on all of them.
+        """Emit an item on the given outbound edges; without ordinals, on all of them.
 
         Returns:
-            True: taken by all. False: return False from the callback, and offer the same again.
+            True: accepted by all. False: return False from the callback, and offer the same again.
 
         Raises:
-            ContractError: offered after a refusal in the same call, another item or other ordinals
-                than were refused, a watermark that does not grow, or at a time when emitting is not
-                allowed. The job fails and names the processor.
+            ContractError: the item was offered after a refusal in the same call, differs from the
+                refused item or ordinals, is a watermark that does not grow, or emitting is not
+                allowed now. The job fails and names the processor.
         """
         if not self._may_emit:
             raise ContractError(
@@ -122,14 +122,14 @@ class Outbox:
         return self._offer(item, targets)
 
     def offer_to_snapshot(self, key: object, value: object) -> bool:
-        """Saves an entry; only inside `save_to_snapshot` and `snapshot_commit_prepare`.
+        """Save an entry; only inside `save_to_snapshot` and `snapshot_commit_prepare`.
 
-        The entry returns to the instance that owns the key's partition; to all instances with
-        `broadcast_key`. It is serialised here and now: the value may be changed afterwards.
-        An instance saves a key once per snapshot, also a broadcast key.
+        The entry is restored to the instance that owns the key's partition; with `broadcast_key` to
+        all instances. It is serialised immediately: the value may be changed afterwards. An
+        instance saves a key once per snapshot, also a broadcast key.
 
         Returns:
-            True: taken. False: return False from the callback, and offer the same entry again.
+            True: accepted. False: return False from the callback, and offer the same entry again.
 
         Raises:
             ContractError: as `offer`.
@@ -161,11 +161,11 @@ class Outbox:
         why_not: str = "here",
         cure: str = _SAVE_ONLY_THERE,
     ) -> None:
-        """A callback is about to be called: its batch is fresh, and this is what it may do.
+        """Prepare for a callback: reset its batch, and set its rights.
 
         Args:
-            why_not: why it may not emit, or not save.
-            cure: of saving where it may not.
+            why_not: the reason why it may not emit, or not save.
+            cure: the advice if it saves without the right.
         """
         self._left_in_batch = self._batch_limit
         self._refused_in_call = False
@@ -173,23 +173,23 @@ class Outbox:
         self._why_not, self._cure = why_not, cure
 
     def begin_snapshot(self) -> None:
-        """What was saved so far belongs to an earlier snapshot."""
+        """Begin a snapshot: keys saved so far belong to an earlier one."""
         self._saved_keys.clear()
 
     @property
     def has_refused(self) -> bool:
-        """In the call that was begun last."""
+        """Whether an item was refused in the current call."""
         return self._refused_in_call
 
     def block(self) -> None:
-        """Only the unfinished item may still be finished: a snapshot waits for a clean cut."""
+        """Accept only the unfinished item: a snapshot waits for it."""
         self._blocked = True
 
     def unblock(self) -> None:
         self._blocked = False
 
     def offer_in_band(self, item: object, *, to_snapshot: bool) -> bool:
-        """Sends the runtime's own item on every edge, and to the snapshot's writer."""
+        """Send the runtime's own item on every edge, and to the snapshot's writer."""
         targets = self._edges
         if to_snapshot and self._has_snapshot:
             targets = (*targets, len(self._edges))
@@ -197,7 +197,7 @@ class Outbox:
         return self._offer(item, targets)
 
     def take_accepted(self) -> int:
-        """How often a stream took something since the last time this was asked."""
+        """Return how many items streams have accepted since the last call."""
         accepted, self._accepted = self._accepted, 0
         return accepted
 
@@ -206,7 +206,7 @@ class Outbox:
     def _is_saved(self, key: object) -> bool:
         try:
             return key in self._saved_keys
-        except TypeError:  # not hashable: whoever serialises it will say so
+        except TypeError:  # not hashable: its serialisation will report it
             return False
 
     def _targets(self, ordinals: tuple[int, ...]) -> tuple[int, ...]:
@@ -271,7 +271,7 @@ class Outbox:
 
 
 def _same(item: object, refused: object) -> bool:
-    """The same object, or an equal one: a processor may compute its item anew."""
+    """Whether the items are identical or equal: a processor may compute its item again."""
     if item is refused:
         return True
     if type(item) is not type(refused):

@@ -6,14 +6,14 @@ from collections import deque
 from typing import Any
 
 QUEUE_SIZE = 1024
-"""Items, Hazelcast Jet's default."""
+"""Number of items; Hazelcast Jet's default."""
 
 
 class BoundedQueue:
-    """First in, first out; full means refused, never waited for.
+    """First in, first out; an offer to a full queue is refused and never blocks.
 
-    Each producing instance has a queue of its own to each consuming instance, so one thread
-    appends, one removes, and `deque` needs no lock for that.
+    Each producing instance has its own queue to each consuming instance, so one thread appends
+    and one removes, for which `deque` needs no lock.
     """
 
     def __init__(self, capacity: int = QUEUE_SIZE) -> None:

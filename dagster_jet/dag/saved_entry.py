@@ -1,4 +1,4 @@
-"""A saved entry as it is kept: serialised when it was offered, with the partition that owns it."""
+"""Stored form of a saved entry: serialised when it was offered, with its key's partition."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from dagster_jet.dag.partitioning import Partitioning
 
 @dataclass(frozen=True)
 class SavedEntry:
-    """One entry of a snapshot, pickled: load only what this library itself has written."""
+    """One entry of a snapshot, pickled: load only entries written by this library."""
 
     partition: int | None
-    """The partition of its key; None: every instance gets it."""
+    """The partition of its key; None: every instance receives it."""
     data: bytes
 
     @classmethod
     def of(cls, entry: SnapshotEntry, partitioning: Partitioning) -> SavedEntry:
-        """Raises `ContractError` if it could not be given back after a restart."""
+        """Convert an entry; raises `ContractError` if it could not be restored after a restart."""
         key, value = entry
         try:
             everybody = isinstance(key, BroadcastKey)
@@ -34,20 +34,20 @@ class SavedEntry:
             ) from error
         try:
             return cls(partition, pickle.dumps((key, value), protocol=pickle.HIGHEST_PROTOCOL))
-        except Exception as error:  # objects fail to pickle in their own ways
+        except Exception as error:  # objects fail to pickle in various ways
             raise ContractError(
                 f"saved an entry with key {key!r} that cannot be serialised: {error}.",
                 "Save plain values; leave out functions, locks and open files.",
             ) from error
 
     def load(self) -> SnapshotEntry:
-        """Raises `ContractError` if it cannot be given back."""
+        """Return the entry; raises `ContractError` if it cannot be restored."""
         key, value = cast("tuple[object, object]", loaded(self.data))
         return SnapshotEntry(key, value)
 
 
 def loaded(data: bytes) -> object:
-    """What was pickled. Raises `ContractError`: some objects are written and cannot be read."""
+    """Unpickle. Raises `ContractError`: some objects can be pickled and not unpickled."""
     try:
         return pickle.loads(data)
     except Exception as error:
@@ -60,14 +60,14 @@ def loaded(data: bytes) -> object:
 def redistribute(
     entries: Iterable[SavedEntry], parallelism: int, *, excluded: Collection[int] = ()
 ) -> list[list[SavedEntry]]:
-    """Entries by instance, at whatever parallelism they were saved.
+    """Distribute entries to instances, whatever the parallelism at which they were saved.
 
-    The owner of a partition is the one that partitioned edges send its items to.
+    A partition's owner is the instance that partitioned edges send its items to.
 
     Args:
-        entries: of one vertex.
-        parallelism: instances now.
-        excluded: instances that are not run; what they own goes to the next one that is.
+        entries: the entries of one vertex.
+        parallelism: the present number of instances.
+        excluded: instances that do not run; their entries go to the next running instance.
     """
     shares: list[list[SavedEntry]] = [[] for _ in range(parallelism)]
     running = [index for index in range(parallelism) if index not in excluded]

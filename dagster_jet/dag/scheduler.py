@@ -1,4 +1,4 @@
-"""Runs tasklets: all cooperative ones in turn on one thread, each other one on a thread of its own.
+"""Runs tasklets: all cooperative ones in turn on one thread, each other one on its own thread.
 
 Source: Hazelcast Jet `TaskletExecutionService`.
 """
@@ -15,14 +15,14 @@ from dagster_jet.dag.tasklet import CallOutcome
 _logger = logging.getLogger(__name__)
 
 GRACE_S = 10.0
-"""How long the end of an execution waits for calls that block."""
+"""Time in seconds that the end of an execution waits for calls that block."""
 
 _IDLE_MIN_S, _IDLE_MAX_S = 0.00005, 0.001
-"""A thread without work pauses for longer and longer, up to a millisecond."""
+"""A thread without work pauses for increasing times, up to a millisecond."""
 
 
 class Tasklet(Protocol):
-    """Something to be called until it is done."""
+    """A unit of work that is called until it is done."""
 
     @property
     def name(self) -> str: ...
@@ -33,20 +33,20 @@ class Tasklet(Protocol):
     def call(self) -> CallOutcome: ...
 
     def close(self) -> None:
-        """Ends it early; called at most once more than needed, never beside `call`."""
+        """End it early; called at most once more than needed, never concurrently with `call`."""
         ...
 
 
 class CooperativeWorker:
-    """Calls its tasklets in turn. One round at a time, so that a test can be the thread."""
+    """Calls its tasklets in turn, one round at a time, so that a test can act as the thread."""
 
     def __init__(self, tasklets: Sequence[Tasklet]) -> None:
         self.tasklets = list(tasklets)
         self.called: Tasklet | None = None
-        """Who has the thread now."""
+        """The tasklet that is being called now."""
 
     def run_round(self) -> bool:
-        """Calls each tasklet once and forgets those that are done; True if any made progress."""
+        """Call each tasklet once, drop those that are done; return True if any made progress."""
         progress = False
         for tasklet in list(self.tasklets):
             self.called = tasklet
@@ -65,15 +65,15 @@ class CooperativeWorker:
 
 
 class Scheduler:
-    """Threads for the tasklets of one execution. The first error ends all of them.
+    """Runs the tasklets of one execution on threads. The first error ends all of them.
 
     Args:
         tasklets: not started yet.
-        on_round: called on the cooperative thread after each round while any tasklet lives; True
-            if it did something.
+        on_round: called on the cooperative thread after each round while any tasklet lives;
+            returns True if it made progress.
         on_end: called once, on the last thread, with the first error or None.
-        name: of the threads.
-        grace_s: how long, after an error, the end waits for calls that block.
+        name: prefix of the threads' names.
+        grace_s: how long, after an error, the end waits for calls that block, in seconds.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class Scheduler:
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._alone: list[Tasklet] = []
-        """Those on threads of their own that have not ended."""
+        """Tasklets on their own threads that have not ended."""
         self._main: threading.Thread | None = None
 
     def start(self) -> None:
-        """Returns at once."""
+        """Start the threads; return at once."""
         self._alone = list(self._others)
         threads = [
             threading.Thread(
@@ -111,7 +111,7 @@ class Scheduler:
             thread.start()
 
     def step(self) -> bool:
-        """Instead of `start`: one round of all tasklets on this thread, in a fixed order.
+        """Run one round of all tasklets on this thread, in a fixed order, instead of `start`.
 
         Returns:
             False: the execution has ended.
@@ -135,19 +135,19 @@ class Scheduler:
         return False
 
     def stop(self, grace_s: float | None = None) -> None:
-        """Asks all threads to close their tasklets and end; does not wait.
+        """Ask all threads to close their tasklets and end; does not wait.
 
         Args:
-            grace_s: for calls that block; None: as after an error.
+            grace_s: how long to wait for calls that block; None: as after an error.
         """
         if grace_s is not None:
             self._grace_s = grace_s
         self._stop.set()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Waits for the end; False if it has not come in time.
+        """Wait for the end; return False after the timeout.
 
-        Without the cooperative thread there is no end: it may be keeping a snapshot.
+        The cooperative thread must end, too: it may be keeping a snapshot.
         """
         if self._main is None:
             return True
@@ -164,7 +164,7 @@ class Scheduler:
         try:
             while not self._stop.is_set():
                 progress = self._worker.run_round()
-                # Before the last round, not after it: it sees what the others did at their end.
+                # Computed before the last round, which then sees the results of the ended tasklets.
                 is_over = not self._worker.tasklets and not self._alone
                 progress = self._on_round() or progress
                 if is_over:
@@ -194,7 +194,8 @@ class Scheduler:
                 self._changed.notify_all()
 
     def _await_others(self) -> None:
-        """Nobody can end a call that blocks: its thread, a daemon, closes it if it ever returns."""
+        """Wait for them. A call that blocks cannot be ended: its daemon thread closes its tasklet
+        later."""
         with self._changed:
             self._changed.wait_for(lambda: not self._alone, self._grace_s)
             blocking = list(self._alone)
@@ -209,7 +210,7 @@ class Scheduler:
 
 
 def _close(tasklet: Tasklet) -> None:
-    """Never raises: the others must be closed too, and the end must be told."""
+    """Close a tasklet; never raises: the others must be closed and the end reported, too."""
     try:
         tasklet.close()
     except BaseException:  # also SystemExit
@@ -221,7 +222,7 @@ def _warn_of(tasklet: Tasklet, thread: str) -> None:
 
 
 class _Idle:
-    """Pauses after rounds without progress, and ends the pause at a stop."""
+    """Pauses after rounds without progress; a stop ends the pause."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop, self._pause_s = stop, 0.0

@@ -1,7 +1,7 @@
-"""What the coordinator of one execution asks its tasklets to do, as they see it.
+"""Requests of an execution's coordinator to its tasklets.
 
-The coordinator writes, tasklets read; both fields are replaced whole, never changed, so a tasklet
-on another thread sees the old or the new request, not half of one.
+The coordinator writes, tasklets read. Both fields are replaced as a whole and never modified, so a
+tasklet on another thread sees either the old or the new request.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ class Phase1:
     snapshot_id: int
     terminal: bool = False
     export_only: bool = False
-    """Only save: nothing is prepared, and no phase 2 follows."""
+    """Only save: nothing is prepared and there is no phase 2."""
 
 
 @dataclass(frozen=True)
 class Phase2:
-    """A snapshot was decided."""
+    """Result of a snapshot's decision."""
 
     snapshot_id: int
     success: bool

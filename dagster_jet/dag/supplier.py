@@ -1,4 +1,4 @@
-"""Making an instance: what a supplier does wrong is told as what a processor does wrong."""
+"""Creates processor instances; errors of a supplier are reported like errors of a processor."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def new_processor(
     job: str | None = None,
     others: Iterable[Processor] = (),
 ) -> Processor:
-    """Calls the supplier for one instance of a vertex.
+    """Call the supplier for one instance of a vertex.
 
     Args:
-        others: instances that were made before; one object cannot be two of them.
+        others: instances created before; the supplier must not return one of them again.
 
     Raises:
-        ProcessorError: the supplier raised, or returned no `Processor` or one of the others.
+        ProcessorError: the supplier raised, returned no `Processor`, or one of the others.
     """
 
     callback = "supplier()"

@@ -1,7 +1,7 @@
 """Drives one processor through its callbacks: restore, process, snapshot, complete.
 
-Pure: the clock is handed in; queues and the snapshot's writer are streams. A scheduler calls `call`
-again and again; a Spark task does the same with queues that it fills itself.
+Pure: the clock is an argument; queues and the snapshot's writer are streams. A scheduler calls
+`call` repeatedly; so does a Spark task, with queues that it fills itself.
 Source: Hazelcast Jet `ProcessorTasklet`; the states are in `tasklet_state`.
 """
 
@@ -25,7 +25,7 @@ INBOX_LIMIT = 2048
 
 
 class CallOutcome(Enum):
-    """What a call of a tasklet came to."""
+    """Result of a call of a tasklet."""
 
     NONE = "nothing to do, or nobody takes the output"
     MADE = "made progress"
@@ -33,16 +33,16 @@ class CallOutcome(Enum):
 
 
 class ProcessorTasklet:
-    """One processor, its inputs, its outbox and its share of the snapshot protocol.
+    """One processor, its inputs, its outbox and its part in the snapshot protocol.
 
     Args:
         calls: the processor behind its contract.
         input: its inbound edges.
-        snapshots: what the coordinator asks for.
-        restored: entries of the snapshot that is restored; None: the job starts from scratch.
-        is_finished: the snapshot says that this processor had ended: it is not run again.
-        inbox_limit: items handed to `process` at once, at most.
-        now_ms: wall clock, for watermarks that time alone moves.
+        snapshots: the requests of the coordinator.
+        restored: entries of the restored snapshot; None: the job starts from scratch.
+        is_finished: the processor had ended before the restored snapshot: it does not run again.
+        inbox_limit: largest number of items passed to `process` at once.
+        now_ms: wall clock, for watermarks that advance with time.
     """
 
     def __init__(
@@ -74,30 +74,30 @@ class ProcessorTasklet:
         self._barrier: SnapshotBarrier | None = None
         self._phase1: Phase1 | None = None
         self._to_commit: int | None = None
-        """Prepared, and its phase 2 has not been seen yet."""
+        """Id of the prepared snapshot whose phase 2 has not been seen yet."""
 
     # --- for the coordinator --------------------------------------------------------------------
 
     @property
     def is_done(self) -> bool:
-        """DONE has gone out, or the tasklet was closed."""
+        """Whether DONE was sent, or the tasklet was closed."""
         return self.state in (TaskletState.CLOSE, TaskletState.END)
 
     @property
     def has_restored(self) -> bool:
-        """`init` and the restore are over."""
+        """Whether `init` and the restore are complete."""
         return self.state not in _STARTING
 
     def has_saved(self, snapshot_id: int) -> bool:
-        """Phase 1 of this snapshot is over here: the barrier went out, or nothing is left."""
+        """Whether phase 1 of this snapshot is complete here: barrier sent, or nothing left."""
         return self._next_snapshot_id > snapshot_id or self.is_done
 
     def ended_before(self, snapshot_id: int) -> bool:
-        """It was through before it saw the barrier: the snapshot has nothing of it."""
+        """Whether it ended before it saw the barrier: the snapshot has no entries of it."""
         return self.is_done and self._next_snapshot_id <= snapshot_id
 
     def has_committed(self, snapshot_id: int) -> bool:
-        """Phase 2 of this snapshot is over here."""
+        """Whether phase 2 of this snapshot is complete here."""
         return self._to_commit is None or self._to_commit > snapshot_id or self.is_done
 
     # --- for the scheduler ----------------------------------------------------------------------
@@ -111,10 +111,10 @@ class ProcessorTasklet:
         return self.calls.is_cooperative
 
     def call(self) -> CallOutcome:
-        """Goes on until there is something to wait for, or one callback has done some work.
+        """Advance until it has to wait, or one callback has done some work.
 
         Raises:
-            ProcessorError: the processor broke its contract or raised. Call `close` then.
+            ProcessorError: the processor broke its contract or raised. Then call `close`.
         """
         self._moved = False
         steps = self._steps
@@ -126,7 +126,7 @@ class ProcessorTasklet:
         return CallOutcome.MADE if self._moved or accepted else CallOutcome.NONE
 
     def close(self) -> None:
-        """Ends the tasklet at once: the execution is cancelled or has failed."""
+        """End the tasklet at once: the execution is cancelled or has failed."""
         if self.state is not TaskletState.END:
             self.state = TaskletState.CLOSE
             self._close()
@@ -134,14 +134,14 @@ class ProcessorTasklet:
     # --- moves ----------------------------------------------------------------------------------
 
     def _move(self, to: TaskletState) -> None:
-        """The one place that moves."""
+        """Change the state; the only method that does."""
         if to not in LEGAL_MOVES[self.state]:
             raise self.calls.error(
                 Callback.PROCESS,
                 f"the tasklet would move from {self.state.name} to {to.name}.",
                 "This is a defect of the runtime; please report it.",
             )
-        # Going round in the processing loop is not progress in itself.
+        # A cycle of the processing loop alone is not progress.
         self._moved = self._moved or not {self.state, to} <= _LOOP
         self.state = to
 
@@ -257,8 +257,8 @@ class ProcessorTasklet:
             return False
         request = self._snapshots.phase1
         if request is not None and request.snapshot_id == self._next_snapshot_id:
-            # Crash window: saving with a half-emitted item would put it on both sides of the
-            # barrier on different edges. So the outbox takes that item, and no further one.
+            # Crash window: saving with a half-emitted item would put it before the barrier on some
+            # edges and behind it on others. So the outbox accepts that item, and no further one.
             if not self._outbox.has_unfinished_item:
                 self._outbox.unblock()
                 self._begin_snapshot(SnapshotBarrier(request.snapshot_id, request.terminal))

@@ -1,4 +1,4 @@
-"""The states of a processor tasklet and the legal moves between them.
+"""The states of a processor tasklet and the legal transitions between them.
 
 ::
 
@@ -24,49 +24,49 @@ from enum import Enum
 
 
 class TaskletState(Enum):
-    """What a tasklet does next. Any state may also move to CLOSE when the execution is cancelled
-    or has failed."""
+    """The next action of a tasklet. Any state may also change to CLOSE when the execution is
+    cancelled or has failed."""
 
     START = "start"
     """`init` has not been called."""
     RESTORE = "restore"
-    """Saved entries are handed to `restore_from_snapshot`."""
+    """Saved entries are passed to `restore_from_snapshot`."""
     FINISH_RESTORE = "finish restore"
-    """`finish_snapshot_restore` until True."""
+    """`finish_snapshot_restore` is called until it returns True."""
     PROCESS_WATERMARK = "process watermark"
-    """A coalesced watermark is handed to `try_process_watermark`; IDLE is forwarded unseen."""
+    """A coalesced watermark is passed to `try_process_watermark`; IDLE is only forwarded."""
     TRY_PROCESS = "try process"
-    """`try_process` until True; phase 2 waits for it."""
+    """`try_process` is called until it returns True; phase 2 waits for it."""
     PROCESS_INBOX = "process inbox"
-    """The inbox is filled if it is empty, and handed to `process`."""
+    """The inbox is filled if it is empty, and passed to `process`."""
     COMPLETE_EDGE = "complete edge"
-    """`complete_edge` until True."""
+    """`complete_edge` is called until it returns True."""
     COMPLETE = "complete"
-    """No input is left: `complete` until True. Sources are here from the start."""
+    """No input is left: `complete` is called until True. Sources start here."""
     SAVE_SNAPSHOT = "save snapshot"
-    """Phase 1, `save_to_snapshot` until True."""
+    """Phase 1: `save_to_snapshot` is called until it returns True."""
     PREPARE_COMMIT = "prepare commit"
-    """Phase 1, `snapshot_commit_prepare` until True; skipped for exports."""
+    """Phase 1: `snapshot_commit_prepare` is called until True; skipped for exports."""
     EMIT_BARRIER = "emit barrier"
-    """Phase 1 ends for this tasklet: the barrier goes out on all edges and to the snapshot."""
+    """End of phase 1 for this tasklet: the barrier is sent on all edges and to the snapshot."""
     COMMIT_IN_PROCESS = "commit in process"
-    """Phase 2, `snapshot_commit_finish` between two calls of `process`."""
+    """Phase 2: `snapshot_commit_finish` between two calls of `process`."""
     COMMIT_IN_COMPLETE = "commit in complete"
-    """Phase 2, `snapshot_commit_finish` between two calls of `complete`."""
+    """Phase 2: `snapshot_commit_finish` between two calls of `complete`."""
     AWAIT_PHASE_2 = "await phase 2"
-    """Everything is done but the decision about a snapshot; nothing is read or emitted."""
+    """All is done except for the decision about a snapshot; nothing is read or emitted."""
     COMMIT_AT_END = "commit at end"
-    """Phase 2, `snapshot_commit_finish` after `complete` returned True or a terminal barrier."""
+    """Phase 2: `snapshot_commit_finish` after `complete` returned True or a terminal barrier."""
     EMIT_DONE = "emit done"
-    """DONE goes out on all edges and to the snapshot."""
+    """DONE is sent on all edges and to the snapshot."""
     CLOSE = "close"
     """`close` is called."""
     END = "end"
-    """Nothing is called any more."""
+    """No callback is called any more."""
 
 
 _PROCESSING = frozenset({TaskletState.PROCESS_WATERMARK, TaskletState.COMPLETE})
-"""Where a tasklet goes on after an interruption: with inputs left, and without."""
+"""States in which a tasklet continues after an interruption: with inputs left, and without."""
 
 LEGAL_MOVES: dict[TaskletState, frozenset[TaskletState]] = {
     TaskletState.START: _PROCESSING | {TaskletState.RESTORE, TaskletState.EMIT_DONE},

@@ -1,6 +1,7 @@
-"""Watermarks: from event times to one value per stage (vectors.md, sections 1 and 2).
+"""Coalescing of watermarks, and the event time of a source partition (vectors.md, sections 1 and
+2).
 
-Pure: time is handed in. Sources: Hazelcast Jet `WatermarkCoalescer` and `EventTimeMapper`.
+Pure: time is an argument. Sources: Hazelcast Jet `WatermarkCoalescer` and `EventTimeMapper`.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from dagster_jet.dag.items import IDLE, Signal
 _LULL_STEP_MS = 1000
 
 FINAL_WATERMARK_MS = 9_000_000_000_000_000
-"""After every event: the end of a stream's time, with room left for adding to it in int64."""
+"""After every event: the end of a stream's time; adding to it does not overflow int64."""
 
 Emission = int | Signal | None
 """A watermark to emit, `IDLE`, or nothing."""
 
 
 class WatermarkError(ValueError):
-    """An input broke the rules: its watermark did not grow, or it spoke after being done."""
+    """An input broke the rules: its watermark did not grow, or it continued after being done."""
 
 
 @dataclass
@@ -37,19 +38,19 @@ class WatermarkHold:
     """An input that keeps the coalesced watermark from advancing."""
 
     input: Hashable
-    """Its ordinal; for a source, the name of the partition."""
+    """Ordinal of the input; for a source, the name of the partition."""
     watermark: int | None
-    """Its last watermark; None: it never had one."""
+    """Last watermark of the input; None: it never had one."""
     since_ms: int
-    """Wall-clock time since which it has been there: of that watermark, or of its return."""
+    """Wall-clock time of that watermark, or of the input's return from idleness."""
     for_ms: int
 
 
 class RetainedTops:
-    """The highest watermarks of several inputs, until they are old enough to pass the laggards.
+    """The highest watermarks of several inputs, kept until they may overtake lagging inputs.
 
     Args:
-        retention_ms: how old that is, by wall clock.
+        retention_ms: wall-clock time after which they may.
     """
 
     def __init__(self, retention_ms: int) -> None:
@@ -64,26 +65,26 @@ class RetainedTops:
             self._seen.append((now_ms, watermark))
 
     def due(self, now_ms: int) -> int | None:
-        """The highest that is old enough; told once."""
+        """Return the highest watermark that is old enough, only once; else None."""
         found: int | None = None
         while self._seen and now_ms >= self._seen[0][0] + self._retention_ms:
             _, found = self._seen.popleft()
         return found
 
     def forget(self, watermark: int) -> None:
-        """The minimum has come this far by itself."""
+        """Drop watermarks that the minimum has reached."""
         while self._seen and self._seen[0][1] <= watermark:
             self._seen.popleft()
 
 
 class WatermarkCoalescer:
-    """Several inputs, one output: the minimum over inputs that are neither idle nor done.
+    """Coalesces inputs into one output: the minimum over inputs neither idle nor done.
 
     Args:
         input_count: queues of an edge, or edges of a processor.
-        max_retention_ms: the highest watermark seen is forwarded once it is this old, even if an
-            input lags; the laggard's events are late then. None: never. Needs more than one input.
-        now_ms: the wall clock at the start; later it is known from `check` and `observe_*`.
+        max_retention_ms: the highest watermark is forwarded at this age, even if an input lags;
+            events of a lagging input are then late. None: never. Needs more than one input.
+        now_ms: wall clock at the start; updated by `check` and `observe_*`.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class WatermarkCoalescer:
         return self._last_emitted
 
     def restore(self, last_emitted: int | None) -> None:
-        """After a restart: nothing at or below `last_emitted` is emitted again."""
+        """After a restart: watermarks up to `last_emitted` are not emitted again."""
         self._last_emitted = last_emitted
 
     def observe_watermark(self, input: int, value: int, *, now_ms: int | None = None) -> Emission:
@@ -122,7 +123,7 @@ class WatermarkCoalescer:
         return self._coalesce()
 
     def observe_event(self, input: int, *, now_ms: int | None = None) -> None:
-        """An idle input is active again, with its old watermark."""
+        """Make an idle input active again, with its old watermark."""
         self._at(now_ms)
         state = self._inputs[input]
         if state.idle:
@@ -148,8 +149,8 @@ class WatermarkCoalescer:
         return self._coalesce()
 
     def check(self, now_ms: int = 0) -> Emission:
-        """A chance to emit what time brings: the IDLE that follows the last watermark of idle
-        inputs, or the highest watermark when it was retained for long enough."""
+        """Return the emission due to elapsed time: the IDLE that follows the last watermark of idle
+        inputs, or the highest watermark once it was retained for long enough."""
         self._at(now_ms)
         if self._idle_due:
             return self._send_idle()
@@ -157,7 +158,7 @@ class WatermarkCoalescer:
         return None if due is None else self._emit(due)
 
     def held_back_by(self, now_ms: int | None = None) -> tuple[WatermarkHold, ...]:
-        """The active inputs that hold the watermark back; empty if they are all equally far."""
+        """Return the active inputs that hold the watermark back; empty if all are equally far."""
         self._at(now_ms)
         active = [(n, s) for n, s in enumerate(self._inputs) if not s.idle and not s.done]
         seen = [s.watermark for s in self._inputs if s.watermark is not None]
@@ -206,14 +207,14 @@ class WatermarkCoalescer:
 
 
 def coalesced_minimum(inputs: Iterable[tuple[int | None, bool]]) -> tuple[int | None, bool]:
-    """The one rule: the least watermark of the active inputs; if none is active, the highest.
+    """Return the least watermark of the active inputs; if none is active, the highest.
 
     Args:
-        inputs: (last watermark, out of the minimum because idle or done). An active input without
-            a watermark blocks.
+        inputs: (last watermark, whether it is idle or done and so excluded from the minimum). An
+            active input without a watermark blocks.
 
     Returns:
-        (watermark or None, no input is active).
+        (watermark or None, whether no input is active).
     """
     inputs = list(inputs)
     active = [watermark for watermark, out in inputs if not out]
@@ -225,21 +226,21 @@ def coalesced_minimum(inputs: Iterable[tuple[int | None, bool]]) -> tuple[int | 
 
 @dataclass(frozen=True)
 class EventTimeState:
-    """What one source partition knows about its event time; part of every snapshot.
+    """Event-time state of one source partition; part of every snapshot.
 
-    An idle partition keeps its last watermark, so that its return never moves anything back.
+    An idle partition keeps its last watermark, so that its return never decreases the watermark.
     """
 
     watermark_ms: int | None = None
     top_event_ms: int | None = None
     last_event_at_ms: int | None = None
-    """Wall-clock time of the last event, for idleness only."""
+    """Wall-clock time of the last event, used only for idleness."""
     idle: bool = False
     advanced_at_ms: int | None = None
-    """Wall-clock time at which the watermark last moved: who stands still, and since when."""
+    """Wall-clock time at which the watermark last moved, for watermark holds."""
 
     def observe(self, top_event_ms: int | None, lag_ms: int, now_ms: int) -> EventTimeState:
-        """A batch of events with this highest event time arrived (None: events without time)."""
+        """Observe a batch with this highest event time (None: events without time)."""
         if top_event_ms is None:
             return replace(self, last_event_at_ms=now_ms, idle=False)
         candidate = top_event_ms - lag_ms
@@ -249,7 +250,7 @@ class EventTimeState:
         return EventTimeState(watermark, top, now_ms, False, advanced_at_ms)
 
     def check_idle(self, idle_timeout_ms: int, now_ms: int) -> EventTimeState:
-        """Idle when nothing came for `idle_timeout_ms`; 0 means never."""
+        """Mark as idle after `idle_timeout_ms` without events; 0 means never."""
         if idle_timeout_ms <= 0 or self.idle:
             return self
         since = self.last_event_at_ms
@@ -260,7 +261,7 @@ class EventTimeState:
         return self
 
     def check_lull(self, max_lull_ms: int, now_ms: int) -> EventTimeState:
-        """Advances with the wall clock once nothing came for `max_lull_ms`; 0 means never.
+        """Advance with the wall clock after `max_lull_ms` without events; 0 means never.
 
         In steps of a second: each may close something, which costs an epoch.
         """

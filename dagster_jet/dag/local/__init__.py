@@ -1,7 +1,7 @@
-"""The same DAG without Spark: tasklets in one process, with real queues, barriers and watermarks.
+"""Runs a DAG without Spark: tasklets in one process, with real queues, barriers and watermarks.
 
-For tests and development of processors, in milliseconds and without a JVM; and the executable
-definition of the barrier rules. In memory: nothing outlives the process.
+For tests and development of processors, in milliseconds and without a JVM. It also defines the
+barrier rules in executable form. In memory: all state ends with the process.
 """
 
 from dagster_jet.core.partition import partition_of_key

@@ -1,10 +1,10 @@
-"""The two-phase protocol of a local job: one decision after all have saved, then all are told.
+"""Two-phase snapshot protocol of a local job: one decision after all have saved, then phase 2.
 
 ::
 
     WAITING ─► POSTPONED ─► SAVING ─► COMMITTING ─► WAITING | ENDED
 
-Runs on the cooperative thread, a step per round; only `request` and `end` come from others.
+Runs on the cooperative thread, one step per round; only `request` and `end` are thread-safe.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _logger = logging.getLogger(__name__)
 
 
 class SnapshotPhase(Enum):
-    """Where the snapshot in progress is."""
+    """Phase of the snapshot in progress."""
 
     WAITING = "waiting"
     """No snapshot is in progress."""
     POSTPONED = "postponed"
-    """One is wanted, but a prioritised edge is open: barriers could not be aligned."""
+    """A snapshot is requested, but an open prioritised edge prevents aligned barriers."""
     SAVING = "saving"
     """Phase 1: every tasklet saves and prepares. Then the snapshot is kept: the decision."""
     COMMITTING = "committing"
-    """Phase 2: every tasklet is told what was decided."""
+    """Phase 2: every tasklet receives the decision."""
     ENDED = "ended"
-    """After a terminal snapshot, or the end of the execution."""
+    """After a terminal snapshot, or at the end of the execution."""
 
 
 LEGAL_MOVES: dict[SnapshotPhase, frozenset[SnapshotPhase]] = {
@@ -51,7 +51,7 @@ LEGAL_MOVES: dict[SnapshotPhase, frozenset[SnapshotPhase]] = {
 
 @dataclass
 class Participant:
-    """A tasklet and what it has saved."""
+    """A tasklet and its saved entries."""
 
     tasklet: ProcessorTasklet
     writer: SnapshotWriter
@@ -70,13 +70,14 @@ class SnapshotCoordinator:
     """Takes snapshots one at a time: at an interval, and on request.
 
     Args:
-        context: how the tasklets hear of it.
-        participants: all tasklets of the execution.
-        snapshots: where a snapshot is kept.
-        partition_count: what the participants' entries are partitioned by.
-        interval_ms: from the end of one snapshot's phase 2 to the start of the next; None: never.
-        awaited: vertices that must have ended before a snapshot may begin.
-        now_ms: of the start.
+            context: passes requests to the tasklets.
+            participants: all tasklets of the execution.
+            snapshots: keeps the snapshots.
+            partition_count: number of partitions of the participants' entries.
+            interval_ms: from the end of one snapshot's phase 2 to the start of the next; None:
+                never.
+            awaited: vertices that must have ended before a snapshot may begin.
+            now_ms: time of the start.
     """
 
     def __init__(
@@ -104,14 +105,14 @@ class SnapshotCoordinator:
         self.phase = SnapshotPhase.WAITING
         self.taken = self.failed = 0
         self.ended_by_request = False
-        """A terminal snapshot was carried through: the execution ends with it."""
+        """A terminal snapshot was completed: the execution ends with it."""
 
     # --- from any thread ------------------------------------------------------------------------
 
     def request(self, *, terminal: bool = False, export_only: bool = False) -> Future[Snapshot]:
-        """Queues a snapshot. The future ends when its phase 2 is over everywhere.
+        """Queue a snapshot. The future is done when its phase 2 is complete everywhere.
 
-        It can be cancelled as long as the snapshot has not begun.
+        It can be cancelled until the snapshot begins.
         """
         request = _Request(terminal, export_only)
         with self._lock:
@@ -121,7 +122,7 @@ class SnapshotCoordinator:
         return request.result
 
     def end(self, error: BaseException | None) -> None:
-        """The execution is over; whoever still waits for a snapshot is told."""
+        """End the execution; pending snapshot requests fail."""
         with self._lock:
             if self.phase is not SnapshotPhase.ENDED:
                 self._move(SnapshotPhase.ENDED)
@@ -139,7 +140,7 @@ class SnapshotCoordinator:
     # --- on the cooperative thread --------------------------------------------------------------
 
     def tick(self, now_ms: int) -> bool:
-        """Moves on if possible; True if it did."""
+        """Advance if possible; return True if it did."""
         if self.phase is SnapshotPhase.WAITING:
             return self._begin(now_ms)
         if self.phase is SnapshotPhase.POSTPONED and all(t.is_done for t in self._awaited):
@@ -162,7 +163,7 @@ class SnapshotCoordinator:
         return True
 
     def _next_request(self) -> _Request | None:
-        """The first that nobody has cancelled; from here on nobody can."""
+        """Return the first request that is not cancelled; it can no longer be cancelled."""
         while self._queue:
             request = self._queue.popleft()
             if request.result.set_running_or_notify_cancel():
@@ -185,9 +186,9 @@ class SnapshotCoordinator:
 
     def _decide(self) -> bool:
         snapshot = Snapshot(self._next_id, self._collect(), self._partition_count, self._ended())
-        # Decision point: before `put` returns the snapshot is nothing, after it is the one that a
-        # restart restores, whether or not phase 2 has reached anybody.
-        # An export is kept by whoever asked for it: sinks have promised nothing for it.
+        # Decision point: until `put` returns the snapshot does not count; afterwards a restart
+        # restores it, whether or not phase 2 has reached any tasklet.
+        # An export is kept by its requester: sinks have promised nothing for it.
         try:
             if self._request is None or not self._request.export_only:
                 self._snapshots.put(snapshot)

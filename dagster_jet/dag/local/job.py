@@ -28,11 +28,11 @@ _logger = logging.getLogger(__name__)
 SLOW_CALL_S = 0.01
 
 _MOMENT_S = 1.0
-"""For what remains to be done when those that block have been left behind."""
+"""Time in seconds for the remaining work after blocking calls were abandoned."""
 
 
 class LocalStatus(str, Enum):
-    """Where a local job is in its life."""
+    """State of a local job."""
 
     NOT_RUNNING = "not running"
     """`start` has not been called."""
@@ -53,7 +53,7 @@ class LocalResult:
     snapshots_taken: int
     snapshots_failed: int
     snapshot: Snapshot | None
-    """The last one that was kept: `restore=` it to go on."""
+    """The snapshot kept last: pass it as `restore=` to continue."""
 
 
 def _now_ms() -> int:
@@ -65,23 +65,23 @@ class LocalJob:
 
     It runs in memory, for tests and development: its snapshots end with the process.
 
-    It can be started once. To restart, make another one with ``restore=`` a snapshot of this one.
-    The parallelism may change: each entry goes to the instance that owns its key then. The number
-    of partitions may not change.
+    It can be started once. To restart, create another one with ``restore=`` a snapshot of this
+    one. The parallelism may change: each entry goes to the present owner of its key. The number
+    of partitions must not change.
 
     Args:
         dag: validated at once.
         guarantee: "exactly-once", "at-least-once" or "none".
-        snapshot_interval_ms: None: only on request; 0: one after the other.
-        parallelism: how many instances a vertex has that does not say it.
+        snapshot_interval_ms: None: only on request; 0: without pauses.
+        parallelism: default number of instances of a vertex.
         restore: begin from this snapshot.
-        snapshots: where snapshots are kept; by default in this object.
-        partitioning: of keys; by default the store's, which is Spark's.
-        inbox_limit: the most items that `process` gets at once.
+        snapshots: keeps the snapshots; by default created for this job.
+        partitioning: partitioning of keys; by default the store's, which is Spark's.
+        inbox_limit: largest number of items that `process` receives at once.
         max_retention_ms: see `WatermarkCoalescer`.
-        slow_call_s: a cooperative call that takes longer is logged, once per vertex and callback.
-        now_ms: a clock that does not jump, for intervals and retained watermarks.
-        name: of the job, in errors; by default the DAG's.
+        slow_call_s: longer cooperative calls are logged, once per vertex and callback.
+        now_ms: a monotonic clock, for intervals and retained watermarks.
+        name: name of the job, in errors; by default the DAG's.
 
     Raises:
         ConfigurationError: an argument is out of its range, or "none" has snapshots.
@@ -146,8 +146,8 @@ class LocalJob:
             now_ms=now_ms,
             clock=time.perf_counter,
             slow_call_s=slow_call_s,
-            # A clock that was set back leaves transactions that would have been rolled back; it
-            # makes none disappear.
+            # If the clock was set back, transactions that should be rolled back stay; none is
+            # rolled back wrongly.
             fencing_token=time.time_ns(),
             on_slow_call=self._slow,
         )
@@ -171,7 +171,7 @@ class LocalJob:
 
     @property
     def status(self) -> LocalStatus:
-        """Where it is in its life, now."""
+        """The present state of the job."""
         return self._status
 
     @property
@@ -182,7 +182,7 @@ class LocalJob:
     # --- running --------------------------------------------------------------------------------
 
     def run(self, timeout_s: float | None = None) -> LocalResult:
-        """Starts it and waits for the end.
+        """Start it and wait for the end.
 
         Raises:
             ProcessorError: a processor broke its contract or raised.
@@ -196,7 +196,7 @@ class LocalJob:
                 self.cancel()
 
     def start(self) -> LocalJob:
-        """Starts its threads and returns at once.
+        """Start the threads and return at once.
 
         Raises:
             JobStateError: it was started before.
@@ -212,12 +212,12 @@ class LocalJob:
         return self
 
     def step(self) -> bool:
-        """Calls each tasklet once, on this thread and always in the same order.
+        """Call each tasklet once, on this thread and always in the same order.
 
-        Use it instead of `start`, in tests that must know what happens before what.
+        Used instead of `start`, in tests that need a deterministic order.
 
         Returns:
-            False: the job has ended; `result` says how.
+            False: the job has ended; `result` returns the outcome.
 
         Raises:
             JobStateError: it was started with `start`.
@@ -229,7 +229,7 @@ class LocalJob:
         return not self._ended.is_set() and self._scheduler.step()
 
     def result(self, timeout_s: float | None = None) -> LocalResult:
-        """Waits for the end and returns the result.
+        """Wait for the end and return the result.
 
         Raises:
             TimeoutError: it has not ended in time.
@@ -247,33 +247,33 @@ class LocalJob:
     # --- from outside ---------------------------------------------------------------------------
 
     def request_snapshot(self, *, terminal: bool = False) -> Future[Snapshot]:
-        """Asks for a snapshot and returns at once; the future is done when phase 2 is over.
+        """Request a snapshot and return at once; the future is done when phase 2 is complete.
 
         Args:
-            terminal: the job ends with it: nothing is processed behind its barrier. If all
+            terminal: the job ends with it: no item behind its barrier is processed. If all
                 processors have ended before, the job is completed, and the future fails.
 
         Raises:
-            JobStateError: it does not run, or its guarantee is "none".
+            JobStateError: the job is not running, or its guarantee is "none".
         """
         self._require_snapshots()
         return self._coordinator.request(terminal=terminal)
 
     def snapshot(self, timeout_s: float | None = 60) -> Snapshot:
-        """Takes a snapshot now and returns it when its phase 2 is over; the job goes on.
+        """Take a snapshot now and return it after its phase 2; the job continues.
 
         Raises:
             SnapshotFailedError: it could not be kept, or the job ended first.
             JobStateError: as `request_snapshot`.
-            TimeoutError: it is not over in time.
+            TimeoutError: it is not complete in time.
         """
         return self.request_snapshot().result(timeout_s)
 
     def export_snapshot(self, name: None = None, *, timeout_s: float | None = 60) -> Snapshot:
-        """Takes a snapshot that only saves: nothing is prepared or committed for it.
+        """Take a snapshot that only saves: nothing is prepared or committed for it.
 
         Raises:
-            ConfigurationError: it was given a name, which only a snapshot in a store has.
+            ConfigurationError: a name was given, which only a snapshot in a store can have.
             SnapshotFailedError, JobStateError, TimeoutError: as `snapshot`.
         """
         if name is not None:
@@ -286,7 +286,7 @@ class LocalJob:
         return self._coordinator.request(export_only=True).result(timeout_s)
 
     def cancel_and_snapshot(self, timeout_s: float | None = 60) -> Snapshot:
-        """Takes a terminal snapshot and ends: nothing is processed behind its barrier.
+        """Take a terminal snapshot and end: no item behind its barrier is processed.
 
         Raises:
             SnapshotFailedError, JobStateError, TimeoutError: as `snapshot`.
@@ -296,7 +296,7 @@ class LocalJob:
         return snapshot
 
     def shut_down(self, timeout_s: float = 60) -> None:
-        """Ends it with a terminal snapshot if that is possible, and otherwise without one."""
+        """End it with a terminal snapshot if possible, otherwise without one."""
         with suppress(JetError, FutureTimeoutError):
             if self.is_running and self.guarantee is not Guarantee.NONE:
                 self.request_snapshot(terminal=True).result(timeout_s)
@@ -305,11 +305,11 @@ class LocalJob:
             self.cancel()
 
     def cancel(self, timeout_s: float = GRACE_S) -> None:
-        """Ends it without a snapshot, as a crash would, but processors are closed.
+        """End it without a snapshot, like a crash, except that processors are closed.
 
         Args:
-            timeout_s: how long to wait for calls that block. The log names a processor that does
-                not return; its thread is left behind. If it is cooperative, the job does not end.
+            timeout_s: how long to wait for calls that block. A processor that does not return is
+                logged and its thread abandoned. If it is cooperative, the job does not end.
         """
         if self._status is LocalStatus.NOT_RUNNING:
             return
@@ -321,7 +321,7 @@ class LocalJob:
             _logger.warning("job %r is cancelled, but has not ended yet", self.name)
 
     def held_back_by(self) -> list[VertexWatermarkHold]:
-        """Returns what holds watermarks back now, and since when; it may be slightly old."""
+        """Return the present watermark holds with their start; may be slightly outdated."""
         return watermark_holds(self._dag, self._participants, self._now_ms())
 
     # --- inside ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dagster_jet.dag.saved_entry import SavedEntry
 
 @dataclass(frozen=True)
 class Ended:
-    """Instances that were through before the barrier came; they must not run again."""
+    """Instances that had ended before the barrier came; they must not run again."""
 
     parallelism: int
     indices: frozenset[int]
@@ -23,17 +23,17 @@ class Ended:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One snapshot: the entries of every vertex, whatever instance saved them."""
+    """One snapshot: the entries of every vertex, from all its instances."""
 
     snapshot_id: int
     entries: Mapping[str, tuple[SavedEntry, ...]]
     partition_count: int
-    """By which keys have partitions in `entries`."""
+    """Number of partitions that `entries` are partitioned by."""
     ended: Mapping[str, Ended] = field(default_factory=dict)
-    """By vertex; without those of which no instance was through."""
+    """By vertex; omits vertices without ended instances."""
 
     def state(self, vertex: str) -> list[SnapshotEntry]:
-        """The saved (key, value) entries of a vertex."""
+        """Return the saved (key, value) entries of a vertex."""
         return [entry.load() for entry in self.entries[vertex]]
 
 
@@ -41,29 +41,29 @@ class MemorySnapshots:
     """The last few snapshots, for a restart in the same process.
 
     Args:
-        retained: how many.
+        retained: number of snapshots to keep.
     """
 
     def __init__(self, retained: int = 3) -> None:
         self._retained = retained
         self._kept: dict[int, Snapshot] = {}
-        """In the order in which they were put."""
+        """By id, in the order of `put`."""
 
     def put(self, snapshot: Snapshot) -> None:
-        """Keeps a snapshot: the decision. What a subclass raises here discards it."""
+        """Keep a snapshot: the decision point. An error raised by a subclass discards it."""
         kept = [old for old in self._kept.values() if old.snapshot_id != snapshot.snapshot_id]
-        # In one step: other threads ask for the latest.
+        # Replaced atomically: other threads call `latest`.
         self._kept = {s.snapshot_id: s for s in [*kept, snapshot][-self._retained :]}
 
     def latest(self) -> Snapshot | None:
-        """The last one that was kept, whatever its id.
+        """Return the snapshot that was kept last, whatever its id.
 
-        A job that goes on from an older one comes to ids that another timeline has had.
+        A job restored from an older snapshot reuses ids of another timeline.
         """
         return next(reversed(self._kept.values()), None)
 
     def get(self, snapshot_id: int) -> Snapshot | None:
-        """Returns a snapshot by its id; None if it is not kept (any more)."""
+        """Return a snapshot by its id; None if it is not kept (any more)."""
         return self._kept.get(snapshot_id)
 
     def __len__(self) -> int:
@@ -71,9 +71,9 @@ class MemorySnapshots:
 
 
 class SnapshotWriter:
-    """The snapshot bucket of one tasklet; serialises what it is given at once.
+    """The snapshot bucket of one tasklet; serialises each entry when it is offered.
 
-    Its thread writes; the coordinator takes only after the barrier has come through here.
+    Its own thread writes; the coordinator takes the entries only after the barrier.
     """
 
     def __init__(self, partitioning: Partitioning) -> None:

@@ -1,4 +1,4 @@
-"""Watermark holds of a DAG: which input of which processor, and since when."""
+"""Watermark holds of a DAG: the inputs of processors that hold a watermark back."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class VertexWatermarkHold:
     upstream: str
     """The vertex whose watermark is behind."""
     queue: int | None
-    """Which of the edge's queues is behind, in the order of the producing instances that feed this
-    processor; None: the whole edge, compared with the processor's other edges."""
+    """Position of the lagging queue among the producing instances that feed this processor; None:
+    the whole edge lags behind the processor's other edges."""
     watermark: int | None
-    """Its last watermark; None: it never sent one."""
+    """Last watermark of the input; None: it never sent one."""
     since_ms: int
-    """On the job's clock."""
+    """Start of the hold, on the job's clock."""
     for_ms: int
 
 
 def watermark_holds(
     dag: DAG, participants: Sequence[Participant], now_ms: int
 ) -> list[VertexWatermarkHold]:
-    """Queues behind the others of their edge, and edges behind the others of their processor."""
+    """Return lagging queues of an edge, and lagging edges of a processor."""
     found: list[VertexWatermarkHold] = []
     for participant in participants:
         inputs = participant.tasklet.input

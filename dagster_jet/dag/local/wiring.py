@@ -1,4 +1,4 @@
-"""From a DAG to tasklets: instances, and a queue between each two that are connected."""
+"""Builds tasklets from a DAG: the instances, and a queue between connected instances."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from dagster_jet.errors import PipelineError, SnapshotInvalidError
 
 @dataclass(frozen=True)
 class Wiring:
-    """What is the same for all tasklets of an execution."""
+    """Settings shared by all tasklets of an execution."""
 
     dag: DAG
     job: str
@@ -48,7 +48,7 @@ class Wiring:
     on_slow_call: Callable[[ProcessorContext, Callback, float], None]
 
     def participants(self, context: SnapshotContext, restore: Snapshot | None) -> list[Participant]:
-        """One tasklet per instance of each vertex, connected."""
+        """Create one connected tasklet per instance of each vertex."""
         if restore is not None:
             self._check_restore(restore)
         queues = {edge: self._queues(edge) for edge in self.dag.edges}
@@ -61,7 +61,7 @@ class Wiring:
         return self.dag[name].local_parallelism or self.parallelism
 
     def _queues(self, edge: Edge) -> list[list[BoundedQueue | None]]:
-        """By producing and consuming instance; None: not connected."""
+        """Return the queues by producing and consuming instance; None: not connected."""
         producers, consumers = (
             self.parallelism_of(edge.source),
             self.parallelism_of(edge.destination),
@@ -90,7 +90,7 @@ class Wiring:
         restore: Snapshot | None,
         made: list[Participant],
     ) -> None:
-        """Adds its participants to those that were made before."""
+        """Append the vertex's participants to those created before."""
         parallelism = self.parallelism_of(vertex.name)
         known = restore is not None and vertex.name in restore.entries
         ended = self._ended(vertex.name, restore)
@@ -190,7 +190,7 @@ class Wiring:
             )
 
     def _ended(self, name: str, restore: Snapshot | None) -> frozenset[int]:
-        """The instances that are not run again, because they were through at the snapshot."""
+        """Return the instances that had ended before the snapshot and do not run again."""
         found = restore.ended.get(name) if restore is not None else None
         parallelism = self.parallelism_of(name)
         if found is None:
