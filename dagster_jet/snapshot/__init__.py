@@ -1,1 +1,1 @@
-"""The snapshot protocol: record, manifest, coordinator. Pure; the store and Spark are handed in."""
+"""The snapshot protocol: record, manifest, coordinator. Pure; callers do the I/O."""

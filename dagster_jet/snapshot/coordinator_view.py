@@ -1,4 +1,4 @@
-"""A frozen picture of the coordinator: what others may know, on whatever thread."""
+"""A frozen view of the coordinator, safe to read on any thread."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from dagster_jet.snapshot.recovery import RecoveryState
 
 @dataclass(frozen=True)
 class CoordinatorView:
-    """The coordinator between two events."""
+    """The coordinator's state between two events."""
 
     recovery: RecoveryState = RecoveryState.CLAIMING
     cycle: CycleState = CycleState.RECOVERING
     pending: PendingState = PendingState.NONE
     record: ExecutionRecord | None = None
-    """As it was last agreed on; None until the claim is answered."""
+    """The record as last agreed on; None until the claim is answered."""
     shards: Mapping[str, tuple[ShardState, ...]] = field(default_factory=dict)
     counters: Mapping[str, Counters] = field(default_factory=dict)
     epochs_since_barrier: int = 0
-    """Epochs that no snapshot has, not even a pending one; none under guarantee "none"."""
+    """Epochs in no snapshot, not even a pending one; 0 under guarantee "none"."""
     undecided_epochs: int = 0
-    """Epochs whose output no snapshot has decided about; none under guarantee "none"."""
+    """Epochs whose output is not decided yet; 0 under guarantee "none"."""
     snapshot_due_at_ms: int | None = None
-    """When an idle job should look again; None: nothing is waiting for a snapshot."""
+    """Time of an idle job's next snapshot; None: nothing waits for a snapshot."""
     failures: int = 0
-    """Snapshots of this execution that were given up."""
+    """Discarded snapshots of this execution."""
     last_failure: str | None = None
 
     @property
     def is_ready(self) -> bool:
-        """An epoch could begin, as far as the one before it goes."""
+        """Whether the epoch cycle can begin an epoch."""
         return self.cycle is CycleState.READY
 
     @property
     def is_pending(self) -> bool:
-        """A snapshot is on its way, or another write of the record that none may overtake."""
+        """Whether a snapshot or another record write is under way; record writes never overlap."""
         return self.pending is not PendingState.NONE
 
     @property
     def doing(self) -> Doing:
-        """What takes longest, of what goes on at the same time: nothing overtakes phase 2."""
+        """The longest of the concurrent activities; nothing overtakes phase 2."""
         if self.pending is PendingState.COMPLETING or self.recovery is RecoveryState.RECOMMITTING:
             return Doing.COMMITTING
         if self.is_pending:

@@ -1,4 +1,4 @@
-"""How an execution ends: as it was asked to, of a failure, or without knowing what was decided."""
+"""How an execution ends: by a stop request, a failure, or an unknown outcome of a decision."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
 
 @dataclass
 class Ending:
-    """What is known of an execution's end while it runs, and the `Stop` that follows from it."""
+    """Tracks why an execution will end, and builds the `Stop`."""
 
     suspend_on_failure: bool = False
     asked: StopKind | None = None
-    """The kind of stop that is being carried out; a cancel overrides all but COMPLETE."""
+    """The stop that is being carried out; a cancel overrides all but COMPLETE."""
     failed_meanwhile: Failed | None = None
-    """The first failure beside a decision that is on its way: it waits for that decision."""
+    """The first failure while a decision is under way; it is handled after the decision."""
 
     def as_asked(self) -> Stop:
-        """The stop that was asked for is carried out."""
+        """The stop once the request has been carried out."""
         kind = self.asked
         assert kind is not None
         restarts = kind is StopKind.RESTART
@@ -28,27 +28,27 @@ class Ending:
             kind.cause,
             "cancelled" if kind.cause is StopCause.CANCEL else kind.value,
             restart=restarts,
-            # To whoever looks between the two executions the job runs: it can be asked to stop.
+            # Between the two executions observers see a running job, so it can be asked to stop.
             write_status=not restarts,
         )
 
     @property
     def may_begin_again(self) -> bool:
-        """False once a stop was asked for after which the job stays down, come what may (F21)."""
+        """False once a stop was requested after which the job stays down in any case (F21)."""
         return self.asked in (None, StopKind.RESTART, StopKind.COMPLETE)
 
     def fenced(self, record: ExecutionRecord) -> Stop:
-        """Somebody else has the job: nothing is written, nothing cleaned up."""
+        """A newer execution owns the job: the record is not written and nothing is deleted."""
         return Stop(record.status, StopCause.FENCED, "a newer execution owns the job")
 
     def undecided(self, record: ExecutionRecord) -> Stop:
-        """Neither commit nor clean up: whoever starts next reads what the record says."""
+        """Nothing is committed or deleted; the next execution reads the record."""
         reason = "the outcome of a record write is unknown"
         again = self.may_begin_again
         return Stop(record.status, StopCause.UNDECIDED, reason, restart=again)
 
     def failed(self, reason: str, *, restartable: bool) -> Stop:
-        """Something failed. No decision may be on its way: the status is written over it."""
+        """The stop after a failure. It overwrites the status, so no decision may be under way."""
         if restartable and self.may_begin_again:
             return Stop(JobStatus.NOT_RUNNING, StopCause.ERROR, reason, restart=True)
         kind = self.asked
@@ -58,7 +58,7 @@ class Ending:
         return Stop(status, StopCause.ERROR, reason, write_status=True)
 
     def without_snapshot(self, reason: str) -> Stop:
-        """The terminal snapshot could not be taken: the job resumes from the one before it."""
+        """The terminal snapshot failed: the job will resume from the previous snapshot."""
         if self.asked is StopKind.COMPLETE:
             return self.failed(f"the last snapshot failed: {reason}", restartable=True)
         return self.as_asked()

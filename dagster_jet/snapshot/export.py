@@ -1,12 +1,12 @@
-"""Exported snapshots: kept under a name until somebody deletes them. The list of all, pure.
+"""Exported snapshots, kept under a name until deleted: the list of all exports. Pure.
 
-An export is a copy: a map of its own, with the manifest and every chunk set that it names, in the
-format of a job's own snapshots. So nothing that becomes of the job can touch it: not retention, not
-the garbage collection of any version, not another timeline.
+An export is a copy: a map of its own with the manifest and every chunk set that the manifest names,
+in the format of a job's own snapshots. Retention, garbage collection by any version and other
+timelines of the job never affect it.
 
-    ASKED -> WRITING -> DONE        each step decided in one register (`ownership/exports.py`)
-             WRITING -> WRITING     by another attempt: the one before it died, and is void
-    ASKED, WRITING -> FAILED        it says why
+    ASKED -> WRITING -> DONE        each step is decided in one register (`ownership/exports.py`)
+             WRITING -> WRITING     another attempt; the previous one died and is void
+    ASKED, WRITING -> FAILED        with the reason
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class ExportState(str, Enum):
-    """How far an export is."""
+    """State of an export."""
 
     ASKED = "asked"
-    """Somebody wants it; whoever has the job, or starts it next, makes it."""
+    """Requested; made by the job's current execution, or by its next one."""
     WRITING = "being written"
     DONE = "done"
-    """It is whole, and stays until it is deleted."""
+    """Complete; kept until it is deleted."""
     FAILED = "failed"
 
 
 @dataclass(frozen=True)
 class Export:
-    """An exported snapshot, or one that is to be.
+    """An exported snapshot, or a requested one.
 
     Attributes:
         name: unique in the namespace.
-        job: whose snapshot it is.
-        token: tells one request for an export from all others.
-        state: how far it is.
+        job: the snapshot's job.
+        token: identifies one request for an export.
+        state: state of the export.
         cancels: the job is to be cancelled at this snapshot.
-        asked_execution_id: the job's execution when it was asked for; 0 if none was.
-        attempt: names the map with its data; empty before anything is written.
-        writer: who writes it, or has.
+        asked_execution_id: the job's execution at the request; 0: none.
+        attempt: names the map with the data; empty before anything is written.
+        writer: the process that writes or wrote it.
         ref: the snapshot; None before it is chosen.
-        bytes: of its chunks, indexes and manifest; 0 before it is done.
+        bytes: size of chunks, indexes and manifest; 0 before it is done.
         exported_at_ms: wall-clock time; 0 before it is done.
-        failure: why it could not be made, for people.
+        failure: why it failed, for people.
     """
 
     name: str
@@ -69,17 +69,17 @@ class Export:
 
     @property
     def is_done(self) -> bool:
-        """Whether it is whole."""
+        """Whether the export is complete."""
         return self.state is ExportState.DONE
 
     @property
     def is_due(self) -> bool:
-        """Whether somebody still waits for it to be made."""
+        """Whether the export still has to be made."""
         return self.state in (ExportState.ASKED, ExportState.WRITING)
 
     @property
     def snapshot_id(self) -> int | None:
-        """Of the job's snapshot; None before it is chosen."""
+        """The job's snapshot id; None before it is chosen."""
         return self.ref.snapshot_id if self.ref is not None else None
 
     @property
@@ -89,17 +89,17 @@ class Export:
 
     @property
     def map_name(self) -> str:
-        """The map of the store that has its data."""
+        """The store's map with the exported data."""
         return f"{EXPORT_MAPS}{self.name}/{self.attempt}"
 
 
 EXPORT_MAPS = "exports/"
-"""What the names of all maps with exported data begin with."""
+"""Prefix of the names of all maps with exported data."""
 
 
 @dataclass(frozen=True)
 class Exports:
-    """All exports of a namespace, by name: one value, changed by compare-and-set."""
+    """All exports of a namespace by name, as one value changed by compare-and-set."""
 
     entries: tuple[Export, ...] = ()
 
@@ -107,10 +107,10 @@ class Exports:
         return next((one for one in self.entries if one.name == name), None)
 
     def asked(self, export: Export) -> Exports:
-        """With one that is wanted. What failed under its name gives way.
+        """Adds a requested export. It replaces a failed one of the same name.
 
         Raises:
-            JobStateError: there is another one of this name.
+            JobStateError: another export has this name.
         """
         present = self.find(export.name)
         if present is not None and present.token == export.token:
@@ -126,8 +126,8 @@ class Exports:
         return self.with_(export)
 
     def moved(self, before: Export, after: Export) -> Exports | None:
-        """With `after` where `before` still stands, or `after` does already, by a write that seemed
-        to have failed; None: somebody else has moved it since."""
+        """Replaces `before` by `after`; also succeeds if `after` is there already, because a write
+        that seemed to fail was done. None: the export has changed since `before`."""
         return self.with_(after) if self.find(before.name) in (before, after) else None
 
     def with_(self, export: Export) -> Exports:
@@ -143,7 +143,7 @@ class Exports:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Exports:
-        """Raises `StoreMismatchError` for what a newer version has written."""
+        """Raises `StoreMismatchError` for a list written by a newer version."""
         fields: dict[str, Any] = json.loads(data)
         if fields["format"] > EXPORTS_FORMAT:
             raise StoreMismatchError(
@@ -155,10 +155,10 @@ class Exports:
 
 
 def check_name(name: str) -> str:
-    """Returns the name if an export may have it.
+    """Returns the name if it is valid for an export.
 
     Raises:
-        ConfigurationError: it may not; says what a name is.
+        ConfigurationError: the name is not valid; the message has the rule.
     """
     if not _NAME.fullmatch(name) or name.isdigit():
         raise ConfigurationError(

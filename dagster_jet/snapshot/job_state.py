@@ -1,4 +1,5 @@
-"""What the coordinator's machines share: the record, and the job's data as of the last epoch."""
+"""State shared by the coordinator's machines: the record, and the job's data as of the last
+epoch."""
 
 from __future__ import annotations
 
@@ -14,41 +15,41 @@ from dagster_jet.snapshot.protocol import RunEpoch
 from dagster_jet.snapshot.record import ExecutionRecord
 
 SNAPSHOT_ID_BLOCK = 64
-"""Ids are reserved in the record in blocks, so that an attempt needs no write of its own."""
+"""Snapshot ids are reserved in the record in blocks, so an attempt needs no write of its own."""
 
 
 @dataclass(frozen=True)
 class CoordinatorConfig:
-    """What the protocol needs to know about a job."""
+    """The protocol's settings for one job."""
 
     job: str
     guarantee: Guarantee
     snapshot_interval_ms: int
     retained_snapshots: int
     shards: Mapping[str, int]
-    """Stateful vertices and how many shards each has: all of them must ack every epoch."""
+    """Number of shards per stateful vertex; every shard must ack every epoch."""
     partition_count: int
     plan_fingerprint: str
     published_sinks: frozenset[str] = frozenset()
-    """Sinks below exactly-once in a job that is: what an epoch stages for them is made visible at
-    once."""
+    """Sinks below exactly-once in an exactly-once job. Their output is published after each
+    epoch."""
     suspend_on_failure: bool = False
     initial_snapshot: int | str | None = None
-    """Go back to this one, or begin with the export of this name, once
+    """Snapshot id to go back to or export to begin with; applied once
     (`ExecutionRecord.rewound`)."""
     snapshot_id_block: int = SNAPSHOT_ID_BLOCK
     first_epoch_ms: int = 0
-    """So long takes an execution's first epoch with rows, about."""
+    """Approximate duration of an execution's first epoch with rows."""
 
 
 @dataclass
 class JobState:
-    """The job as of the last acked epoch, and the record as it was last agreed on."""
+    """The job as of the last acked epoch, and the record as last agreed on."""
 
     config: CoordinatorConfig
     ending: Ending
     record: ExecutionRecord = field(init=False)
-    """Known from `Claimed` on."""
+    """Set by `Claimed`."""
     decides_every_epoch: bool = False
     plan: Mapping[str, Any] = field(default_factory=dict)
     sinks: Mapping[str, Destination] = field(default_factory=dict)
@@ -59,21 +60,21 @@ class JobState:
     shards: dict[str, list[ShardState]] = field(default_factory=dict)
     counters: dict[str, Counters] = field(default_factory=dict)
     open_artifacts: list[Artifact] = field(default_factory=list)
-    """Staged by acked epochs, named by no snapshot yet."""
+    """Artifacts staged by acked epochs that no snapshot names yet."""
     newest_output: dict[str, NewestOutput] = field(default_factory=dict)
-    """By sink, what is committed: the next manifest says so."""
+    """Newest committed output per sink, for the next manifest."""
     acked_epochs: int = 0
-    """Epochs since the last barrier, whatever the guarantee."""
+    """Acked epochs since the last barrier, under any guarantee."""
     running: RunEpoch | None = None
-    """The epoch that has been given `shards`; they do not change until it has answered."""
+    """The running epoch. It has been given `shards`, which do not change until it answers."""
 
     @property
     def epochs_since_barrier(self) -> int:
-        """Epochs that no snapshot has, not even a pending one; none under guarantee "none"."""
+        """Epochs in no snapshot, not even a pending one; 0 under guarantee "none"."""
         return 0 if self.config.guarantee is Guarantee.NONE else self.acked_epochs
 
     def publishes(self, artifact: Artifact) -> bool:
-        """Whether it is made visible as soon as its epoch is acked, not with a snapshot."""
+        """Whether the artifact becomes visible once its epoch is acked, not with a snapshot."""
         is_exact = self.config.guarantee is Guarantee.EXACTLY_ONCE
         return not is_exact or artifact.sink in self.config.published_sinks
 
@@ -85,7 +86,7 @@ class JobState:
                 self.shards[ack.vertex][ack.shard] = shard.after_epoch(ack)
 
     def shards_after(self, snapshot_acks: Iterable[Ack]) -> dict[str, list[ShardState]]:
-        """The shards once the snapshot of these acks is valid."""
+        """The shards once the snapshot with these acks is valid."""
         shards = {vertex: list(states) for vertex, states in self.shards.items()}
         for ack in snapshot_acks:
             if ack.vertex in shards:

@@ -1,4 +1,4 @@
-"""A state machine whose state changes in one place, along a table of legal moves."""
+"""A state machine with a table of legal moves and one method that changes the state."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import ClassVar, Generic, TypeVar
 
 State = TypeVar("State", bound=Enum)
 Moves = Mapping[Enum, frozenset[Enum]]
-"""For every state, the states that may follow it."""
+"""Successor states of every state."""
 
 
 class IllegalMoveError(RuntimeError):
-    """A machine was to go where its table does not let it: a bug, never an outage."""
+    """A move that the machine's table does not allow: a bug, never an outage."""
 
 
 class Machine(Generic[State]):
-    """Base of the protocol's machines."""
+    """Base class of the protocol's machines."""
 
     moves: ClassVar[Moves]
 
@@ -24,10 +24,10 @@ class Machine(Generic[State]):
         self.state = state
 
     def become(self, state: State) -> None:
-        """Moves on; nothing else assigns `state`.
+        """Changes the state; nothing else assigns `state`.
 
         Raises:
-            IllegalMoveError: `moves` does not have it.
+            IllegalMoveError: `moves` does not allow it.
         """
         if state not in self.moves[self.state]:
             name = type(self).__name__

@@ -1,9 +1,9 @@
-"""What a snapshot consists of: acks come in from tasks, a manifest goes into the store.
+"""A snapshot's contents: acks from tasks, and the manifest in the store.
 
-The manifest lists, for every vertex and shard, the chunk sets that make up the state, and for
-every sink the artifacts that phase 2 commits (docs/design/protocol.md). It is written before the
-record names it (S5 before S6), under a name that holds execution and snapshot, so a dead
-execution's manifest can never be mistaken for ours.
+The manifest lists the chunk sets with the state of every vertex and shard, and the artifacts that
+phase 2 commits for every sink (docs/design/protocol.md). It is written before the record names it
+(S5 before S6). Its name contains execution and snapshot, so manifests of dead executions cannot be
+mistaken for ours.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class Run:
     bytes: int
     earliest_ms: int | None = None
     latest_ms: int | None = None
-    """Event times at which the first and the last of its rows are due: a watermark at or beyond
-    `latest_ms` makes the whole run garbage, one before `earliest_ms` leaves it untouched."""
+    """Event times at which the first and the last row are due. A watermark at or beyond `latest_ms`
+    makes the whole run garbage; one before `earliest_ms` leaves it untouched."""
 
 
 @dataclass(frozen=True)
 class ChunkSet:
-    """What one task wrote into the store for one (vertex, shard) at one snapshot.
+    """The chunks that one task wrote into the store for one (vertex, shard) at one snapshot.
 
-    One chunk per logical partition that changed, plus an index chunk that lists partitions,
-    row counts and checksums. The name holds execution, snapshot and attempt: only an acked
-    set's name reaches a manifest, everything else is inert.
+    One chunk per logical partition that changed, plus an index chunk with partitions, row counts
+    and checksums. The name contains execution, snapshot and attempt. Only names of acked sets reach
+    a manifest; other sets have no effect.
     """
 
     name: str
@@ -52,17 +52,17 @@ class ChunkSet:
     rows: int
     bytes: int
     sequence: int = 0
-    """Counts the sets of a shard; says whose turn it is to be written in full."""
+    """Number of the set in its shard; selects the partitions that are written in full."""
     is_base: bool = False
-    """True: holds the whole state of the shard, so that older sets of the chain are garbage."""
+    """True: the set has the shard's whole state, so older sets of the chain are garbage."""
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """What a sink's writer left behind in phase 1, with all that commits it.
+    """Output that a sink's writer staged or prepared in phase 1, with everything to commit it.
 
-    `token` is the connector's own value (a staged path, a transaction id); `checksum` lets
-    phase 2 tell "already committed" from "somebody else's file".
+    `token` is the connector's own value (a staged path, a transaction id). `checksum` lets phase 2
+    distinguish "already committed" from "somebody else's file".
     """
 
     sink: str
@@ -76,16 +76,16 @@ class Artifact:
 
 @dataclass(frozen=True)
 class NewestOutput:
-    """One artifact of an epoch that is committed, with what its marker is kept under."""
+    """One artifact of a committed epoch, with the key of its marker."""
 
     artifact: Artifact
     timeline: int
     execution_id: int = 0
-    """Below exactly-once: who has made it visible. 0: it was committed with its snapshot."""
+    """Below exactly-once: the execution that published it. 0: committed with its snapshot."""
 
 
 def by_epoch(artifacts: Iterable[Artifact]) -> dict[int, list[Artifact]]:
-    """The artifacts of each epoch, oldest epoch first."""
+    """Artifacts by epoch, oldest epoch first."""
     epochs: dict[int, list[Artifact]] = {}
     for artifact in sorted(artifacts, key=lambda one: one.epoch_id):
         epochs.setdefault(artifact.epoch_id, []).append(artifact)
@@ -94,7 +94,7 @@ def by_epoch(artifacts: Iterable[Artifact]) -> dict[int, list[Artifact]]:
 
 @dataclass(frozen=True)
 class Arrived:
-    """What one input of a stage got: rows, those with event time, and the newest event."""
+    """Statistics of one input of a stage: rows, rows with event time, newest event time."""
 
     rows: int
     rows_with_time: int
@@ -103,13 +103,13 @@ class Arrived:
 
 @dataclass(frozen=True)
 class Saving:
-    """State that its task left on the way into the store: the file that will say what became of
-    it, and the process that writes this file, on the driver's host."""
+    """State upload that outlives its task: the file that will report the result, and the process on
+    the driver's host that writes it."""
 
     path: str
     pid: int
     started: int = 0
-    """Its `dagster_jet.system.process.start_ticks`."""
+    """Start time of the process, by `dagster_jet.system.process.start_ticks`."""
 
 
 @dataclass(frozen=True)
@@ -124,29 +124,29 @@ class Ack:
     late: int = 0
     rejected: int = 0
     lost: int = 0
-    """Of a source: items that were dropped outside before they were read."""
+    """Source items dropped outside before they were read."""
     groups: int = 0
-    """Distinct (key, window) groups that arrived: how much there was to merge."""
+    """Distinct (key, window) groups that arrived; the amount of merging."""
     arrived: tuple[Arrived, ...] = ()
-    """Of a stage whose tasks are asked for it: by input."""
+    """Input statistics per input ordinal; empty unless the stage's tasks are asked for them."""
     saved: tuple[Run, ...] = ()
     unsaved: tuple[Run, ...] = ()
     obsolete: tuple[str, ...] = ()
-    """Local run files that this answer replaces."""
+    """Local run files that this ack replaces."""
     chunk_set: ChunkSet | None = None
     chain_dropped: int = 0
-    """How many of the oldest chunk sets are fully superseded by `chunk_set`."""
+    """Number of the oldest chunk sets that `chunk_set` fully supersedes."""
     snapshot_error: str | None = None
-    """Chunks could not be stored: the snapshot fails, the epoch does not."""
+    """Why chunks could not be stored: the snapshot fails, the epoch does not."""
     saving: Saving | None = None
-    """These three are not known yet."""
+    """Pending state upload; `chunk_set`, `chain_dropped` and `snapshot_error` are then unset."""
     artifacts: tuple[Artifact, ...] = ()
     prepared: bool = False
-    """A processor has prepared transactions of its own: phase 2 has to come to its stage."""
+    """A processor has prepared transactions of its own, so phase 2 must include its stage."""
     work_ms: float = 0.0
-    """A shard's step, or a sink's writing."""
+    """Milliseconds of a shard's step or of a sink's writing."""
     save_ms: float = 0.0
-    """How long the task waited at its end for this shard's state."""
+    """Milliseconds that the task waited at its end for this shard's state."""
 
     def chain_after(self, chain: tuple[ChunkSet, ...]) -> tuple[ChunkSet, ...]:
         """The shard's chain once the snapshot of this ack is valid."""
@@ -175,40 +175,40 @@ class Ack:
 
 @dataclass(frozen=True)
 class ShardState:
-    """Where one shard's state is: local runs, and the chunk sets that the store holds of it."""
+    """Location of one shard's state: local runs, and chunk sets in the store."""
 
     saved: tuple[Run, ...] = ()
     unsaved: tuple[Run, ...] = ()
     chain: tuple[ChunkSet, ...] = ()
-    """Oldest first. Reading it from the newest base onwards gives the state of the snapshot."""
+    """Chunk sets, oldest first. From the newest base onwards they hold the snapshot's state."""
     deciding: tuple[Run, ...] = ()
-    """Saved in a snapshot that is not decided yet. Epochs read them and leave them as they are:
-    what becomes of them is known only then."""
+    """Runs saved in a snapshot that is not decided yet. Epochs read them and do not change them
+    until the decision is known."""
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """All of them, oldest first."""
+        """All runs, oldest first."""
         return (*self.saved, *self.deciding, *self.unsaved)
 
     def after_epoch(self, ack: Ack) -> ShardState:
         return replace(self, saved=ack.saved, unsaved=ack.unsaved)
 
     def at_barrier(self) -> ShardState:
-        """The acks of a snapshot are in: it goes on its way to be decided."""
+        """The shard when all acks of a snapshot are in and its decision begins."""
         return replace(self, unsaved=(), deciding=self.unsaved)
 
     def after_snapshot(self, ack: Ack) -> ShardState:
-        """The snapshot is decided: what was saved for it counts as saved."""
+        """The shard after a valid snapshot: the runs saved for it count as saved."""
         return ShardState((*self.saved, *self.deciding), self.unsaved, ack.chain_after(self.chain))
 
     def after_failure(self) -> ShardState:
-        """The snapshot will not be: the next one has to save it all."""
+        """The shard after a discarded snapshot: the next one has to save those runs again."""
         return ShardState(self.saved, (*self.deciding, *self.unsaved), self.chain)
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Totals of a vertex since the job began, as of one barrier."""
+    """Totals of a vertex from the job's beginning to one barrier."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -228,7 +228,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything needed to restore a job as of one barrier, and to finish its commits."""
+    """Everything needed to restore a job as of one barrier and to finish its commits."""
 
     job: str
     snapshot_id: int
@@ -238,27 +238,27 @@ class Manifest:
     plan_fingerprint: str
     partition_count: int
     sources: dict[str, Any]
-    """Per source: its position (JSON, the connector's own form)."""
+    """Position per source (JSON, in the connector's own form)."""
     watermarks: dict[str, Any]
-    """Per stage that assigns timestamps: the watermark state, idle partitions included."""
+    """Watermark state per stage that assigns timestamps, including idle partitions."""
     shards: dict[str, tuple[tuple[ChunkSet, ...], ...]]
-    """Per stateful vertex, per shard: the chain of chunk sets, oldest first."""
+    """Chain of chunk sets per stateful vertex and shard, oldest first."""
     artifacts: tuple[Artifact, ...]
     counters: dict[str, Counters] = field(default_factory=dict)
     completed: bool = False
     """The inputs are over as of this snapshot."""
     plan: dict[str, Any] = field(default_factory=dict)
-    """Per source and stateful stage: what its state means (`snapshot.plan`)."""
+    """Meaning of the saved state per source and stateful stage (`snapshot.plan`)."""
     prepared: tuple[str, ...] = ()
-    """Stages whose processors have prepared transactions; their ids are in the stages' state."""
+    """Stages whose processors have prepared transactions; the ids are in the stages' state."""
     sinks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Per sink of the pipeline: where it writes (`snapshot.owed.Destination`), so that its commits
-    can be finished by a start whose pipeline no longer has it."""
+    """Destination per sink (`snapshot.owed.Destination`). A start whose pipeline no longer has the
+    sink can finish its commits."""
     unacknowledged: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Per source that acknowledges: what was read and is to be acknowledged in phase 2. By message
-    id, what does it (JSON, the connector's own form)."""
+    """Per acknowledging source: the messages to acknowledge in phase 2. Message id to the data that
+    acknowledges it (JSON, in the connector's own form)."""
     newest_output: dict[str, NewestOutput] = field(default_factory=dict)
-    """Per sink: of the newest epoch before those of `artifacts` that had output for it."""
+    """Per sink: output of the newest epoch with output before the epochs of `artifacts`."""
     format: int = MANIFEST_FORMAT
 
     @property
@@ -280,7 +280,7 @@ class Manifest:
 
     @property
     def is_committed(self) -> bool:
-        """Nothing waits for phase 2: it is over before it begins."""
+        """Whether the snapshot needs no phase 2."""
         return not (self.artifacts or self.prepared or any(self.unacknowledged.values()))
 
     @property
@@ -289,13 +289,13 @@ class Manifest:
 
     @property
     def bytes_written(self) -> int:
-        """Of state, by this snapshot itself: the sets that carry its id."""
+        """State bytes written for this snapshot: the sets that carry its id."""
         own = f"/{self.snapshot_id:012d}-{self.execution_id}-"
         sets = (s for chains in self.shards.values() for chain in chains for s in chain[-1:])
         return sum(s.bytes for s in sets if own in s.name)
 
     def with_saved(self, acks: Iterable[Ack]) -> Manifest:
-        """The same with the chunk sets that the tasks have written for it."""
+        """The manifest with the chunk sets that tasks have written for it."""
         shards = {vertex: list(chains) for vertex, chains in self.shards.items()}
         for ack in acks:
             if ack.vertex in shards:
@@ -311,11 +311,10 @@ class Manifest:
         }
 
     def to_bytes(self, texts: ChunkSetTexts | None = None) -> bytes:
-        """As JSON.
+        """The manifest as JSON.
 
         Args:
-            texts: of the chunk sets that earlier manifests have named, so that only new ones are
-                encoded.
+            texts: JSON of chunk sets in earlier manifests; only new sets are encoded.
         """
         fields = asdict(replace(self, shards={}))
         json_of = {name: _json(value) for name, value in fields.items()}
@@ -348,12 +347,12 @@ class Manifest:
 
 @dataclass
 class ChunkSetTexts:
-    """The chains of the last manifest as JSON: nearly all of them are in the next one, too."""
+    """JSON of the last manifest's chains; most of them recur in the next manifest."""
 
     _last: dict[tuple[str, int], _ChainText] = field(default_factory=dict)
 
     def take(self, shards: Mapping[str, Iterable[tuple[ChunkSet, ...]]]) -> str:
-        """`Manifest.shards` as JSON. Chains that are not in it are forgotten."""
+        """Returns `Manifest.shards` as JSON. Forgets chains that are not in it."""
         last, self._last = self._last, {}
         json_of = {}
         for vertex, chains in shards.items():
@@ -372,7 +371,7 @@ class ChunkSetTexts:
 class _ChainText:
     chain: tuple[ChunkSet, ...]
     sets: Mapping[str, str]
-    """By name: no two sets have one."""
+    """JSON of each set by name; names are unique."""
     text: str
 
     @classmethod
@@ -390,7 +389,7 @@ def _json_object(json_of: Mapping[str, str]) -> str:
 
 
 def checksum(data: bytes | memoryview) -> int:
-    """xxh3 of `data`: the checksum used for manifests, indexes, chunks and artifacts."""
+    """xxh3 of `data`: the checksum of manifests, indexes, chunks and artifacts."""
     return int(xxhash.xxh3_64_intdigest(data))
 
 
@@ -400,8 +399,8 @@ def validate_manifest(
     """Reads a manifest and refuses it unless it is the one that the record names.
 
     Raises:
-        SnapshotInvalidError: missing, or not the bytes that were decided on. The job does not
-            run; an older retained snapshot may be chosen explicitly.
+        SnapshotInvalidError: the manifest is missing, or its bytes are not those that were decided
+            on. The job does not run; an older retained snapshot may be chosen explicitly.
     """
     cure = "Choose an older retained snapshot with JobConfig(initial_snapshot=...)."
     if data is None:

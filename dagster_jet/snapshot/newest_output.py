@@ -1,8 +1,8 @@
-"""The newest output that each sink's place must have, so that a start can ask for it. Pure.
+"""The newest output that each sink's place must have, for a start to check. Pure.
 
-A place may come back empty or older: a folder that is not mounted, a database restored from a copy,
-a replica that is behind. Going on there would leave rows out without a word. Every manifest names
-one artifact per sink, of the newest epoch before its own that had output.
+A place may come back empty or older: an unmounted folder, a restored database, a replica that is
+behind. To continue there would lose rows silently. So every manifest names one artifact per sink,
+from the newest epoch with output before the manifest's own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dagster_jet.snapshot.owed import SinkFate, sink_fate
 def newest_of(
     artifacts: Iterable[Artifact], timeline: int, execution_id: int = 0
 ) -> dict[str, NewestOutput]:
-    """By sink, one artifact of its newest epoch among these."""
+    """One artifact per sink, from the sink's newest epoch among these artifacts."""
     newest: dict[str, Artifact] = {}
     for artifact in artifacts:
         known = newest.get(artifact.sink)
@@ -27,7 +27,7 @@ def newest_of(
 
 
 def output_to_be_there(manifest: Manifest, *, is_committed: bool) -> dict[str, NewestOutput]:
-    """By sink, what its place must have before phase 2 of this snapshot is made again."""
+    """Output that each sink's place must have before phase 2 of this snapshot is repeated."""
     if not is_committed:
         return dict(manifest.newest_output)
     return {**manifest.newest_output, **newest_of(manifest.artifacts, manifest.timeline)}
@@ -40,13 +40,13 @@ def output_after(
     lost: Collection[str],
     sinks: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, NewestOutput]:
-    """By sink, what its place has once phase 2 of the snapshot is over.
+    """Output that each sink's place has once phase 2 of the snapshot is over.
 
     Args:
         manifest: of the snapshot that an execution begins with.
         is_committed: its phase 2 was over before.
         lost: sinks whose place came back without its output, which is accepted.
-        sinks: where today's write: another place begins with nothing.
+        sinks: today's destinations; a new place begins with no output.
     """
     before = output_to_be_there(manifest, is_committed=is_committed)
     after = {sink: one for sink, one in before.items() if sink not in lost}

@@ -1,8 +1,8 @@
-"""Commits that a decided snapshot still owes, sink by sink, and where each has to go. Pure.
+"""Outstanding commits of a decided snapshot, by sink, with their destinations. Pure.
 
-Between the decision and its commits a job may die, and start again as another pipeline: a sink was
-dropped or renamed, or writes elsewhere. What was decided is owed to the place for which it was
-staged, whatever the pipeline says today.
+Between the decision and its commits a job may die and start again with another pipeline: a sink was
+dropped or renamed, or writes elsewhere. Decided output goes to the place for which it was staged,
+whatever the pipeline says.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any
 from dagster_jet.snapshot.manifest import Artifact
 
 Destination = Mapping[str, Any]
-"""Where a sink writes, as the manifest keeps it: its `kind`, and what its connector needs to commit
-there without the pipeline. JSON, without secrets. Equal destinations are one place, and so are
-those that differ in their `options` alone: how it is reached may be corrected."""
+"""Place where a sink writes, as the manifest keeps it: its `kind`, and what its connector needs to
+commit there without the pipeline. JSON, without secrets. Destinations that are equal, or differ
+only in `options`, are the same place, so access options may be corrected."""
 
 
 class SinkFate(Enum):
-    """What has become of a sink since the snapshot was taken."""
+    """Change of a sink since the snapshot was taken."""
 
     KEPT = "kept"
-    """The pipeline has it, and it writes to the same place."""
+    """The pipeline has the sink, and it writes to the same place."""
     MOVED = "writes elsewhere"
     """The pipeline has a sink of this name, at another place."""
     LEFT = "left the pipeline"
-    """The pipeline has no sink of this name: dropped, or renamed."""
+    """The pipeline has no sink of this name: it was dropped or renamed."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class OwedCommit:
     """The artifacts of one sink that must become visible at one place."""
 
     sink: str
-    """Its name when they were staged: markers and staging areas are keyed by it."""
+    """The sink's name at staging; it is the key of markers and staging areas."""
     destination: Destination | None
-    """None where the manifest does not say (format 1): only the pipeline can know."""
+    """None if the manifest does not name it (format 1); only the pipeline can provide it then."""
     fate: SinkFate
     artifacts: tuple[Artifact, ...]
 
@@ -56,12 +56,12 @@ def owed_commits(
     named: Mapping[str, Destination],
     today: Mapping[str, Destination],
 ) -> tuple[OwedCommit, ...]:
-    """Every artifact belongs to exactly one of the result.
+    """Groups artifacts by sink; every artifact is in exactly one result.
 
     Args:
         artifacts: of one manifest.
-        named: by sink, the destinations in that manifest.
-        today: by sink, the destinations of the pipeline that commits now.
+        named: destinations by sink in that manifest.
+        today: destinations by sink of the pipeline that commits now.
     """
     by_sink: dict[str, list[Artifact]] = {}
     for artifact in artifacts:
@@ -75,7 +75,7 @@ def owed_commits(
 def sink_fate(
     sink: str, named: Mapping[str, Destination], today: Mapping[str, Destination]
 ) -> SinkFate:
-    """What has become of a sink. One whose destination is not known is taken to be where it was."""
+    """Change of a sink. A sink without a known destination counts as unmoved."""
     if sink not in today:
         return SinkFate.LEFT
     is_there = is_same_place(named.get(sink, today[sink]), today[sink])
@@ -83,5 +83,5 @@ def sink_fate(
 
 
 def is_same_place(one: Destination, other: Destination) -> bool:
-    """Whether a commit to the one is a commit to the other."""
+    """Whether both destinations are the same place."""
     return {**one, "options": None} == {**other, "options": None}

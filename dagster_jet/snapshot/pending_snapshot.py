@@ -1,9 +1,9 @@
 """The pending snapshot: from the acks of its epoch to the note that all of it is committed.
 
     NONE -> DECIDING -> [COMPLETING] -> NONE
-    NONE -> RESERVING -> NONE                  (more ids, where many were used up)
+    NONE -> RESERVING -> NONE                  (reserves more ids after many failed attempts)
 
-It goes on beside the next epoch; there is one at a time.
+It proceeds beside the next epoch. At most one snapshot is pending.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from dagster_jet.snapshot.retention import Retention
 
 
 class PendingState(Enum):
-    """Where the newest snapshot is, once its acks are in."""
+    """State of the newest snapshot once its acks are in."""
 
     NONE = "none is pending"
-    """The last one is valid and committed, or was given up."""
+    """The last snapshot is valid and committed, or was discarded."""
     DECIDING = "saving state, then writing the manifest and the record"
     COMPLETING = "committing, then noting that in the record"
-    """It is valid; phase 2 makes true what it names."""
+    """The snapshot is valid; phase 2 commits what it names."""
     RESERVING = "reserving more snapshot ids"
 
     @property
     def is_decided(self) -> bool:
-        """Nothing can take it back; and what the record says is known."""
+        """False while a decision is under way, when the record's content is not known."""
         return self is not PendingState.DECIDING
 
 
 class SnapshotOutcome(Enum):
-    """What became of a snapshot at its decision."""
+    """Result of a snapshot's decision."""
 
     VALID = "the record names it"
     DISCARDED = "it is certainly not in the record"
@@ -59,7 +59,7 @@ _NONE, _DECIDING, _COMPLETING, _RESERVING = PendingState
 
 
 class PendingSnapshot(Machine[PendingState]):
-    """The one snapshot of an execution that is on its way, and the ids for those to come."""
+    """The one pending snapshot of an execution, and the ids of later ones."""
 
     moves: ClassVar[Moves] = {
         _NONE: frozenset({_DECIDING, _RESERVING}),
@@ -75,7 +75,8 @@ class PendingSnapshot(Machine[PendingState]):
         self.epochs = 0
         """Epochs that the pending snapshot decides about."""
         self.completed_ms: int | None = None
-        """When the last one was committed or given up: the interval counts from here."""
+        """End of the last phase 2 or time of the last discard; the snapshot interval starts
+        here."""
         self.failures = 0
         self.last_failure: str | None = None
         self.retention = Retention()
@@ -102,9 +103,10 @@ class PendingSnapshot(Machine[PendingState]):
         return self.next_id + block if self.next_id + block // 2 > reserved else reserved
 
     def reserve_ids(self) -> list[Command]:
-        """Each decision reserves by itself; snapshots that fail one after the other do not.
+        """Reserves more ids if needed. Every decision reserves ids too, but repeated failures do
+        not.
 
-        Nothing is decided meanwhile: two writes of the record must not overtake each other.
+        No decision starts meanwhile: two writes of the record must not overtake each other.
         """
         record = self._job.record
         if self._wanted_reservation == record.reserved_snapshot_id:
@@ -119,7 +121,7 @@ class PendingSnapshot(Machine[PendingState]):
         if event.outcome is WriteOutcome.WRITTEN:
             reserved = self._wanted_reservation
             self._job.record = replace(self._job.record, reserved_snapshot_id=reserved)
-        # Else the ids that are left will do, or the next tick asks again.
+        # Otherwise the remaining ids suffice, or the next tick asks again.
         self._end(event.now_ms)
         return []
 
@@ -128,7 +130,7 @@ class PendingSnapshot(Machine[PendingState]):
     def begin(
         self, acks: tuple[Ack, ...], now_ms: int, *, completed: bool, snapshot_id: int
     ) -> list[Command]:
-        """The barrier is whole: what the snapshot is of does not change any more."""
+        """Starts the decision. The barrier is complete, so the snapshot's content is fixed."""
         job = self._job
         job.shards = {v: [state.at_barrier() for state in s] for v, s in job.shards.items()}
         self._manifest = Manifest(
@@ -164,7 +166,7 @@ class PendingSnapshot(Machine[PendingState]):
         return [Decide(self._manifest, acks, record, job.config.retained_snapshots)]
 
     def on_decided(self, event: Decided) -> list[Command]:
-        """The answer of the decision, which is neither FENCED nor UNKNOWN."""
+        """Handles the decision's answer, which is neither FENCED nor UNKNOWN."""
         if not self.is_deciding(event):
             return []
         self._acks, manifest = event.acks, event.manifest
@@ -196,14 +198,14 @@ class PendingSnapshot(Machine[PendingState]):
         )
 
     def take_outcome(self) -> SnapshotOutcome | None:
-        """What the last event has decided, if it has; once."""
+        """Returns the outcome that the last event decided, if any, and clears it."""
         outcome, self._outcome = self._outcome, None
         return outcome
 
     def apply_outcome(self) -> None:
-        """What was saved for the snapshot is saved, or unsaved again, now that it is known.
+        """Applies the outcome: the snapshot's runs become saved, or unsaved again.
 
-        Not under a running epoch: its acks say what became of the runs that it was given.
+        Waits while an epoch runs, because its acks report on the runs that it was given.
         """
         job = self._job
         if self._to_apply is None or job.running is not None:
@@ -218,9 +220,9 @@ class PendingSnapshot(Machine[PendingState]):
         self._acks = ()
 
     def _discard(self, manifest: Manifest, reason: str, now_ms: int) -> list[Command]:
-        """The snapshot is certainly not in the record: as if its barrier had not been.
+        """Discards a snapshot that is certainly not in the record, as if it had no barrier.
 
-        Before the decision point a failure is no job failure: discard, try again later.
+        Before the decision point a failure does not fail the job; a later attempt follows.
         """
         job = self._job
         garbage = _left_by(manifest, self._acks)
@@ -236,7 +238,8 @@ class PendingSnapshot(Machine[PendingState]):
         return garbage
 
     def _garbage(self, dropped: tuple[SnapshotRef, ...]) -> list[Command]:
-        """What only dropped snapshots needed. Safe for a sleeper: history never grows back."""
+        """Chunk sets that only dropped snapshots needed. A paused old execution can delete them
+        safely, since dropped snapshots never return."""
         if not dropped:
             return []
         gone = self.retention.dropped(ref.snapshot_id for ref in dropped)
@@ -245,15 +248,15 @@ class PendingSnapshot(Machine[PendingState]):
     # --- phase 2 --------------------------------------------------------------------------------
 
     def on_completed(self, event: Completed) -> bool:
-        """Whether the pending snapshot is complete with this answer."""
+        """Handles the end of phase 2; whether it completes the pending snapshot."""
         if self.state is not PendingState.COMPLETING or not self.note_completed(event):
             return False
         self._end(event.now_ms)
         return True
 
     def note_completed(self, event: Completed) -> bool:
-        """Phase 2 of the record's newest snapshot is over, also where a dead execution's was;
-        whether the answer is about that."""
+        """Notes the end of phase 2 of the record's newest snapshot, also of one that a dead
+        execution decided. Returns whether the answer is about that snapshot."""
         record, ref = self._job.record, self._job.record.snapshot
         if event.execution_id != record.execution_id or ref is None:
             return False
@@ -268,7 +271,7 @@ class PendingSnapshot(Machine[PendingState]):
 
 
 def _left_by(manifest: Manifest, acks: tuple[Ack, ...]) -> list[Command]:
-    """What a failed snapshot has left in the store; certainly named by no record."""
+    """Deletes what a failed snapshot left in the store; no record names it."""
     names: dict[str, set[str]] = {}
     for ack in acks:
         if ack.chunk_set is not None:

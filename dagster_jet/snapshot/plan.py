@@ -1,7 +1,7 @@
-"""What a changed pipeline means for the state of the last snapshot, before anything stops.
+"""Compares a changed pipeline with the last snapshot's state, before anything stops.
 
-State and positions are matched by stage name. A stage that is still there but means something else
-by its state, or one that is gone, would lose what exists nowhere else: both are refused.
+State and positions are matched by stage name. A stage whose state has a changed meaning, or that is
+gone, would lose data that exists nowhere else; both are refused.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ from typing import Any
 
 Columns = Mapping[str, Mapping[str, str]]
 StagePlan = Mapping[str, Any]
-"""What a stage's saved state means, as JSON: kind, format of the state, what it depends on, and
-its `COLUMNS`. Stored in every manifest."""
+"""Meaning of a stage's saved state as JSON: kind, format of the state, dependencies, and `COLUMNS`.
+Stored in every manifest."""
 
 COLUMNS = "columns"
-"""By role, the types of the state's columns. Only what has analysed the pipeline knows them; a plan
-without says nothing about them."""
+"""Types of the state's columns by role. Known only after analysis of the pipeline; a plan without
+this key makes no claim about columns."""
 KEYS = "keys"
-"""The role of columns by which rows are found: of others, or in another order, the hash is another.
-A stage that deduplicates whole rows names none in its pipeline, and has all columns here."""
+"""Role of the columns whose hash locates rows; other columns or another order change the hash. A
+stage that deduplicates whole rows names none in its pipeline and has all columns here."""
 
 PLAIN = "plain"
-"""The names of what users' code keeps in the state that is saved as plain values. Whatever else it
-keeps is pickled; so is all of it where a plan does not say."""
+"""Names of user state that is saved as plain values. Other user state is pickled; without this key
+all of it is."""
 
 EVENT_TIME = "event_time"
-"""How event times were read from their columns; a plan without: as they stand there."""
+"""How event times were read from their columns; without this key: unconverted."""
 
 _JUDGED_APART = ("format", EVENT_TIME, COLUMNS, PLAIN)
 
 
 class Change(Enum):
-    """What becomes of one stage's state or position."""
+    """Effect of a pipeline change on one stage's state or position."""
 
     KEPT = "kept"
-    """It goes on from the snapshot."""
+    """The stage continues from the snapshot."""
     NEW = "new"
-    """It starts empty; a source starts from its beginning."""
+    """The stage starts empty; a source starts from its beginning."""
     DROPPED = "dropped"
-    """The snapshot has state of it, the pipeline has no stage of the name."""
+    """The snapshot has state of the stage, the pipeline has no stage of the name."""
     INCOMPATIBLE = "incompatible"
-    """The stage is there, but its state would not mean the same."""
+    """The stage exists, but its state would have another meaning."""
 
 
 @dataclass(frozen=True)
 class StageChange:
-    """The answer for one stage."""
+    """Result for one stage."""
 
     stage: str
     kind: str
@@ -63,7 +63,7 @@ class StageChange:
 def compare_plans(
     saved: Mapping[str, StagePlan], wanted: Mapping[str, StagePlan]
 ) -> tuple[StageChange, ...]:
-    """Compares the plan that a snapshot was taken with to the plan of a pipeline."""
+    """Compares a snapshot's plan with a pipeline's plan."""
     changes = [
         StageChange(stage, str(plan["kind"]), *_change(saved.get(stage), plan))
         for stage, plan in wanted.items()
@@ -91,13 +91,13 @@ def _change(saved: StagePlan | None, wanted: StagePlan) -> tuple[Change, str]:
     ]
     pickled = sorted(set(wanted.get(PLAIN, ())) - set(saved.get(PLAIN, ())))
     if pickled and not differing:
-        # Only a pipeline that asks for it by name reads pickles: what a snapshot says of itself
-        # may have been written by anybody who can write to a member.
+        # Pickles are read only if the pipeline asks for it by name: anybody who can write to a
+        # member may have written what a snapshot says of itself.
         return Change.INCOMPATIBLE, (
             f"its {', '.join(pickled)} were saved with pickle, and reading a pickle runs what it "
             'says; to go on from it say state_format="pickle"'
         )
-    # What reads an older format judges the columns of that itself.
+    # The reader of an older format checks that format's columns itself.
     same_format = saved.get("format") == wanted.get("format")
     if not differing and same_format and COLUMNS in saved and COLUMNS in wanted:
         differing = list(_column_changes(saved[COLUMNS], wanted[COLUMNS]))
@@ -107,7 +107,7 @@ def _change(saved: StagePlan | None, wanted: StagePlan) -> tuple[Change, str]:
 
 
 def _column_changes(saved: Columns, wanted: Columns) -> Iterator[str]:
-    """What a restore could not read under today's columns, or would read and never find."""
+    """Yields changes that make saved rows unreadable, or readable but never found."""
     keys, now = list(saved[KEYS]), list(wanted[KEYS])
     if keys != now:
         yield f"its state has the keys {keys}, they are {now} now"

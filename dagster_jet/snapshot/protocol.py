@@ -1,7 +1,7 @@
-"""The words of the snapshot protocol: what the coordinator asks for and what it is told.
+"""The commands and events of the snapshot protocol.
 
-Commands go out, events come back; both are frozen values without behaviour, so that the engine
-and the simulator speak of the same things.
+The coordinator returns commands and receives events. Both are frozen values without behaviour,
+shared by the engine and the simulator.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ class StopKind(str, Enum):
     RESTART = "restart"
     """Begin a new execution at once."""
     SHUTDOWN = "shutdown"
-    """The process ends (SIGTERM, Dagster cancel, a run that has drained); anyone may go on."""
+    """The process ends (SIGTERM, Dagster cancel, a drained run); any other may continue the job."""
     COMPLETE = "complete"
     """The inputs end: final watermark, every window closed, the job is COMPLETED."""
     CANCEL = "cancel"
     """Stop now, without a snapshot; the job is FAILED (cancelled)."""
     CANCEL_AND_EXPORT = "cancel_and_export"
-    """The job is FAILED (cancelled) after its terminal snapshot, which is exported then. Asked for
-    by `Job.cancel_and_export_snapshot`, which says under which name."""
+    """The job is FAILED (cancelled) after its terminal snapshot, which is then exported. Requested
+    by `Job.cancel_and_export_snapshot`, which gives the export's name."""
 
     @property
     def cause(self) -> StopCause:
-        """The cause that the record gives for an execution that ended so."""
+        """The record's cause for an execution that ended this way."""
         if self is StopKind.CANCEL_AND_EXPORT:
             return StopCause.CANCEL
         return StopCause(self.value)
 
     @property
     def final_status(self) -> JobStatus:
-        """The status of the job when the stop has been carried out."""
+        """The job's status after the stop."""
         match self:
             case StopKind.SUSPEND:
                 return JobStatus.SUSPENDED
@@ -57,35 +57,34 @@ class StopKind(str, Enum):
 
 
 def stop_that_counts(first: StopKind | None, second: StopKind) -> StopKind:
-    """Of two requests to one execution: the first, but every kind overrides RESTART, after which
-    the job would just run on, and CANCEL overrides all."""
+    """Returns the effective one of two stop requests to an execution: the first. But every kind
+    overrides RESTART, after which the job would continue, and CANCEL overrides all."""
     if first in (None, StopKind.RESTART) or second is StopKind.CANCEL:
         return second
     return first
 
 
 class Purpose(str, Enum):
-    """What a write of the record is for."""
+    """Purpose of a write of the record."""
 
     STARTING = "starting"
-    """An execution has won the record: the snapshot ids that it may use."""
+    """An execution has won the record; the write reserves its snapshot ids."""
     REWOUND = "rewound"
-    """An older snapshot is the newest one again, or an imported one is; it is restored already, and
-    it fits."""
+    """An older or imported snapshot becomes the newest; it is restored already, and it fits."""
     RUNNING = "running"
-    """Everything older is committed or rolled back, epochs follow."""
+    """All older output is committed or rolled back; epochs follow."""
     SNAPSHOT = "snapshot"
     """The decision: the snapshot is valid."""
     COMMITTED = "committed"
     """The note that phase 2 is over."""
     RESERVED = "reserved"
-    """More snapshot ids, where many were used up without a decision."""
+    """More snapshot ids, after many attempts without a decision."""
     LEASE = "lease"
-    """The newest record once more, with the lease renewed."""
+    """The newest record with a renewed lease."""
 
 
 class WriteOutcome(Enum):
-    """What is known about a write to the record."""
+    """Result of a write to the record."""
 
     WRITTEN = "written"
     FENCED = "a newer execution owns the record"
@@ -127,10 +126,10 @@ class Restore:
 
 @dataclass(frozen=True)
 class AbortOrphans:
-    """Roll back what older executions left open and delete what nobody references.
+    """Roll back what older executions left open and delete what nothing references.
 
-    Only what carries an execution id below ours may be touched: a stopped process that wakes up
-    in here must not hurt its successor.
+    Only objects with an execution id below ours may be touched: a paused process that wakes up in
+    here must not harm its successor.
     """
 
     execution_id: int
@@ -164,27 +163,27 @@ class Decide:
     the record that names it; answer `Decided`."""
 
     manifest: Manifest
-    """As of the barrier: `acks` hold what its chains still lack."""
+    """As of the barrier; its chains lack the chunk sets of `acks`."""
     acks: tuple[Ack, ...]
     record: ExecutionRecord
-    """As the decision changes it, without the new snapshot."""
+    """The record with the decision's changes, without the new snapshot."""
     retained_snapshots: int
 
 
 @dataclass(frozen=True)
 class Complete:
     """Phase 2, S7 and S8: commit idempotently all that the record's newest snapshot names, and note
-    that in the record; answer `Completed`."""
+    it in the record; answer `Completed`."""
 
     manifest: Manifest
     record: ExecutionRecord
     recovering: bool
-    """A dead execution has decided it."""
+    """True: a dead execution decided the snapshot."""
 
 
 @dataclass(frozen=True)
 class WriteRecord:
-    """Statuses and reserved ids: write the record under our ballot; answer `RecordAnswer`."""
+    """Write statuses and reserved ids to the record under our ballot; answer `RecordAnswer`."""
 
     purpose: Purpose
     record: ExecutionRecord
@@ -200,7 +199,7 @@ class CollectGarbage:
 
 @dataclass(frozen=True)
 class Stop:
-    """The execution is over; `restart` says whether a new one should begin in this process."""
+    """The execution is over; `restart`: begin a new one in this process."""
 
     status: JobStatus
     cause: StopCause
@@ -232,19 +231,19 @@ Command = (
 
 @dataclass(frozen=True)
 class Claimed:
-    """The record is ours; `record` is what was last agreed on, already under our execution id."""
+    """The record is ours; `record` is the last agreed value, already under our execution id."""
 
     record: ExecutionRecord
     decides_every_epoch: bool = False
     """Some stage's processors commit in two phases. A processor lives for one epoch, and the next
-    one commits what the state has of it, so no epoch may begin from an undecided state: each ends
-    in a snapshot, waits for the phase 2 before it, and is lost with a snapshot that fails."""
+    one commits what the state holds of it, so no epoch may begin from an undecided state. Each
+    epoch ends in a snapshot, waits for the previous phase 2, and is lost if its snapshot fails."""
     plan: Mapping[str, Any] = field(default_factory=dict)
-    """What each stage's saved state means: every manifest carries it."""
+    """Meaning of each stage's saved state; part of every manifest."""
     sinks: Mapping[str, Destination] = field(default_factory=dict)
-    """Where each sink writes: every manifest carries it."""
+    """Destination of each sink; part of every manifest."""
     held_writers: Mapping[str, int] = field(default_factory=dict)
-    """Per sink with held transactions, how many writers it has; the record keeps the most."""
+    """Number of writers per sink with held transactions; the record keeps the maximum."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +253,7 @@ class ManifestLoaded:
 
 @dataclass(frozen=True)
 class SnapshotImported:
-    """`ref` is what the record is to name once the snapshot is restored."""
+    """`ref` is the reference for the record once the snapshot is restored."""
 
     ref: SnapshotRef
     manifest: Manifest
@@ -264,7 +263,7 @@ class SnapshotImported:
 class Restored:
     shards: Mapping[str, tuple[ShardState, ...]]
     lost_output: frozenset[str] = frozenset()
-    """Sinks whose place came back without what was committed there, which is accepted."""
+    """Sinks whose place came back without its committed output, which is accepted."""
 
 
 @dataclass(frozen=True)
@@ -272,7 +271,7 @@ class OrphansAborted:
     """`retained`: chunk sets needed by the retained snapshots, by snapshot id.
 
     `damaged`: retained snapshots whose manifest is not whole. Nothing that they may need was
-    deleted; the record no longer names them from here on, and so the next start may.
+    deleted. The record no longer names them from here on, so the next start may delete it.
     """
 
     retained: Mapping[int, Mapping[str, frozenset[str]]]
@@ -291,12 +290,12 @@ class Tick:
     """There is input, or a watermark or timer moved."""
     stop: StopKind | None = None
     wants_snapshot: bool = False
-    """Somebody waits for a snapshot of what has been read by now."""
+    """A snapshot of everything read by now is requested."""
 
 
 @dataclass(frozen=True)
 class CancelRequested:
-    """Somebody wants the job down now, wherever it is: also in the middle of its recovery."""
+    """The job is to be cancelled at once, even during recovery."""
 
 
 @dataclass(frozen=True)
@@ -326,14 +325,14 @@ class Published:
 
 @dataclass(frozen=True)
 class Decided:
-    """How far `Decide` came. UNAVAILABLE: the snapshot is certainly not in the record."""
+    """Result of `Decide`. UNAVAILABLE: the snapshot is certainly not in the record."""
 
     manifest: Manifest
-    """Whole, unless state could not be saved."""
+    """Complete, unless state could not be saved."""
     acks: tuple[Ack, ...]
-    """Whole, unless waiting for their state failed."""
+    """Complete, unless waiting for their state failed."""
     record: ExecutionRecord
-    """As it was, or was to be, written."""
+    """The record that was written, or was to be written."""
     outcome: WriteOutcome
     now_ms: int
     reason: str = ""
@@ -343,8 +342,8 @@ class Decided:
 
 @dataclass(frozen=True)
 class Completed:
-    """Phase 2 is over. `outcome` is that of the note: without it the next start commits again,
-    which changes nothing."""
+    """Phase 2 is over. `outcome` is that of the note; without the note the next start commits
+    again, which changes nothing."""
 
     execution_id: int
     snapshot_id: int
@@ -362,7 +361,7 @@ class RecordAnswer:
 
 @dataclass(frozen=True)
 class Failed:
-    """A command failed for good (validation, restore, a lost artifact, a connector)."""
+    """A command failed permanently (validation, restore, a lost artifact, a connector)."""
 
     reason: str
     restartable: bool

@@ -1,7 +1,7 @@
 """The execution record: the one small, linearizable value per job that decides everything.
 
-It lives in a quorum register (`dagster_jet.store.register`). Whatever it names is true or is
-made true again after a crash; whatever it does not name never happened.
+It is kept in a quorum register (`dagster_jet.store.register`). Everything that it names is valid,
+or is completed after a crash. Nothing else counts.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ RECORD_FORMAT = 1
 
 
 class JobStatus(str, Enum):
-    """Where a job is in its life. Only `COMPLETED` and `FAILED` are final for an execution."""
+    """Status of a job. Only `COMPLETED` and `FAILED` are final for an execution."""
 
     NOT_RUNNING = "NOT_RUNNING"
-    """Known, owned by nobody; the next start continues from the last snapshot. With an
-    `ExecutionRecord.failure` where executions failed until the job gave up."""
+    """No execution has the job; the next start continues from the last snapshot.
+    `ExecutionRecord.failure` is set if the job gave up after failed executions."""
     STARTING = "STARTING"
     """An execution won the record and is restoring, committing again, rolling back."""
     RUNNING = "RUNNING"
     """Epochs are being run."""
     COMPLETING = "COMPLETING"
-    """A stop was asked for; the terminal snapshot is under way."""
+    """A stop was requested; the terminal snapshot is under way."""
     SUSPENDED = "SUSPENDED"
     """Stopped on purpose, or by a failure with ``suspend_on_failure``; waits for ``resume``."""
     COMPLETED = "COMPLETED"
@@ -39,37 +39,37 @@ class JobStatus(str, Enum):
 
     @property
     def is_live(self) -> bool:
-        """An execution has the job, or is said to."""
+        """Whether an execution has the job, according to the record."""
         return self in (JobStatus.STARTING, JobStatus.RUNNING, JobStatus.COMPLETING)
 
 
 class StopCause(str, Enum):
-    """Why an execution ended. Programs decide by it; the text beside it is for people."""
+    """Why an execution ended. Programs evaluate the cause; the text beside it is for people."""
 
     SUSPEND = "suspend"
-    """Asked to, like the four that follow."""
+    """Requested, as are the four that follow."""
     RESTART = "restart"
     SHUTDOWN = "shutdown"
     COMPLETE = "complete"
     CANCEL = "cancel"
     ERROR = "error"
-    """Something failed."""
+    """A failure."""
     GAVE_UP = "gave up"
-    """Execution after execution failed, until the process began no other one."""
+    """Executions failed repeatedly until the process began no other one."""
     FENCED = "fenced"
     """A newer execution owns the job."""
     LOST = "lost"
-    """Its process is gone without a word. Nobody writes this; whoever looks sees it."""
+    """The process is gone without writing a cause. Never written; observers infer it."""
     UNDECIDED = "undecided"
-    """The outcome of a write of the record is unknown: whoever starts next reads what it says."""
+    """The outcome of a write of the record is unknown; the next execution reads the record."""
     DELETE = "delete"
-    """The job is being deleted; nobody starts it until that is over."""
+    """The job is being deleted; nothing starts it until the deletion is over."""
     OTHER = "other"
-    """A word of a newer version."""
+    """A cause of a newer version."""
 
     @property
     def stays_down(self) -> bool:
-        """Somebody wanted it so: no supervisor starts it again."""
+        """Whether the job was stopped on purpose, so that no supervisor starts it again."""
         return self in (StopCause.SUSPEND, StopCause.CANCEL, StopCause.DELETE)
 
     @classmethod
@@ -78,10 +78,10 @@ class StopCause(str, Enum):
 
 
 class Doing(str, Enum):
-    """What a living execution is at."""
+    """Activity of a living execution."""
 
     STARTING = "starting"
-    """Spark, then what the last snapshot says."""
+    """Starting Spark, then recovering from the last snapshot."""
     ASKING = "asking the sources"
     IDLE = "waiting for input"
     EPOCH = "running an epoch"
@@ -96,16 +96,16 @@ class Doing(str, Enum):
 
 @dataclass(frozen=True)
 class Activity:
-    """What an execution was at when it renewed its lease."""
+    """An execution's activity when it renewed its lease."""
 
     doing: Doing
     for_ms: int
-    """How long by then, by its own clock."""
+    """Duration of the activity by then, by the execution's own clock."""
     trouble: str = ""
-    """What is being tried again and again meanwhile, and why it does not succeed."""
+    """The operation that is being retried meanwhile, and why it fails."""
 
     def is_stuck(self, after_ms: int) -> bool:
-        """Too long at one thing. There may be no input for ever."""
+        """Whether the activity takes too long. Waiting for input never does."""
         return self.doing is not Doing.IDLE and self.for_ms >= after_ms
 
     def __str__(self) -> str:
@@ -117,9 +117,9 @@ class Activity:
 
 @dataclass(frozen=True)
 class Lease:
-    """Who drives the job, and until when others should believe it.
+    """The process that drives the job, and how long others should believe it.
 
-    The lease saves time, it never authorises anything: safety is the register's ballot alone.
+    A lease saves time and never authorises anything: safety depends on the register's ballot alone.
     """
 
     owner: str
@@ -131,14 +131,14 @@ class Lease:
     run_id: str | None = None
     """The orchestrator's name for the owning process (a Dagster run id), for people."""
     pid_scope: str = ""
-    """Where `pid` is a process: a boot and a PID namespace. Empty: not told."""
+    """Boot and PID namespace in which `pid` is valid. Empty: not known."""
     activity: Activity | None = None
-    """None: not told."""
+    """None: not known."""
 
 
 @dataclass(frozen=True)
 class SnapshotRef:
-    """A complete snapshot: its manifest in the store and the checksum that proves it."""
+    """A complete snapshot: its manifest in the store, and the checksum to verify it."""
 
     snapshot_id: int
     epoch_id: int
@@ -148,57 +148,57 @@ class SnapshotRef:
     taken_at_ms: int
     state_bytes: int
     committed: bool = False
-    """Phase 2 is known to be finished. False means: commit (again) before anything else."""
+    """Phase 2 is known to be over. False: commit (again) before anything else."""
 
 
 @dataclass(frozen=True)
 class ExecutionRecord:
-    """All that must be agreed on about a job, in one value."""
+    """All facts about a job that need agreement, in one value."""
 
     job: str
     execution_id: int
     status: JobStatus
     timeline: int = 1
-    """Grows when history is left on purpose (rewind), so that old markers cannot match."""
+    """Grows when newer snapshots are abandoned (rewind), so old markers cannot match."""
     rewound_to: int | str | None = None
-    """The ``initial_snapshot`` that was carried out; None once an execution began without one."""
+    """The last ``initial_snapshot`` that was applied; None once an execution began without one."""
     snapshots: tuple[SnapshotRef, ...] = ()
     """Newest first. The first is the restart point; the others are retained."""
     reserved_snapshot_id: int = 0
-    """No id up to this one may be handed out again: attempts grow, also failed ones."""
+    """The highest snapshot id that may be in use. Ids grow with every attempt, also failed ones."""
     lease: Lease | None = None
     restarts: int = 0
-    """Executions that began because an earlier one ended without being asked to."""
+    """Executions that began because an earlier one ended unrequested."""
     fruitless: int = 0
-    """Executions in a row that ended unasked, and had neither decided a snapshot nor waited for
-    input. Once the job decides, or is asked to stop, it is 0 again."""
+    """Consecutive executions that ended unrequested and neither decided a snapshot nor waited for
+    input. Reset to 0 when the job decides a snapshot or is asked to stop."""
     cause: StopCause | None = None
     """Why the last execution ended; None while one has the job."""
     failure: str | None = None
-    """What is behind that cause, for people."""
+    """Details of the cause, for people."""
     healthy_ms: int = 0
-    """How long executions have got on, in all, by their own clocks: epochs ended, or there was
-    nothing to do. It only grows; a stream without input makes no snapshots, and is well."""
+    """Total healthy time of all executions, by their own clocks: epochs ended, or there was no
+    input. It only grows. A stream without input takes no snapshots and is healthy."""
     members_max: int = 0
-    """The most members of the store that any execution has seen; it only grows."""
+    """Largest number of store members that any execution has seen; it only grows."""
     held_writers: dict[str, int] = field(default_factory=dict)
-    """Per sink with held transactions: the most writers that any execution has had. So many have to
-    be asked what they have left open; it only grows."""
+    """Per sink with held transactions: the largest number of writers of any execution. So many are
+    asked for transactions that they left open. It only grows."""
     plan_fingerprint: str = ""
     updated_at_ms: int = 0
     format: int = RECORD_FORMAT
 
     @property
     def snapshot(self) -> SnapshotRef | None:
-        """The newest snapshot, from which the job goes on; None before the first."""
+        """The newest snapshot, from which the job continues; None before the first."""
         return self.snapshots[0] if self.snapshots else None
 
     def is_new_for(self, guarantee: Guarantee) -> bool:
-        """Whether no epoch of a sink can be visible yet, unless somebody else has written it, or
-        this job under a weaker guarantee.
+        """Whether no epoch can be visible in a sink yet, except by others or a weaker guarantee.
 
         Without a guarantee there are no snapshots: every start is from scratch. The first snapshot
-        has no epoch; beyond it nothing is visible exactly once, and maybe something at least once.
+        contains no epoch. After it nothing is visible under exactly-once, possibly something under
+        at-least-once.
         """
         if guarantee is Guarantee.NONE:
             return False
@@ -215,44 +215,44 @@ class ExecutionRecord:
         return 0 if has_decided or was_idle else self.fruitless + 1
 
     def most_held_writers(self, now: Mapping[str, int]) -> dict[str, int]:
-        """`held_writers`, with those of an execution that begins."""
+        """`held_writers`, including those of an execution that begins."""
         before = self.held_writers
         return {**before, **{sink: max(n, before.get(sink, 0)) for sink, n in now.items()}}
 
     def with_lease(self, lease: Lease | None) -> ExecutionRecord:
-        """The same with another lease."""
+        """The record with another lease."""
         return replace(self, lease=lease)
 
     def with_snapshot(self, ref: SnapshotRef, retained: int) -> ExecutionRecord:
-        """The record that decides about a snapshot; the oldest beyond `retained` are dropped."""
+        """The record that decides a snapshot; the oldest beyond `retained` are dropped."""
         snapshots = (ref, *self.snapshots)[:retained]
         return replace(self, snapshots=snapshots, updated_at_ms=ref.taken_at_ms)
 
     def with_note(self, now_ms: int) -> ExecutionRecord:
-        """The record that says that phase 2 of the newest snapshot is over."""
+        """The record with the note that phase 2 of the newest snapshot is over."""
         newest, *older = self.snapshots
         snapshots = (replace(newest, committed=True), *older)
         return replace(self, snapshots=snapshots, updated_at_ms=now_ms)
 
     def imports(self, wanted: int | str | None) -> bool:
-        """Whether this ``initial_snapshot`` is an export that has to be brought in first."""
+        """Whether this ``initial_snapshot`` is an export that has to be imported first."""
         return isinstance(wanted, str) and wanted != self.rewound_to
 
     def imported(self, ref: SnapshotRef, wanted: str) -> ExecutionRecord:
-        """The record of an execution that begins with an export, once it is in the job's own map.
+        """The record of an execution that begins with an export, already in the job's own map.
 
-        Whatever the job had before is left behind. Once, like `rewound`.
+        Abandons all earlier snapshots of the job. Applied once, like `rewound`.
         """
         timeline = self.timeline + 1
         return replace(self, snapshots=(ref,), timeline=timeline, rewound_to=wanted)
 
     def rewound(self, wanted: int | str | None) -> ExecutionRecord:
-        """The record of an execution that begins with this ``initial_snapshot``; an export that
-        has to be brought in first changes nothing yet.
+        """The record of an execution that begins with this ``initial_snapshot``. An export that has
+        to be imported first changes nothing yet.
 
-        Newer snapshots are left behind and a new timeline begins, but once: every later start comes
-        with the same wish, a restart in this process as well as a supervisor's run. A start
-        without one forgets it, so that the next can go back to the same snapshot again.
+        Newer snapshots are abandoned and a new timeline begins, but only once: every later start
+        has the same setting, in this process or in a supervisor's run. A start without the setting
+        clears `rewound_to`, so that the next one can go back to the same snapshot again.
 
         Raises:
             JetError: the snapshot is not retained.
@@ -271,7 +271,7 @@ class ExecutionRecord:
                 job=self.job,
                 cure="Choose one of them, or leave initial_snapshot out.",
             )
-        # Where it is the newest one, nothing is left: the timeline goes on.
+        # Going back to the newest snapshot abandons nothing, so the timeline continues.
         timeline = self.timeline if kept == self.snapshots else self.timeline + 1
         return replace(self, snapshots=kept, timeline=timeline, rewound_to=wanted)
 

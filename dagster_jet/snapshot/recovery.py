@@ -1,4 +1,4 @@
-"""Recovery: what a start does before data flows, in the order of protocol.md section 4.
+"""Recovery: the steps of a start before data flows, in the order of protocol.md section 4.
 
 CLAIMING -> RESERVING -> LOADING -> RESTORING -> [REWINDING] -> [RECOMMITTING] -> ABORTING
 RESERVING -> IMPORTING -> RESTORING -> REWINDING   (it begins with an exported snapshot)
@@ -42,7 +42,7 @@ from dagster_jet.snapshot.retention import Retention
 
 
 class RecoveryState(Enum):
-    """How far a start has got."""
+    """Progress of a start."""
 
     CLAIMING = "claiming the record"
     RESERVING = "reserving snapshot ids"
@@ -56,7 +56,7 @@ class RecoveryState(Enum):
 
     @property
     def can_be_left(self) -> bool:
-        """The record is ours, and nothing of it is being written."""
+        """Whether the record is ours and no write of it is under way."""
         return self in (
             RecoveryState.LOADING,
             RecoveryState.IMPORTING,
@@ -80,7 +80,7 @@ class RecoveryState(Enum):
 
 
 class Recovery(Machine[RecoveryState]):
-    """From the claim of the record to the first data of an execution."""
+    """Runs from the claim of the record to the first data of an execution."""
 
     moves: ClassVar[Moves] = {
         _CLAIMING: frozenset({_RESERVING}),
@@ -98,13 +98,14 @@ class Recovery(Machine[RecoveryState]):
         super().__init__(RecoveryState.CLAIMING)
         self._job, self._pending = job, pending
         self._target: ExecutionRecord
-        """The record with which data will flow: of the snapshot that is being restored."""
+        """The record under which data will flow, with the snapshot that is being restored."""
         self._manifest: Manifest | None = None
-        """Of the snapshot that is restored."""
+        """Manifest of the restored snapshot."""
 
     @property
     def restores_the_end(self) -> bool:
-        """The last execution died after its last decision: everything is committed by now."""
+        """Whether the job was completed: the last execution died after its last decision, and all
+        of it is committed by now."""
         return self._manifest is not None and self._manifest.completed
 
     def on_claimed(self, event: Claimed) -> list[Command]:
@@ -113,8 +114,8 @@ class Recovery(Machine[RecoveryState]):
         job, record = self._job, event.record
         job.decides_every_epoch = event.decides_every_epoch
         job.plan, job.sinks = event.plan, event.sinks
-        # An older execution may have used up to its whole block without a decision, that is without
-        # a trace in the record. Ours must be durable before the first attempt.
+        # An older execution may have used up its whole block without a decision, and so without a
+        # trace in the record. Our ids must be durable before the first attempt.
         self._pending.next_id = record.reserved_snapshot_id + 1
         block = job.config.snapshot_id_block
         job.record = replace(
@@ -133,7 +134,8 @@ class Recovery(Machine[RecoveryState]):
 
     @property
     def _owes_commit(self) -> bool:
-        """A dead execution has decided what is not committed, and this one does not go back."""
+        """Whether a dead execution's decision is not committed yet and this start does not go
+        back."""
         record, wanted = self._job.record, self._job.config.initial_snapshot
         ref = record.snapshot
         if ref is None or ref.committed or record.imports(wanted):
@@ -142,7 +144,8 @@ class Recovery(Machine[RecoveryState]):
 
     @property
     def can_be_left(self) -> bool:
-        """For a cancel: the record is ours, and nothing is written or owed."""
+        """Whether a cancel may end the start: the record is ours, and no write or commit is
+        outstanding."""
         is_before = self.state in (_LOADING, _RESTORING, _RECOMMITTING)
         return self.state.can_be_left and not (is_before and self._owes_commit)
 
@@ -171,7 +174,7 @@ class Recovery(Machine[RecoveryState]):
         return self._job.config.guarantee is Guarantee.NONE
 
     def _begin_from_scratch(self, decided: Manifest | None) -> list[Command]:
-        """Without state; what an execution with a guarantee has decided is committed."""
+        """Starts without state; commits what an execution with a guarantee has decided."""
         job = self._job
         job.record = self._target
         job.shards = {v: [ShardState()] * n for v, n in job.config.shards.items()}
@@ -189,7 +192,7 @@ class Recovery(Machine[RecoveryState]):
             return []
         job, wanted = self._job, self._job.config.initial_snapshot
         assert isinstance(wanted, str)
-        # Crash window: the copy is there and no record names it; the next start deletes it.
+        # Crash window: the copy exists and no record names it; the next start deletes it.
         self._target = job.record.imported(event.ref, wanted)
         return self._restore(event.manifest)
 
@@ -213,8 +216,7 @@ class Recovery(Machine[RecoveryState]):
             manifest, is_committed=ref.committed, lost=event.lost_output, sinks=job.sinks
         )
         if self._target.snapshots != job.record.snapshots:
-            # Not before: had it been damaged, or did it not fit the pipeline, then what is newer
-            # would be gone for nothing.
+            # Not earlier: a damaged or unsuitable snapshot would cost the newer ones for nothing.
             self.become(RecoveryState.REWINDING)
             return [WriteRecord(Purpose.REWOUND, self._target)]
         job.record = self._target
@@ -257,7 +259,7 @@ class Recovery(Machine[RecoveryState]):
         return [AbortOrphans(self._job.record.execution_id, self._job.record.snapshots)]
 
     def on_orphans_aborted(self, event: OrphansAborted) -> bool:
-        """Whether recovery is over with this answer."""
+        """Handles the answer; whether recovery is over with it."""
         if self.state is not RecoveryState.ABORTING:
             return False
         job = self._job
@@ -266,7 +268,7 @@ class Recovery(Machine[RecoveryState]):
         whole = (ref for ref in job.record.snapshots if ref.snapshot_id not in event.damaged)
         job.record = replace(job.record, snapshots=tuple(whole))
         if self._manifest is None:
-            # A new job begins where its sources are now.
+            # A new job begins at the current positions of its sources.
             job.sources, job.watermarks = dict(event.sources), dict(event.watermarks)
         self.become(RecoveryState.OVER)
         return True

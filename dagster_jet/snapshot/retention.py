@@ -1,8 +1,8 @@
-"""Which chunk sets nobody needs any more once a snapshot is dropped, at the cost of what changed.
+"""Finds the chunk sets that become garbage when a snapshot is dropped, at a cost of the changes.
 
-A chunk set is in the chain of one shard, and once it has left that chain it never comes back. So
-each retained snapshot has a list of what is in it and not in the next one; that list is garbage
-when the snapshot goes.
+A chunk set belongs to the chain of one shard and never returns once it has left that chain. So each
+retained snapshot has a list of its chunk sets that are not in the next snapshot. That list is
+garbage when the snapshot is dropped.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TypeAlias
 from dagster_jet.snapshot.manifest import ChunkSet
 
 Names: TypeAlias = dict[str, frozenset[str]]
-"""Of chunk sets, by vertex."""
+"""Names of chunk sets by vertex."""
 Chains: TypeAlias = Mapping[str, tuple[tuple[ChunkSet, ...], ...]]
-"""Of a manifest (`Manifest.shards`)."""
+"""Chains of a manifest (`Manifest.shards`)."""
 
 
 @dataclass
@@ -24,16 +24,16 @@ class Retention:
     """The retained snapshots of one execution."""
 
     _needed: Names = field(default_factory=dict)
-    """By the newest snapshot that the execution has found."""
+    """Needed by the newest snapshot that the execution found at its start."""
     _newest: int | None = None
     _chains: Chains | None = None
-    """Of the newest snapshot, if this execution has decided it."""
+    """Chains of the newest snapshot, if this execution has decided it."""
     _left: dict[int, Names] = field(default_factory=dict)
-    """By snapshot, what no newer one needs."""
+    """Chunk sets by snapshot id that no newer snapshot needs."""
 
     @classmethod
     def of(cls, retained: Mapping[int, Mapping[str, frozenset[str]]]) -> Retention:
-        """Begins with what an execution finds: by snapshot id, the sets that it needs."""
+        """Starts with the snapshots that an execution finds: the sets that each id needs."""
         if not retained:
             return cls()
         newest, *older = sorted(retained, reverse=True)
@@ -44,7 +44,7 @@ class Retention:
         return begun
 
     def decided(self, snapshot_id: int, chains: Chains) -> None:
-        """Takes a snapshot that the record names now, as its newest."""
+        """Adds a snapshot that the record now names as its newest."""
         if self._newest is not None:
             if self._chains is None:
                 left = _without(self._needed, {v: _names(c) for v, c in chains.items()})
@@ -54,7 +54,8 @@ class Retention:
         self._newest, self._chains, self._needed = snapshot_id, chains, {}
 
     def dropped(self, snapshot_ids: Iterable[int]) -> Names:
-        """Returns what only these needed, the oldest ones. The record does not name them now."""
+        """Returns the sets that only these snapshots needed. They are the oldest ones, and the
+        record no longer names them."""
         garbage: Names = {}
         for snapshot_id in snapshot_ids:
             garbage = _both(garbage, self._left.pop(snapshot_id, {}))
@@ -64,14 +65,14 @@ class Retention:
 def _gone(
     old: tuple[tuple[ChunkSet, ...], ...], new: tuple[tuple[ChunkSet, ...], ...]
 ) -> frozenset[str]:
-    """What a vertex needed and does not need now. Most chains are the same objects."""
+    """Sets that a vertex no longer needs. Most chains are the same objects."""
     if len(old) != len(new):
         return _names(old) - _names(new)
     return _names(_cut(was, is_now) for was, is_now in zip(old, new, strict=True))
 
 
 def _cut(old: tuple[ChunkSet, ...], new: tuple[ChunkSet, ...]) -> tuple[ChunkSet, ...]:
-    """What has left a chain: it grows at its end, and is cut at its beginning."""
+    """Sets that have left a chain. A chain grows at its end and is cut at its beginning."""
     if new is old:
         return ()
     for left in range(len(old)):

@@ -1,6 +1,6 @@
-"""What a job does when members of its store fail it: a matter of the call, not of the error.
+"""Reactions of a job to failures of store members. They depend on the call, not on the error.
 
-`REACTIONS` is what docs/guarantees.md promises, and prints.
+docs/guarantees.md promises and prints `REACTIONS`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError, Writ
 
 
 class StoreCall(Enum):
-    """What a running job asks of its store, in words for people."""
+    """Calls of a running job to its store, in words for people."""
 
     STAGING = "a sink stages rows there"
     NOTE = "an epoch notes what it reads"
@@ -25,19 +25,19 @@ class StoreCall(Enum):
 
 
 class Condition(Enum):
-    """What is the matter with a member that the call needs."""
+    """State of a member that the call needs."""
 
     FULL = "full"
     AWAY = "away"
     READ_ONLY = "read-only"
     DAMAGED = "damaged"
-    """A copy that it has. Where its own structure is damaged, it counts as away."""
+    """A copy on the member is damaged. A member whose own structure is damaged counts as away."""
     SLOW = "slow"
-    """It answers within the time that a call has. Later, it counts as away."""
+    """It answers within the call's time limit. A later answer counts as away."""
 
 
 class StoreReaction(Enum):
-    """What the job does, in words for people."""
+    """Reaction of the job, in words for people."""
 
     RESTART = "the job restarts"
     DISCARD = "the snapshot is discarded"
@@ -49,7 +49,7 @@ class StoreReaction(Enum):
 
 
 def _failing(call_failed: StoreReaction) -> dict[Condition, StoreReaction]:
-    """Of a call that every replica has to take."""
+    """Reactions for a call that every replica has to take."""
     return {
         Condition.FULL: call_failed,
         Condition.AWAY: call_failed,
@@ -68,16 +68,16 @@ REACTIONS: Mapping[StoreCall, Mapping[Condition, StoreReaction]] = {
     StoreCall.COMMIT: _failing(StoreReaction.RETRY),
     StoreCall.GARBAGE: {
         **_failing(StoreReaction.GO_ON),
-        Condition.DAMAGED: StoreReaction.GO_ON,  # it is removed unread
+        Condition.DAMAGED: StoreReaction.GO_ON,  # removed unread
     },
     StoreCall.START: _failing(StoreReaction.RESTART),
 }
 
 
 def condition_of(error: BaseException) -> Condition | None:
-    """The condition behind an error of the store; None: it is not one of a member.
+    """The condition behind a store error; None: no member's condition.
 
-    READ_ONLY comes as FULL does, and SLOW, once it is too slow, as AWAY.
+    READ_ONLY is reported as FULL. SLOW beyond the time limit is reported as AWAY.
     """
     if isinstance(error, StoreUnwritableError):
         return Condition.FULL
@@ -87,6 +87,6 @@ def condition_of(error: BaseException) -> Condition | None:
 
 
 def reaction_of(call: StoreCall, error: BaseException) -> StoreReaction | None:
-    """What follows an error of this call; None: what the error itself asks for."""
+    """The reaction to an error of this call; None: the error's own reaction applies."""
     condition = condition_of(error)
     return None if condition is None else REACTIONS[call][condition]

@@ -1,7 +1,7 @@
-"""Reading state back from the store: a shard's chain of chunk sets, whole or in portions.
+"""Reads state back from the store: a shard's chain of chunk sets, whole or in portions.
 
-A chunk counts if no newer set of the chain has its partition in full. Nothing is believed that is
-not what the manifest, and the index that it names, say it is.
+A chunk counts if no newer set of the chain has its partition in full. The manifest verifies every
+index, and the index every chunk.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def read_chain(
 
 @dataclass(frozen=True)
 class _Needed:
-    """One chunk that counts, as the index of its set has it."""
+    """A chunk that counts, as listed in the index of its set."""
 
     key: MapKey
     rows: int
@@ -55,12 +55,12 @@ class _Needed:
 
 @dataclass(frozen=True)
 class ChainReader:
-    """Reads a chain in portions: the indexes first, then the chunks of some partitions at once."""
+    """Reads a chain in portions: first the indexes, then the chunks of some partitions at once."""
 
     store: ChunkMap
     vertex: str
     _needed: tuple[_Needed, ...]
-    """By partition; of one partition the newest first."""
+    """Ordered by partition; within a partition the newest first."""
 
     @classmethod
     def open(
@@ -72,7 +72,7 @@ class ChainReader:
         partition_count: int,
         wanted: frozenset[int] | None = None,
     ) -> ChainReader:
-        """Reads the indexes. Errors as of `read_chain`."""
+        """Reads the indexes. Raises the same errors as `read_chain`."""
         keys = [index_key(s.name, partition_count) for s in chain]
         indexes = store.get_all(keys, every_replica=True)
         needed: list[_Needed] = []
@@ -103,7 +103,7 @@ class ChainReader:
         """The rows, all rows of a partition in one table.
 
         Args:
-            rows_at_once: about so many per table, and at least one partition; None: all in one.
+            rows_at_once: approximate rows per table, at least one partition; None: all in one.
         """
         portion: list[_Needed] = []
         rows = 0
@@ -145,12 +145,12 @@ class ChainReader:
                     stage=self.vertex,
                 )
             tables.append(pa.Table.from_batches([batch]))
-        # Promoted: a column may have become one that is never null, or have ceased to be.
+        # Promoted: a column's nullability may have changed.
         return pa.concat_tables(tables, promote_options="default")
 
 
 def read_state(store: ChunkMap, manifest: Manifest, vertex: str) -> pa.Table | None:
-    """All rows of a vertex as of a snapshot, over all shards; None if it holds nothing."""
+    """All rows of a vertex as of a snapshot, over all shards; None if there are none."""
     if vertex not in manifest.shards:
         raise SnapshotInvalidError(
             f"there is no state of this name; there is: {', '.join(sorted(manifest.shards))}.",
@@ -166,7 +166,7 @@ def read_state(store: ChunkMap, manifest: Manifest, vertex: str) -> pa.Table | N
 
 
 def read_index(chunk_set: ChunkSet, data: bytes | None, vertex: str) -> dict[str, Any]:
-    """The index of a set, if it is the one that the manifest knows.
+    """Returns the index of a set after verifying it against the manifest.
 
     Raises:
         SnapshotInvalidError: it is missing, or another one.

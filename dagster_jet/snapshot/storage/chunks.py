@@ -1,13 +1,13 @@
-"""State in the store: chunk sets, written incrementally by tasks; `chains` reads them back.
+"""State in the store: chunk sets, written incrementally by tasks. `chains` reads them back.
 
-A chunk set is what one shard adds at one snapshot: one chunk per logical partition that changed,
-plus an index. A shard's chain of sets is bounded without ever rewriting everything at once: each
-set carries the whole state of the partitions whose turn it is (one in `ROTATION`), so a set older
-than `ROTATION` others is superseded. Bytes per snapshot follow what changed, plus 1/ROTATION.
+A chunk set holds one shard's changes at one snapshot: one chunk per logical partition that changed,
+plus an index. Each set also holds the whole state of one in `ROTATION` partitions, in turn. So a
+set that is `ROTATION` sets old is superseded, and a shard's chain is bounded without ever being
+rewritten at once. Bytes per snapshot are the changes plus 1/ROTATION of the state.
 
-A chunk is an Arrow record-batch message without schema (the index has it): small partitions stay
-small. Checksums are verified twice, by the store's envelope per copy and against the index per
-chunk, because a valid copy of the wrong value is still wrong.
+A chunk is an Arrow record-batch message without schema (the index has it), so small partitions stay
+small. Two checksums are verified, the envelope's per copy and the index's per chunk: a valid copy
+may be of a wrong value.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ ROTATION = 64
 INDEX_FORMAT = 1
 _FEW_PARTITIONS = 8
 BATCH_BYTES = 16 * 1024 * 1024
-"""A set goes to the store in batches of about so many bytes: they are held several times over."""
+"""Approximate bytes per batch of a set; memory holds several copies of a batch."""
 _BATCHES_AT_ONCE = 2
 
 _COPIED_BYTES = 4 * 2**20
-"""How much of a large table is brought into order at once: what fits into a processor's cache."""
+"""Bytes of a large table that are sorted at once; they fit into a processor's cache."""
 
 
 class ChunkMap(Protocol):
@@ -53,7 +53,7 @@ class ChunkMap(Protocol):
 
 @dataclass(frozen=True)
 class ChunkSetName:
-    """Who wrote a set, when: `<vertex>/<snapshot>-<execution>-<shard>-<attempt>`."""
+    """Origin of a chunk set: `<vertex>/<snapshot>-<execution>-<shard>-<attempt>`."""
 
     vertex: str
     snapshot_id: int
@@ -68,19 +68,19 @@ class ChunkSetName:
 
 
 def turn(partition: int, sequence: int) -> bool:
-    """Is it this partition's turn to be written in full by the set with this sequence?"""
+    """Whether the set with this sequence number has the partition in full."""
     return partition % ROTATION == sequence % ROTATION
 
 
 def needs_base(chain: Sequence[ChunkSet], live_rows: int) -> bool:
-    """True when rewriting the shard's whole state is cheaper than carrying its history on."""
+    """True when rewriting the shard's whole state is cheaper than extending its chain."""
     if not chain:
         return True
     return len(chain) >= 8 and sum(s.rows for s in chain) >= 8 * max(live_rows, 1)
 
 
 def superseded(chain: Sequence[ChunkSet], sequence: int) -> int:
-    """How many of the oldest sets nobody needs once the set `sequence` exists."""
+    """Number of the oldest sets that are superseded once the set `sequence` exists."""
     return sum(1 for s in chain if s.sequence <= sequence - ROTATION)
 
 
@@ -97,8 +97,8 @@ def write_chunk_set(
     """Writes one set from one table; see `ChunkSetWriter`.
 
     Args:
-        table: rows with `PARTITION_COLUMN`; for partitions in `full_partitions` all their rows,
-            for others what changed since the last snapshot.
+        table: rows with `PARTITION_COLUMN`; for partitions in `full_partitions` all their rows, for
+            others the changes since the last snapshot.
         full_partitions: partitions whose older chunks this set supersedes, also empty ones.
     """
     writer = ChunkSetWriter(store, name, partition_count)
@@ -110,9 +110,9 @@ def write_chunk_set(
 class ChunkSetWriter:
     """Writes one set in one batch per member, or in several if it is large.
 
-    Chunks are made one after the other: the store copies each into its envelope before it takes the
-    next, and this memory is used again. (Sealing late was measured too, and slower.) Of a large set
-    one batch is made while another is written and synced. A crash inside leaves chunks that nothing
+    Chunks are serialised one at a time: the store copies each into its envelope before it takes the
+    next, so the memory is reused. (Sealing late was measured too, and slower.) For a large set one
+    batch is made while another is written and synced. A crash inside leaves chunks that nothing
     names; the next start deletes them.
     """
 
@@ -123,11 +123,11 @@ class ChunkSetWriter:
     _waiting: list[tuple[pa.Table, Collection[int]]] = field(default_factory=list)
     _waiting_bytes: int = 0
     _entries: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Rows and checksum by partition, of all chunks that were made."""
+    """Rows and checksum by partition, for all chunks made so far."""
     _bytes: int = 0
 
     def add(self, table: pa.Table, *, without: Collection[int] = ()) -> None:
-        """Takes the rows of some partitions, all that the set has of them.
+        """Adds the rows of some partitions: all rows that the set has of them.
 
         Args:
             without: partitions whose rows are left out here.
@@ -145,7 +145,7 @@ class ChunkSetWriter:
             self._waiting, self._waiting_bytes = [], 0
 
     def finish(self, full_partitions: Iterable[int], *, sequence: int, is_base: bool) -> ChunkSet:
-        """Writes what is left, and the index with it."""
+        """Writes the remaining rows and the index."""
         index = b""
 
         def rest() -> Iterator[tuple[MapKey, Payload]]:
@@ -167,7 +167,7 @@ class ChunkSetWriter:
         )
 
     def _put(self, items: Iterator[tuple[MapKey, Payload]]) -> None:
-        """In batches; where there are several, threads take turns at making the next one."""
+        """Writes in batches; if there are several, threads take turns at making the next one."""
         if self._waiting_bytes <= BATCH_BYTES:
             self.store.put_all(items)
             return
@@ -175,7 +175,7 @@ class ChunkSetWriter:
 
         def batch() -> Generator[tuple[MapKey, Payload]]:
             nonlocal is_over
-            with making:  # until the store has taken all of it, before it writes any
+            with making:  # held until the store has taken the batch, before it writes any
                 size = 0
                 while size < BATCH_BYTES and not is_over:
                     item = next(items, None)
@@ -192,7 +192,7 @@ class ChunkSetWriter:
                     try:
                         self.store.put_all(one)
                     except BaseException:
-                        is_over = True  # nobody needs the rest
+                        is_over = True  # the rest is not needed
                         raise
 
         with ThreadPoolExecutor(_BATCHES_AT_ONCE) as pool:
@@ -200,11 +200,11 @@ class ChunkSetWriter:
                 done.result()
 
     def _made(self) -> Iterator[tuple[MapKey, Payload]]:
-        """The chunks of the tables that wait."""
+        """Chunks of the waiting tables."""
         for table, without in self._waiting:
             for partition, rows in _by_partition(table, without):
                 assert partition not in self._entries
-                body = memoryview(rows.serialize()).cast("B")  # unsigned: OpenSSL takes no other
+                body = memoryview(rows.serialize()).cast("B")  # unsigned, as OpenSSL requires
                 self._entries[partition] = (rows.num_rows, checksum(body))
                 self._bytes += len(body)
                 yield MapKey(partition, str(self.name)), body
@@ -227,10 +227,10 @@ class ChunkSetWriter:
 def _by_partition(
     table: pa.Table, without: Collection[int]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each partition that has any, in their order, by partition.
+    """Yields the rows of each non-empty partition in their order, by partition.
 
-    Rows of a large table are brought into order a few megabytes at a time: what was just copied is
-    serialised from the processor's cache, and the next copy takes the same memory.
+    Rows of a large table are sorted a few megabytes at a time. The copy is serialised from the
+    processor's cache, and the next copy reuses the memory.
     """
     if not table.num_rows:
         return
@@ -241,7 +241,7 @@ def _by_partition(
     is_ordered = not more and ascends(partitions)
     copied_end = table.num_rows if is_ordered else 0
     if not is_ordered:
-        # Of 16 bits numpy sorts by counting, in a fifth of the time.
+        # numpy sorts 16-bit integers by counting, in a fifth of the time.
         order = pa.array(np.argsort(partitions.astype(np.int16), kind="stable"))
     rows_copied = table.num_rows
     if table.nbytes > BATCH_BYTES:
@@ -254,17 +254,17 @@ def _by_partition(
             continue
         if begin + rows > copied_end:
             places = order.slice(begin, max(rows, rows_copied))
-            taken = pc.take(table, places, boundscheck=False)  # they are the table's own
+            taken = pc.take(table, places, boundscheck=False)  # all are within the table
             copied = taken.combine_chunks().to_batches()[0]
             copied_begin, copied_end = begin, begin + copied.num_rows
-            if copied.num_rows < rows:  # Arrow cuts a column of text at 2 GiB
+            if copied.num_rows < rows:  # Arrow splits a text column at 2 GiB
                 raise ValueError(f"partition {partition} is too large to store in one piece")
         yield partition, copied.slice(begin - copied_begin, rows)
         begin += rows
 
 
 def chunk_keys(store: ChunkMap, name: str, partition_count: int) -> list[MapKey]:
-    """All keys of one set, for deletion; just the index where that is unreadable."""
+    """All keys of one set, for deletion; none if its index is missing."""
     key_of_index = index_key(name, partition_count)
     data = store.get_all([key_of_index], every_replica=True)[0]
     if data is None:
@@ -274,13 +274,13 @@ def chunk_keys(store: ChunkMap, name: str, partition_count: int) -> list[MapKey]
 
 
 def index_key(name: str, partition_count: int) -> MapKey:
-    """Where the index of a set is."""
+    """Key of a set's index."""
     return MapKey.of(f"{name}/index", partition_count)
 
 
 def filter_partitions(table: pa.Table, partitions: Iterable[int]) -> pa.Table:
-    """The rows of `table` that belong to `partitions`; of record batches that are sorted by
-    partition, as local runs are, slices without a copy."""
+    """The rows of `table` that belong to `partitions`. Record batches sorted by partition, such as
+    local runs, give slices without a copy."""
     wanted = sorted(partitions)
     kept = [part for batch in table.to_batches() for part in _of_partitions(batch, wanted)]
     return pa.Table.from_batches(kept, table.schema)
@@ -295,22 +295,22 @@ def _of_partitions(batch: pa.RecordBatch, wanted: Sequence[int]) -> Iterator[pa.
             if rows.num_rows:
                 yield rows
     elif 0 < len(wanted) <= _FEW_PARTITIONS:
-        # A comparison for each is a fraction of one look-up in a hash table.
+        # A comparison per partition costs a fraction of one hash-table lookup.
         yield batch.filter(reduce(pc.or_, (pc.equal(column, one) for one in wanted)))
     else:
         yield batch.filter(pc.is_in(column, value_set=pa.array(wanted, column.type)))
 
 
 def ascends(values: np.ndarray) -> bool:
-    """Whether no value is less than the one before it."""
+    """Whether the values are in ascending order; equal neighbours are allowed."""
     return bool((values[1:] >= values[:-1]).all())
 
 
 def slice_between(
     batch: pa.RecordBatch, values: np.ndarray, low: int, high: int | None
 ) -> pa.RecordBatch:
-    """The rows whose value is at least `low` and below `high`, where the values ascend."""
-    # In the values' own type: numpy would convert all of them to that of a wider bound.
+    """The rows whose value is at least `low` and below `high`; the values must ascend."""
+    # Bounds in the values' own type: for a wider type numpy would convert all values.
     first = int(np.searchsorted(values, values.dtype.type(low)))
     last = len(values) if high is None else int(np.searchsorted(values, values.dtype.type(high)))
     return batch.slice(first, last - first)

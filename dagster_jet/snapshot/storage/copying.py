@@ -1,4 +1,4 @@
-"""Copies what a snapshot consists of from one map to another, in portions."""
+"""Copies the data of a snapshot from one map to another, in portions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dagster_jet.store import MapKey
 from dagster_jet.system.failpoint import fail_point
 
 Rename = Callable[[str, int, int], str]
-"""From vertex, shard and place in the chain to the name that a chunk set gets."""
+"""Vertex, shard and place in the chain to the new name of a chunk set."""
 
 
 def copy_chunk_sets(
@@ -21,15 +21,15 @@ def copy_chunk_sets(
 ) -> Manifest:
     """Copies every chunk set of a snapshot, and returns the manifest that names the copies.
 
-    Whole chains, byte by byte: what is superseded in them as well. Every chunk is compared with
-    its index, and the index with the manifest, so that a copy is never worse than its source. At
-    most about `BATCH_BYTES` are in memory. A crash inside leaves chunks that nothing names.
+    Copies whole chains byte by byte, including superseded chunks. Every chunk is verified against
+    its index, and every index against the manifest, so a copy is never worse than its source. About
+    `BATCH_BYTES` are in memory at most. A crash inside leaves chunks that nothing names.
 
     Args:
         rename: None: the copies have the names of their sources.
 
     Raises:
-        SnapshotInvalidError: a chunk or an index is missing, or not what it is said to be.
+        SnapshotInvalidError: a chunk or an index is missing, or fails verification.
         StoreError: a member did not take a batch.
     """
     fail_point("copy.before")

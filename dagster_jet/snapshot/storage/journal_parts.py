@@ -1,9 +1,9 @@
-"""A source's journal in the store: spread over partitions, one part written anew at a time.
+"""A source's journal in the store: spread over partitions, one part rewritten at a time.
 
 Each row belongs to a part, by the hash of its key, and each part has a partition. A chunk set
-appends the new rows, and holds one part whole, another one each time, as state does with its
-partitions (`chunks.ROTATION`). So a snapshot costs what is new and 1/64 of the journal, and a value
-in the store holds a small share of it.
+appends the new rows and holds one part whole, in turn, as state does with its partitions
+(`chunks.ROTATION`). So a snapshot costs the new rows and 1/64 of the journal, and values stay
+small.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from dagster_jet.snapshot.storage.chunks import PARTITION_COLUMN, ROTATION
 
 PARTS = ROTATION
 PART_COLUMN = "__part"
-"""Of a journal's rows; a journal without it has part 0 only."""
+"""Column with the part of a journal's row; a journal without it has part 0 only."""
 
 
 def part_of(key: str) -> int:
-    """The part of a row with this key: all rows of a key are in one part, the newest first."""
+    """The part of rows with this key. All rows of a key are in one part, the newest first."""
     return xxhash.xxh32_intdigest(key.encode(errors="surrogateescape")) % PARTS
 
 
 @dataclass(frozen=True)
 class JournalTurn:
-    """What the next set of a journal has to hold besides new rows."""
+    """Content of a journal's next set besides new rows."""
 
     sequence: int
     is_base: bool
     parts: frozenset[int]
-    """To be written whole."""
+    """Parts to be written whole."""
     slots: int
-    """How many partitions the parts share."""
+    """Number of partitions that the parts share."""
 
     @classmethod
     def of(cls, chain: Sequence[ChunkSet], partition_count: int, *, anew: bool) -> JournalTurn:
@@ -50,7 +50,7 @@ class JournalTurn:
         return cls(sequence, is_base, frozenset(parts), slots)
 
     def rows(self, appended: pa.Table, whole: pa.Table) -> pa.Table:
-        """The rows of the set: the new ones, where their part is not written whole, and those."""
+        """The rows of the set: its whole parts, and new rows of other parts."""
         mine = np.array(sorted(self.parts), np.int64)
         new = appended.filter(pa.array(~np.isin(_parts(appended), mine)))
         old = whole.filter(pa.array(np.isin(_parts(whole), mine)))
@@ -68,7 +68,7 @@ class JournalTurn:
 
 
 def is_in_parts(journal: pa.Table) -> bool:
-    """Whether all rows know their part. Others are all in the partition of part 0."""
+    """Whether all rows have a part. Rows without one are in the partition of part 0."""
     return PART_COLUMN in journal.column_names and not journal.column(PART_COLUMN).null_count
 
 

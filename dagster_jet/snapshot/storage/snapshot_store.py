@@ -37,22 +37,22 @@ class SnapshotStore:
         self._job = job
         self._partition_count = store.partition_count
         self.map_name = map_name if map_name is not None else state_map(job)
-        """Where its chunks are, for tasks that read them."""
+        """The map of the chunks, for tasks that read them."""
         self._map = store.map(self.map_name)
         self._texts = ChunkSetTexts()
 
     def load(self, ref: SnapshotRef) -> Manifest:
-        """Raises `SnapshotInvalidError` unless it is exactly what the record names."""
+        """Raises `SnapshotInvalidError` unless the manifest is the one that the record names."""
         data = self._map.get(self._key(ref.manifest_name), every_replica=True)
         return validate_manifest(
             data, job=self._job, name=ref.manifest_name, expected_checksum=ref.manifest_checksum
         )
 
     def load_retained(self, refs: Sequence[SnapshotRef]) -> Retained:
-        """The newest one must be whole; of the others, those that are.
+        """Loads the manifests. The newest must be whole; older damaged ones are reported.
 
         Raises:
-            SnapshotInvalidError: the newest is missing, or not what the record names.
+            SnapshotInvalidError: the newest is missing, or not the one that the record names.
             StoreUnavailableError: members are away; nothing is known to be damaged.
         """
         manifests: dict[int, Manifest] = {}
@@ -67,7 +67,7 @@ class SnapshotStore:
         return Retained(manifests, damaged)
 
     def write(self, manifest: Manifest) -> int:
-        """Returns the checksum by which a record names it. Called by one thread."""
+        """Writes a manifest and returns its checksum, for the record. Called by one thread."""
         data = manifest.to_bytes(self._texts)
         self._map.put_all({self._key(manifest.name): data})
         return checksum(data)
@@ -79,12 +79,12 @@ class SnapshotStore:
         changed: Callable[[Manifest], Manifest] = lambda copied: copied,
         rename: Rename | None = None,
     ) -> Manifest:
-        """Copies a snapshot of another store of snapshots here: its chunk sets, then its manifest.
+        """Copies a snapshot from another `SnapshotStore`: its chunk sets, then its manifest.
 
         Args:
-            source: where it is.
-            manifest: its manifest.
-            changed: what the copy's manifest is made of that which names the copied sets.
+            source: the store of the original.
+            manifest: the original's manifest.
+            changed: makes the copy's manifest from the one that names the copied sets.
             rename: see `copy_chunk_sets`.
 
         Raises:
@@ -95,14 +95,14 @@ class SnapshotStore:
         return copied
 
     def read_state(self, manifest: Manifest, vertex: str) -> pa.Table | None:
-        """The state of a stage as it was saved; see `chains.read_state`."""
+        """The saved state of a stage; see `chains.read_state`."""
         return read_state(self._map, manifest, vertex)
 
     def read_journal(self, source: str, chain: tuple[ChunkSet, ...]) -> pa.Table | None:
         return read_chain(self._map, chain, vertex=source, partition_count=self._partition_count)
 
     def journal_turn(self, chain: tuple[ChunkSet, ...], *, anew: bool) -> JournalTurn:
-        """What the next set behind a chain has to hold."""
+        """Content of the next set after a chain."""
         return JournalTurn.of(chain, self._partition_count, anew=anew)
 
     def write_journal(
@@ -122,7 +122,7 @@ class SnapshotStore:
         )
 
     def delete(self, manifests: Iterable[str], chunk_sets: Mapping[str, frozenset[str]]) -> None:
-        """Removes garbage. Best effort: what is left is found at the next start."""
+        """Deletes garbage. Best effort: the next start finds the rest."""
         try:
             fail_point("garbage.before")
             keys = [self._key(name) for name in manifests]
@@ -135,10 +135,10 @@ class SnapshotStore:
             return
 
     def delete_unreferenced(self, execution_id: int, retained: Retained) -> int:
-        """What executions before `execution_id` left behind and no retained snapshot names.
+        """Deletes keys of executions before `execution_id` that no retained snapshot names.
 
-        What a damaged manifest names is not known: it, and all that is not newer than it, stays
-        for as long as the record has it.
+        Returns their number. A damaged manifest, and everything not newer than it, stays while the
+        record has it, because its content is not known.
         """
         kept = {manifest.name for manifest in retained.manifests.values()}
         for manifest in retained.manifests.values():
@@ -166,17 +166,17 @@ class Retained:
 
     manifests: Mapping[int, Manifest]
     damaged: Mapping[int, str]
-    """Those whose manifest is not whole, and why."""
+    """Reasons why manifests are not whole."""
 
 
 def snapshot_of(name: str) -> int:
-    """For which snapshot a manifest or a chunk set was written; later ones may need it, too."""
+    """The snapshot for which a manifest or a chunk set was written; later ones may need it, too."""
     return int(name.rpartition("/")[2].split("-")[0])
 
 
 def execution_of(name: str) -> int:
-    """Who wrote a manifest or a chunk set: a sleeping execution that wakes up must not touch its
-    successor's."""
+    """The execution that wrote a manifest or a chunk set. A paused one that wakes up must not touch
+    its successor's."""
     # `manifest/<snapshot>-<execution>` or `<vertex>/<snapshot>-<execution>-<shard>-<attempt>`; a
-    # stage may well be named "manifest".
+    # stage may be named "manifest".
     return int(name.rpartition("/")[2].split("-")[1])
