@@ -1,1 +1,1 @@
-"""Jobs as users hold them: handles, requests from elsewhere, restarts, upkeep beside a run."""
+"""Job handles for users, requests from other processes, restarts, upkeep of a running job."""

@@ -1,4 +1,4 @@
-"""A completed job that is run again reads nothing: is there something that it does not read?"""
+"""Finds waiting input that a completed job ignores when it is submitted again."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dagster_jet.store import Store
 def ignored_input(
     job: str, graph: Graph, store: Store, manifest: Manifest
 ) -> Iterator[InputIgnored]:
-    """Yield the sources in which more waits than the last snapshot has. Starts no Spark.
+    """Yield the sources with more waiting input than the last snapshot has. Starts no Spark.
 
-    A source that cannot be asked is passed over: nothing is to be read from it.
+    A source that cannot be reached is skipped, since nothing is to be read from it.
     """
     snapshots = SnapshotStore(store, job)
     for node in on_store(graph, store).sources:

@@ -1,10 +1,9 @@
-"""Deletes a job: what it keeps in the store, and on request its marks in the places of its sinks.
+"""Deletes a job's data in the store and, on request, its marks in the places of its sinks.
 
-The record decides. The first write says that the job is being deleted: from then on nobody starts
-it, and a call after a crash goes on where the last one ended. The last write empties the record's
-register. The job's registers stay, a few hundred bytes each: without them an execution that was
-asleep all the while would find no ballot above its own, and a supervisor would count its requests
-from the beginning.
+The record decides. The first write says that the job is being deleted; after it nothing starts the
+job, and a call after a crash continues the deletion. The last write empties the record's register.
+The job's registers stay, a few hundred bytes each. Without them a paused execution would find no
+ballot above its own, and a supervisor would count its requests from the beginning.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ _LEASE_TTL_MS = 15_000
 
 @dataclass(frozen=True)
 class JobDeletion:
-    """What was deleted.
+    """Result of a deletion.
 
     Attributes:
-        job: its name.
-        entries: how many entries of its maps were removed: chunks, manifests, notes, staged rows.
-        released: the sinks whose places do not know the job any more.
-        kept: by sink, why its place still does.
+        job: the job's name.
+        entries: removed entries of its maps: chunks, manifests, notes, staged rows.
+        released: sinks whose places no longer know the job.
+        kept: the reason by sink why its place still knows the job.
     """
 
     job: str
@@ -49,18 +48,18 @@ class JobDeletion:
 def delete_job(store: Store, job: str, *, release_sinks: bool = False) -> JobDeletion:
     """Delete a job that does not run. Its output and its exported snapshots stay.
 
-    A crash inside leaves a job that cannot be started; the same call completes it.
+    A crash inside leaves a job that cannot be started; the same call completes the deletion.
 
     Args:
         store: the open store; all of its members have to answer.
-        job: its name.
+        job: the job's name.
         release_sinks: first remove what its executions have staged in the places of its sinks, and
             the marks that say whose these are and what was committed.
 
     Raises:
-        JobStateError: there is no such job; or its last snapshot is decided, and not committed yet.
-        LeaseHeldError: it runs, or somebody else deletes it.
-        StoreUnavailableError: a member does not answer: what it holds would come back.
+        JobStateError: there is no such job; or its last snapshot is decided and not committed yet.
+        LeaseHeldError: the job runs, or another process deletes it.
+        StoreUnavailableError: a member does not answer; its data would come back.
         JetError: the place of a sink cannot be reached now; nothing else was deleted.
     """
     _check_members(store, job)
@@ -76,13 +75,14 @@ def delete_job(store: Store, job: str, *, release_sinks: bool = False) -> JobDel
     try:
         fail_point("delete.marked")
         released, kept = _release(store, record) if release_sinks else ((), {})
-        # Before its manifests go, the record stops naming them: another call asks for none.
+        # The record drops the manifests before they are deleted, so a repeated call does not load
+        # them.
         _check(job, keeper.write(replace(record, snapshots=()), Purpose.LEASE))
         fail_point("delete.released")
         entries = _delete_maps(store, job)
         fail_point("delete.maps")
         if read_supervision(store, job) is not None:
-            set_intent(store, job, Intent.PAUSED)  # or a supervisor would begin it anew at once
+            set_intent(store, job, Intent.PAUSED)  # or a supervisor would start it at once
         directory = store.map(JOB_DIRECTORY)
         directory.delete_all([directory.key(job)])
         fail_point("delete.unlisted")
@@ -151,7 +151,7 @@ def _delete_maps(store: Store, job: str) -> int:
 
 
 def _release(store: Store, record: ExecutionRecord) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Every place that a retained snapshot names gives the job up, as far as it can."""
+    """Releases every place that a retained snapshot names, if its connector can."""
     retained = SnapshotStore(store, record.job).load_retained(record.snapshots)
     released, kept = [], {}
     for sink, destination, manifest in _destinations(retained.manifests.values()):
@@ -175,7 +175,7 @@ def _release(store: Store, record: ExecutionRecord) -> tuple[tuple[str, ...], di
 
 
 def _destinations(manifests: Iterable[Manifest]) -> list[tuple[str, Mapping[str, Any], Manifest]]:
-    """Each place of each sink once, as the newest manifest that names it does."""
+    """Each place of each sink once, from the newest manifest that names it."""
     found: dict[str, tuple[str, Mapping[str, Any], Manifest]] = {}
     for manifest in sorted(manifests, key=lambda one: one.snapshot_id, reverse=True):
         for sink, destination in manifest.sinks.items():

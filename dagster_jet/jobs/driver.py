@@ -1,4 +1,4 @@
-"""Executions of a pipeline in this process, one after another, until one ends the job."""
+"""Runs executions of a pipeline in this process, one after another, until one ends the job."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Driver:
-    """Begins executions and decides what follows their ends. One thread."""
+    """Begins executions and handles their ends. One thread."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class Driver:
         self._emit, self._run_id = emit, run_id
         self._epochs = 0
         self.keeper: RecordKeeper | None = None
-        """Of the newest execution; None before the first."""
+        """The newest execution's keeper; None before the first."""
 
     def run(self, stop: StopSignal, repairer: MembersRepairer) -> JobResult:
-        """Returns what the job came to when an execution has ended it.
+        """Returns the job's result once an execution has ended the job.
 
         Raises:
-            JetError: what it ended with.
+            JetError: the error that ended the job.
         """
         restarts = Restarts(self._config.restart_attempts_max)
         while True:
@@ -78,17 +78,17 @@ class Driver:
                 return self._result(ended, stop.kind)
             if ended.stop.cause is not StopCause.RESTART:
                 self._announce_restart(ended, restarts)
-                # What had been asked for before could not be carried out: no reason to hurry.
+                # An earlier request could not be carried out; only another one ends the pause.
                 stop.wait_for_another(asked_before, restarts.pause_ms / 1000)
                 repairer.wait(partial(stop.wait_for_another, asked_before))
-            # Whatever it was that ended the last one: the next execution is the restart asked for.
+            # The next execution is the requested restart, whatever ended this one.
             stop.restarted()
 
     def _run_one(
         self, stop: StopSignal, restarts: Restarts, repairer: MembersRepairer
     ) -> EndedExecution:
         if self.keeper is not None:
-            with suppress(StoreUnavailableError):  # then the claim will fail, and is tried again
+            with suppress(StoreUnavailableError):  # then the claim fails, and is tried again
                 self._store.refresh()
         keeper = self.keeper = RecordKeeper(
             self._store,
@@ -101,7 +101,7 @@ class Driver:
         try:
             with MembersWatcher(self._store, self._job, self._config, stop):
                 ended = self._execute(keeper, stop)
-            # What fails while a member is away, and is about to be repaired around, is not counted.
+            # Failures while a member is away and about to be repaired around are not counted.
             if not (ended.stop.restart and repairer.expects_repair()):
                 ended = self._or_give_up(ended, restarts)
         finally:
@@ -111,20 +111,20 @@ class Driver:
         if (is_unsaid and ended.stop.cause.stays_down) or (
             is_cancelled and ended.stop.cause is StopCause.UNDECIDED
         ):
-            # Crash window: nobody knows of it yet, and a supervisor would start the job again.
+            # Crash window: the stop is not recorded, so a supervisor would start the job again.
             restarts.failed()
             ended = ended.not_written(self._job)
         return ended
 
     def _execute(self, keeper: RecordKeeper, asked: StopSignal) -> EndedExecution:
-        """One execution, from the lease to its end."""
+        """Runs one execution, from the lease to its end."""
         try:
             claimed = claim(keeper, self._store, self._job, self._config)
             kind = asked.kind
             decided = claimed.snapshot
             owes_commit = decided is not None and not decided.committed
             if kind is StopKind.SHUTDOWN or (kind is StopKind.CANCEL and not owes_commit):
-                # Nothing is open: it needs no Spark to be carried out, only the record.
+                # Nothing is open, so the stop needs only the record and no Spark.
                 reason = "it was asked to stop before it began"
                 stop = Stop(kind.final_status, kind.cause, reason, write_status=True)
                 return EndedExecution(stop, claimed, None, stages=self._totals(claimed))
@@ -134,7 +134,7 @@ class Driver:
                 config=self._config,
                 until=self._until,
                 store=self._store,
-                # Asked anew each time: what ended the last one may have been Spark's own end.
+                # Opened per execution: Spark's own end may have ended the last one.
                 session=self._open_session(),
                 keeper=keeper,
                 claimed=claimed,
@@ -162,7 +162,7 @@ class Driver:
     def _not_begun(
         self, keeper: RecordKeeper, asked: StopKind | None, error: JetError
     ) -> EndedExecution:
-        """A start that has failed before anything was restored."""
+        """The end of a start that failed before anything was restored."""
         if error.reaction is Reaction.STOP:
             keeper.fenced.set()
             stop = Stop(JobStatus.NOT_RUNNING, StopCause.FENCED, str(error))
@@ -178,7 +178,7 @@ class Driver:
         return EndedExecution(stop, keeper.record, error)
 
     def _or_give_up(self, ended: EndedExecution, restarts: Restarts) -> EndedExecution:
-        """What follows an end: where too many came unasked, no restart, and the record says so."""
+        """After too many unrequested ends: no restart, and the record says so."""
         if not ended.stop.restart or ended.stop.cause is StopCause.RESTART:
             return ended
         restarts.failed(progressed=ended.progressed)
@@ -203,7 +203,7 @@ class Driver:
             )
 
     def _totals(self, record: ExecutionRecord) -> dict[str, Counters]:
-        """Totals per stage, as the newest snapshot has them."""
+        """Totals per stage as of the newest snapshot."""
         if record.snapshot is None:
             return {}
         return SnapshotStore(self._store, self._job).load(record.snapshot).counters

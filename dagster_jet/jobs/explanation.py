@@ -1,4 +1,4 @@
-"""Why nothing comes out of a job, or that something does: asked of the store alone."""
+"""Explains why a job has output or none, from the store alone."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Explanation:
-    """What explains a job's output.
+    """An explanation of a job's output.
 
     Attributes:
-        job: its name.
-        status: where it is in its life, as `Jet.observed` shows it.
-        findings: most likely cause first; empty where nothing is known yet.
-        sources: by name, as of the job's last report, or of its newest snapshot.
-        stages: the same of stateful stages and sinks.
-        reported_at_ms: wall clock of the job's process at that report; None: there is none of this
-            execution, so that lag and outages are not known.
+        job: the job's name.
+        status: the job's status, as `Jet.observed` shows it.
+        findings: most likely cause first; empty if nothing is known yet.
+        sources: progress by name, as of the job's last report or of its newest snapshot.
+        stages: the same for stateful stages and sinks.
+        reported_at_ms: wall clock of the job's process at that report; None: this execution has
+            none, so lag and outages are not known.
     """
 
     job: str
@@ -44,7 +44,7 @@ class Explanation:
 
     @property
     def text(self) -> str:
-        """For people: a line per finding, and its cure below it."""
+        """For people: a line per finding, followed by its cure."""
         if not self.findings:
             if self.reported_at_ms is None:
                 return "Nothing is known of it yet: its first report follows within seconds."
@@ -75,15 +75,15 @@ def _without_position(source: SourceProgress) -> dict[str, Any]:
 
 
 def explain(store: Store, record: ExecutionRecord | None, job: str) -> Explanation:
-    """Reads what the store knows of a job, and says what explains its output.
+    """Reads a job's data in the store and explains the job's output.
 
     Args:
-        store: the job's.
-        record: as `Jet.observed` shows it.
-        job: its name.
+        store: the job's store.
+        record: the record, as `Jet.observed` shows it.
+        job: the job's name.
 
     Raises:
-        JobStateError: it never ran.
+        JobStateError: the job never ran.
         StoreUnavailableError: too few members of the store answer.
     """
     if record is None:
@@ -104,7 +104,7 @@ def explain(store: Store, record: ExecutionRecord | None, job: str) -> Explanati
 
 
 def read_facts(store: Store, record: ExecutionRecord) -> JobFacts:
-    """Reads them from the store. What is damaged, or is being replaced, is left out."""
+    """Reads the facts from the store. Damaged values and values under replacement are left out."""
     job, snapshots = record.job, SnapshotStore(store, record.job)
     newest = record.snapshot
     reported = _known(lambda: read_report(store, job))
@@ -121,7 +121,7 @@ def read_facts(store: Store, record: ExecutionRecord) -> JobFacts:
         earlier=None if oldest is None else _known(lambda: snapshots.load(oldest)),
         report=report,
         profile=_known(lambda: read_profile(store, job)),
-        # Only then: it asks the sinks' own places, which may take their time.
+        # Conditional, since it asks the sinks' own places, which may be slow.
         ledger=(_known(lambda: read_ledger(store, record)) or ())
         if is_pending and not names_sinks
         else (),

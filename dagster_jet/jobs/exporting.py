@@ -1,14 +1,14 @@
-"""Exports of a job's snapshots: asked for from anywhere, made by whoever has the job.
+"""Exports of a job's snapshots: requested anywhere, made by the process that has the job.
 
-A request is an entry of the list of exports (`ownership/exports.py`), so it outlives whoever asks.
+A request is an entry of the list of exports (`ownership/exports.py`), so it outlives the requester.
 The process that drives the job makes the export beside the epochs, from the first snapshot that has
-everything read by then; it alone can keep garbage from being collected meanwhile. Of a job that is
-down, whoever waits makes it from the last committed snapshot.
+everything read by then. Only this process can suspend garbage collection meanwhile. If the job is
+down, the waiting process makes the export from the last committed snapshot.
 
     asker ──▶ list: asked ──▶ owner or asker: being written ──▶ copies ──▶ list: done
 
-A crash at any point leaves the entry as it is, and data that counts for nothing: the next start of
-the job, or whoever waits, begins anew under another attempt.
+A crash at any point leaves the entry unchanged and data that nothing names. The next start of the
+job, or a waiting process, begins another attempt.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from dagster_jet.system.background_thread import BackgroundThread
 _logger = logging.getLogger(__name__)
 
 _POLL_S = 1.0
-"""How often the owner looks for requests: each look is one read of a register."""
+"""Seconds between the owner's checks for requests; each check reads one register."""
 _WAIT_S = 0.2
 _ATTEMPTS_MAX = 5
 _END_S_MAX = 60.0
@@ -66,19 +66,19 @@ def export_snapshot(
     cancels: bool = False,
     drives: Callable[[], bool] = lambda: False,
 ) -> Export:
-    """Asks for an export of a job and waits until it is there.
+    """Requests an export of a job and waits until it is done.
 
     Args:
         store: the open store.
         job: the job's name.
-        name: the export's.
+        name: the export's name.
         timeout: in seconds; None: no limit.
         cancels: the job is to be cancelled at this snapshot.
-        drives: whether this process drives the job: then nobody else needs to make it.
+        drives: whether this process drives the job and so makes the export.
 
     Raises:
-        ConfigurationError: it cannot have this name.
-        JobStateError: there is one of this name; or the job has no committed snapshot.
+        ConfigurationError: the name is not valid.
+        JobStateError: an export has this name; or the job has no committed snapshot.
         TimeoutError: it is not made yet; the request stays.
         JetError: it could not be made.
     """
@@ -121,44 +121,44 @@ def _ask(store: Store, export: Export) -> None:
 def carry_out(
     store: Store, export: Export, choose: Callable[[], SnapshotRef | None]
 ) -> Export | None:
-    """Makes an export; None: somebody else does, or it was deleted.
+    """Makes an export; None: another process does, or it was deleted.
 
     Args:
         store: the open store.
         export: its entry, as it was just read.
-        choose: the snapshot to take now; None: there is none, which ends it.
+        choose: the snapshot to export now; None: there is none, which fails the export.
 
     Raises:
         StoreError: the store cannot be written now. The entry waits to be made.
-        JetError: it cannot be made, which is in its entry as well.
+        JetError: it cannot be made; the entry says so, too.
     """
     failed: tuple[SnapshotRef | None, JetError] | None = None
     for _ in range(_ATTEMPTS_MAX):
-        exports = ExportList(store)  # before the maps: what it decides, they must have been for
+        exports = ExportList(store)  # before the maps: its configuration must not be newer
         begun = None
         try:
             ref = choose()
             if ref is None:
                 raise _nothing_to_export(export.job)
             if failed is not None and ref == failed[0]:
-                raise failed[1]  # nobody has dropped it: it is damaged
+                raise failed[1]  # it was not dropped, so it is damaged
             begun = exports.begin(export, ref)
             if begun is None:
                 return None
-            drop_data(store, export)  # of an attempt that died, or of our last one
+            drop_data(store, export)  # of a dead attempt, or of our last one
             return _written(store, exports, begun, ref)
         except (SnapshotInvalidError, StoreCorruptedError) as error:
             if begun is None:
                 exports.fail(export, str(error))
                 raise
-            failed, export = (ref, error), begun  # the job may have dropped it while we copied
+            failed, export = (ref, error), begun  # the job may have dropped it meanwhile
         except StaleConfigurationError:
             store.refresh()
             export = begun or export
         except StoreError:
             if begun is not None:
                 with suppress(StoreError):
-                    # Not if it stands there as done: the write that seemed to fail has not.
+                    # A done entry keeps its data: the write that seemed to fail succeeded.
                     if exports.give_back(begun):
                         drop_data(store, begun)
             raise
@@ -203,24 +203,24 @@ def _last_committed(store: Store, job: str) -> SnapshotRef | None:
 
 
 def _is_anothers(export: Export) -> bool:
-    """Another process, which certainly lives, writes it: somebody who found the job down."""
+    """Whether another process, certainly alive, is writing it: one that found the job down."""
     writer = export.writer
     return writer is not None and writer.pid != os.getpid() and bool(is_owner_alive(writer))
 
 
 class ExportWatcher(BackgroundThread):
-    """Makes the exports that are asked for of a job that this process drives, on its own thread.
+    """Makes requested exports of a job that this process drives, on its own thread.
 
-    From before the first execution until after the last: at the end it makes what is still wanted,
-    of the last snapshot.
+    Watches from before the first execution until after the last one. At the end it makes the
+    remaining exports from the last snapshot.
 
     Args:
-        store: the job's.
-        job: its name.
-        exporting: what it shares with the executions.
-        stop: takes a request to cancel at an export.
+        store: the job's store.
+        job: the job's name.
+        exporting: state shared with the executions.
+        stop: receives a request to cancel at an export.
         takes_snapshots: False: the job's guarantee is "none".
-        last_execution_id: of the last execution before this process's own; 0 if none was.
+        last_execution_id: of the last execution before this process's own; 0: none.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class ExportWatcher(BackgroundThread):
         self._store, self._job, self._exporting, self._stop = store, job, exporting, stop
         self._takes_snapshots, self._last_execution_id = takes_snapshots, last_execution_id
         self._trouble = ""
-        """What the last look met; said once."""
+        """Error of the last check; logged once."""
 
     def _watch(self) -> None:
         while not self._ended.wait(_POLL_S):
@@ -246,13 +246,13 @@ class ExportWatcher(BackgroundThread):
     def __exit__(self, *exception: object) -> None:
         is_hurried = self._stop.kind is StopKind.SHUTDOWN
         if is_hurried:
-            self._end_s = 0.0  # the process is to end: what is wanted is the next start's
+            self._end_s = 0.0  # the process is to end; exports are left to the next start
         super().__exit__(*exception)
         if not self._thread.is_alive() and not is_hurried:
             self.look()
 
     def look(self) -> None:
-        """Makes what is wanted. What the store refuses now is tried at the next look."""
+        """Makes the requested exports. The next check retries those that the store refuses now."""
         try:
             exports = [one for one in read_exports(self._store) if one.job == self._job]
             for export in exports:
@@ -275,7 +275,7 @@ class ExportWatcher(BackgroundThread):
             else:
                 reason = "the execution that was to be cancelled had ended before"
                 ExportList(self._store).fail(export, reason)
-            return  # the rest at the end, from the terminal snapshot
+            return  # made at the end, from the terminal snapshot
         if _is_anothers(export):
             return
         is_ready = _is_down(self._store, self._job) if self._ended.is_set() else self._await_fresh()
@@ -285,8 +285,8 @@ class ExportWatcher(BackgroundThread):
             carry_out(self._store, export, lambda: _last_committed(self._store, self._job))
 
     def _await_fresh(self) -> bool:
-        """Waits for a committed snapshot of all that has been read by now. False: for the next
-        look, since no execution is there that could take one."""
+        """Waits for a committed snapshot of everything read by now. False: no execution can take
+        one now; the next check tries again."""
         execution_id, wanted_epoch = None, 0
         self._exporting.wants_snapshot = True
         try:
@@ -295,7 +295,7 @@ class ExportWatcher(BackgroundThread):
                 if view is None or view.record is None:
                     return False
                 if view.record.execution_id != execution_id:
-                    # A new one: what the last one had read and not decided is read again.
+                    # A new execution reads again what the last one had read and not decided.
                     execution_id, wanted_epoch = view.record.execution_id, acked_epoch(view)
                 ref = newest_committed(view.record.snapshots)
                 if ref is not None and ref.epoch_id >= wanted_epoch:

@@ -1,6 +1,6 @@
-"""Why nothing comes out of a job: what each cause looks like in the facts, most likely first.
+"""Finds causes of missing output in a job's facts, most likely first.
 
-Nothing is asked here; `jobs.explanation` gathers the facts.
+Reads nothing; `jobs.explanation` gathers the facts.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobSta
 
 STUCK_AFTER_MS = 60_000
 QUIET_AFTER_MS = 10_000
-"""What has lasted for less explains nothing: it is how a stream runs."""
+"""Conditions shorter than this are normal and explain nothing."""
 FLOWS_WITHIN_MS = 60_000
 MANY = 0.5
-"""From this share on, rows that go elsewhere are why nothing comes out."""
+"""Share of late or dead-lettered rows that explains missing output."""
 _PARTITIONS_SHOWN = 3
 
 
 class FindingKind(str, Enum):
-    """What was found; in the order in which it explains most."""
+    """Kind of a finding, in the order in which kinds explain most."""
 
     FLOWING = "flowing"
-    """Rows do come out."""
+    """Output is committed."""
     FAILED = "failed"
     SUSPENDED = "suspended"
     PAUSED = "paused"
-    """A person wants it down."""
+    """A person has paused the job."""
     COMPLETED = "completed"
     DOWN = "down"
     """No execution has the job."""
@@ -46,7 +46,7 @@ class FindingKind(str, Enum):
     """Output is decided, and phase 2 of some sink is not over."""
     SNAPSHOTS_FAIL = "snapshots fail"
     STUCK = "stuck"
-    """It lives, and is too long at one thing."""
+    """The job lives, but one activity takes too long."""
     SOURCE_UNAVAILABLE = "source unavailable"
     NO_INPUT = "no input"
     ROWS_LATE = "rows late"
@@ -55,20 +55,20 @@ class FindingKind(str, Enum):
     """Rows are read, and none reaches a stage or a sink."""
     WATERMARK_HELD = "watermark held"
     WINDOW_OPEN = "window open"
-    """The state waits for the watermark, as it should."""
+    """State waits for the watermark, as intended."""
     NOT_YET_VISIBLE = "not yet visible"
-    """It is staged, and waits for the next snapshot."""
+    """Output is staged and waits for the next snapshot."""
     BEHIND = "behind"
-    """Input waits faster than it is read."""
+    """Unread input waits in a source."""
     SLOW_PHASE = "slow phase"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that explains why output is not there, or that it is.
+    """An explanation of missing output, or of output that is there.
 
     Attributes:
-        kind: what it is.
+        kind: the kind of the explanation.
         subject: the job, source, stage, sink or phase that it is about.
         text: for people, in whole sentences.
         cure: what to do; "" if nothing needs to be done.
@@ -84,18 +84,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What the store says of a job. All but the record may be missing."""
+    """Data about a job in the store. All but the record may be missing."""
 
     record: ExecutionRecord
-    """As `Jet.observed` shows it."""
+    """The record, as `Jet.observed` shows it."""
     now_ms: int
     supervision: Supervision | None = None
     manifest: Manifest | None = None
-    """Of the newest snapshot."""
+    """Manifest of the newest snapshot."""
     earlier: Manifest | None = None
-    """Of the oldest retained one, if that is another."""
+    """Manifest of the oldest retained snapshot, if it is not the newest."""
     report: ProgressReport | None = None
-    """Of the record's own execution."""
+    """Report of the record's own execution."""
     profile: JobProfile | None = None
     ledger: tuple[LedgerEntry, ...] = ()
 
@@ -105,7 +105,7 @@ class JobFacts:
 
     @property
     def clock_ms(self) -> int:
-        """The job's own clock, as of its last sign of life: what its times are compared with."""
+        """The job's own clock at its last sign of life; the job's times are compared with it."""
         lease, report = self.record.lease, self.report
         renewed_ms = lease.renewed_at_ms if lease is not None else 0
         return max(renewed_ms, report.written_at_ms if report is not None else 0) or self.now_ms
@@ -116,7 +116,7 @@ class JobFacts:
 
     @property
     def sources(self) -> Mapping[str, SourceProgress]:
-        """The live ones, or what the newest snapshot knows: no lag, and no outage."""
+        """Live sources, or those of the newest snapshot without lag and outages."""
         if self.report is not None and self.report.sources:
             return self.report.sources
         if self.manifest is None:
@@ -156,7 +156,7 @@ class JobFacts:
         if self.manifest is None or stage not in self.manifest.shards:
             return False
         kind = self.manifest.plan.get(stage, {}).get("kind")
-        return kind in (StageKind.AGGREGATE.value, None)  # 0.1 had windows only, and did not say
+        return kind in (StageKind.AGGREGATE.value, None)  # 0.1 had windows only, and saved no kind
 
     @property
     def stateful(self) -> tuple[str, ...]:
@@ -174,7 +174,7 @@ def _with_hold(stage: StageProgress, hold: Mapping[str, object]) -> StageProgres
 
 
 def find(facts: JobFacts) -> tuple[Finding, ...]:
-    """Returns what explains the job's output, most likely cause first. Pure."""
+    """Returns the explanations of the job's output, most likely cause first. Pure."""
     order = list(FindingKind)
     return tuple(sorted(_all(facts), key=lambda finding: order.index(finding.kind)))
 
@@ -249,7 +249,7 @@ def _down(facts: JobFacts) -> Finding:
 
 
 def _start(supervision: Supervision | None, *, first: bool = False) -> str:
-    """How such a job is started."""
+    """How a person starts the job."""
     how = "submit its pipeline, or launch its Dagster job"
     if supervision is not None and supervision.intent is Intent.DRAINED:
         how = "wait for its schedule, or launch its Dagster job"
@@ -418,7 +418,7 @@ def _waiting_for_time(facts: JobFacts) -> Iterator[Finding]:
         if not stage.rows_in or not facts.emits_by_watermark(name):
             continue
         if stage.next_due_ms is None and stage.watermark_ms is not None:
-            continue  # nothing waits in it, as far as is known
+            continue  # nothing is known to wait in it
         since_ms = stage.held_back_since_ms
         if stage.held_back_by and since_ms and facts.clock_ms - since_ms >= QUIET_AFTER_MS:
             yield _held(facts, name, stage, since_ms)

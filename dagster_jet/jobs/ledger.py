@@ -1,8 +1,7 @@
-"""The ledger: up to which epoch each sink is committed, by its own markers.
+"""The ledger: the last committed epoch of each sink, by the sink's own markers.
 
-The job's record says what it knows of its commits: never more than has happened, but only for all
-sinks at once. A sink that is behind the others, or a database that somebody has put back to an old
-copy, is seen only by asking the places themselves.
+The job's record may lag behind the commits, and covers all sinks at once. Only the places
+themselves show a sink that is behind the others, or a database restored from an old copy.
 """
 
 from __future__ import annotations
@@ -20,28 +19,28 @@ from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Store
 
 _EXECUTIONS_MAX = 8
-"""Below exactly-once a marker names the execution that has committed: so many are tried."""
+"""Executions to try, since a marker below exactly-once names the execution that committed."""
 
 
 class Witness(str, Enum):
-    """Who says what is committed."""
+    """Origin of the information about commits."""
 
     MARKERS = "markers"
-    """The place that is written to."""
+    """The sink's place."""
     RECORD = "record"
-    """The job's record: the place cannot say it, or cannot be asked now."""
+    """The job's record; the place keeps no markers or cannot be asked now."""
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """One sink.
+    """The commits of one sink.
 
     Attributes:
-        sink: its name.
-        epoch_id: of the newest retained snapshot whose output, and all output before it, is
-            committed; None: of none.
-        decided_epoch_id: of the newest snapshot that is decided: what the sink is going to have.
-        witness: who says so.
+        sink: the sink's name.
+        epoch_id: epoch of the newest retained snapshot whose output, and all output before it, is
+            committed; None: no such snapshot.
+        decided_epoch_id: epoch of the newest decided snapshot, which the sink will reach.
+        witness: origin of this information.
         note: why the place itself was not asked; "" if it was.
     """
 
@@ -53,7 +52,7 @@ class LedgerEntry:
 
 
 def read_ledger(store: Store, record: ExecutionRecord) -> tuple[LedgerEntry, ...]:
-    """Asks the place of every sink that the newest snapshot has; in their order there.
+    """Asks the place of every sink of the newest snapshot, in the snapshot's order.
 
     Raises:
         SnapshotInvalidError: a manifest is missing or damaged.
@@ -68,7 +67,7 @@ def read_ledger(store: Store, record: ExecutionRecord) -> tuple[LedgerEntry, ...
 
 
 def least_epoch(epochs: Iterable[int | None]) -> int | None:
-    """Returns the least of them; None if there is none, or one is None.
+    """Returns the least epoch; None if there is none, or one is None.
 
     Example:
         >>> least_epoch([7, 5]), least_epoch([7, None]), least_epoch([])
@@ -106,12 +105,12 @@ def newest_committed(
 ) -> int | None:
     """Returns the epoch of the newest snapshot that a sink has whole, with all before it.
 
-    A snapshot without output for the sink brings it on as far as the one before it is committed.
+    A snapshot without output for the sink counts as committed if the one before it is.
 
     Args:
         retained: snapshots and their manifests, newest first.
-        sink: its name.
-        has_committed: whether its place has what a manifest names.
+        sink: the sink's name.
+        has_committed: whether the sink's place has the output that a manifest names.
     """
     candidate: int | None = None
     for ref, manifest in retained:
@@ -127,7 +126,7 @@ def newest_committed(
 
 
 class _CannotSayError(Exception):
-    """Of what the place has, only the record knows."""
+    """Only the record knows what the place has."""
 
 
 def _asked(
@@ -153,7 +152,8 @@ def _asked(
 
 
 def _contexts(record: ExecutionRecord, manifest: Manifest, sink: str) -> list[CommitContext]:
-    """As whom the epochs may have been committed: exactly once, or by an execution below that."""
+    """Possible contexts of the epochs' commits: exactly-once, or below it by any of the
+    executions."""
     first = manifest.execution_id
     last = min(record.execution_id, first + _EXECUTIONS_MAX)
     line = manifest.timeline

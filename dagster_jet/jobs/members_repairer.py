@@ -1,10 +1,10 @@
-"""Repairs the store around a member that stays away, so that it recovers its safety by itself.
+"""Removes a member that stays away from the store, so that the job recovers without operators.
 
-While a member is away no write of data can reach all its replicas: snapshots fail, and the job gets
-no further. After `JobConfig.member_timeout` the job takes the member out of the store; its backups
-are promoted, and what it held is copied to the others. A majority must answer, no partition may be
-lost, and of all processes one does it (`RepairLease`). A member that comes back later is a
-stranger, until somebody adds it again.
+While a member is away no write of data can reach all its replicas: snapshots fail, and the job
+makes no progress. After `JobConfig.member_timeout` the job takes the member out of the store. Its
+backups are promoted, and its data is copied to other members. A majority must answer, no partition
+may be lost, and only one process does it (`RepairLease`). A removed member that comes back is not
+used until somebody adds it again.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _POLL_S_MAX = 15.0
 _WAIT_S = 1.0
 _END_S_MAX = 5.0
 _DEAD_AFTER_S = 120.0
-"""Without a sign of life for so long, whoever was repairing is dead."""
+"""A repairing process without a sign of life for this long counts as dead."""
 
 
 class MembersRepairer(BackgroundThread):
-    """Looks after the members on a thread of its own, as long as a job runs.
+    """Watches the members on its own thread while a job runs.
 
     Args:
-        store: the job's.
-        job: for the events.
+        store: the job's store.
+        job: the job's name, for the events.
         timeout_s: how long a member may stay away; None: nothing is done.
-        emit: hears what was done; called on this thread.
-        fewest: so many members must stay. Of a job with split-brain protection more than half of
-            all that it has ever seen: with fewer it could not start again.
+        emit: receives the resulting events; called on this thread.
+        fewest: minimum number of members to keep. For a job with split-brain protection more than
+            half of all that it has ever seen; with fewer it could not start again.
     """
 
     def __init__(
@@ -67,19 +67,19 @@ class MembersRepairer(BackgroundThread):
         self._looking = threading.Lock()
 
     def expects_repair(self) -> bool:
-        """Ask the members now: whether one is away that will be repaired around, or come back."""
+        """Checks the members now; whether one is away that may come back or be repaired around."""
         if not self._wanted:
             return False
         with suppress(StoreError):
             self._look()
             return self._is_waiting()
-        return False  # no majority: there is nothing to wait for but the members themselves
+        return False  # no majority: only returning members help
 
     def wait(self, pause: Callable[[float], bool]) -> None:
-        """Wait until all members are there, or nothing can be done; with a bound.
+        """Wait until all members are there, or nothing can be done; with a time limit.
 
         Args:
-            pause: waits for so many seconds; True: there is something else to do.
+            pause: waits for the given seconds; True ends the wait.
         """
         end = time.monotonic() + self._timeout_s + _POLL_S_MAX
         while self._is_waiting() and time.monotonic() < end:
@@ -96,7 +96,7 @@ class MembersRepairer(BackgroundThread):
             try:
                 self._look()
                 self._repair_around_the_lost()
-            except StoreError as error:  # asked again in a moment
+            except StoreError as error:  # tried again at the next poll
                 _logger.debug("the members of the store cannot be looked at: %s", error)
 
     def _look(self) -> None:
@@ -104,7 +104,7 @@ class MembersRepairer(BackgroundThread):
             away = self._store.away()
             now = time.monotonic()
             if now - self._looked_at > self._timeout_s / 2 + _POLL_S_MAX:
-                self._away_since.clear()  # it was us who were away
+                self._away_since.clear()  # this process itself was away
             self._looked_at = now
             self._away_since = {m: self._away_since.get(m, now) for m in away}
             self._refused &= away.keys()
@@ -123,12 +123,12 @@ class MembersRepairer(BackgroundThread):
         if not self._lease.acquire(_DEAD_AFTER_S):
             return  # another process does it
         if self._repair(lost):
-            # Crash window, also where a repair fails half-way: the lease counts as abandoned, and
-            # whoever acquires it next finishes the change.
+            # Crash window, also for a repair that fails half-way: the lease counts as abandoned,
+            # and the next process that acquires it finishes the change.
             self._lease.release()
 
     def _repair(self, lost: Collection[str]) -> bool:
-        """Carry it out, or find that it cannot be done; False: it was broken off."""
+        """Carries the repair out, or finds it impossible; False: it was interrupted."""
 
         def on_progress(_: object) -> None:
             self._lease.renew()
@@ -152,4 +152,4 @@ class MembersRepairer(BackgroundThread):
 
 
 class _EndedError(Exception):
-    """The job has ended in the middle: whoever has the next turn goes on."""
+    """The job ended during the repair; the next lease holder continues it."""

@@ -1,10 +1,10 @@
-"""A finished change of the store's members leads to a graceful restart onto the new table.
+"""Restarts a job gracefully onto the new partition table after a change of the store's members.
 
-While a change is under way a job runs on: it writes to the old holders and the new ones. When the
-registers move, its execution is restarted once, from the last snapshot
-(`RecordKeeper.ended_because`).
-What is left to do here is to begin anew once the change is complete, so that the job's state is
-written and read where the table now says - after a pause, because members come in groups.
+While a change is under way a job continues, and writes to the old holders and the new ones. When
+the registers move, its execution is restarted once, from the last snapshot
+(`RecordKeeper.ended_because`). This watcher restarts the job once the change is complete, so that
+its state is written and read according to the new table. It waits for `scale_up_delay` first,
+because members come in groups.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POLL_S = 1.0
 
 
 class MembersWatcher(BackgroundThread):
-    """Looks at the store's metadata on a thread of its own, as long as an execution runs."""
+    """Watches the store's metadata on its own thread while an execution runs."""
 
     def __init__(self, store: Store, job: str, config: JobConfig, stop: StopSignal) -> None:
         super().__init__(f"jet-members-{job}", wanted=config.auto_scaling)
@@ -37,7 +37,7 @@ class MembersWatcher(BackgroundThread):
                 if self._store.refresh():
                     quiet_since = time.monotonic()
             except StoreError:
-                continue  # asked again in a moment
+                continue  # tried again at the next poll
             is_done = self._store.table != self._began_with and not self._store.is_moving
             if is_done and time.monotonic() - quiet_since >= self._delay_s:
                 self._stop.request(StopKind.RESTART)

@@ -1,4 +1,4 @@
-"""What may be asked of a job that another process runs, or nobody: a table. Pure."""
+"""Table of the legal requests to a job that is down or that another process runs. Pure."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from dagster_jet.snapshot.record import JobStatus
 
 
 class Move(str, Enum):
-    """What can be asked of a job."""
+    """A request to a job."""
 
     SUSPEND = "suspend"
-    """Down, after a terminal snapshot if it runs, until it is resumed."""
+    """The job is down until it is resumed; takes a terminal snapshot if it runs."""
     RESUME = "resume"
-    """Wanted again: whoever supervises it starts it from its last snapshot."""
+    """The job is wanted again: its supervisor starts it from its last snapshot."""
     RESTART = "restart"
     """A terminal snapshot, and a new execution at once."""
     SHUTDOWN = "shutdown"
-    """A terminal snapshot; whoever supervises it goes on."""
+    """A terminal snapshot; the supervisor may start the job again."""
     COMPLETE = "complete"
-    """Its inputs end: all windows are closed."""
+    """The inputs end: all windows are closed."""
     CANCEL = "cancel"
-    """Down, without a snapshot."""
+    """The job is down, without a snapshot."""
     EXPORT = "export"
-    """A snapshot is kept under a name; nothing else becomes of the job."""
+    """A snapshot is exported under a name; the job is not changed."""
     CANCEL_AND_EXPORT = "cancel_and_export"
-    """Down, after a terminal snapshot, which is kept under a name."""
+    """The job is down after a terminal snapshot, which is exported under a name."""
 
 
 _LIVE = frozenset(
@@ -52,7 +52,7 @@ LEGAL: Mapping[JobStatus, frozenset[Move]] = {
     JobStatus.COMPLETED: frozenset({Move.EXPORT}),
     JobStatus.FAILED: frozenset({Move.EXPORT}),
 }
-"""Without a look at what is wanted of the job; see `check`."""
+"""Legal requests by status, without regard to the job's intent; see `check`."""
 _CURES = {
     JobStatus.COMPLETED: "Its inputs are over. Give the pipeline another name, or go back with "
     "JobConfig(initial_snapshot=...).",
@@ -64,12 +64,12 @@ _CURES = {
 
 
 def check(job: str, move: Move, status: JobStatus, failure: str | None, intent: Intent) -> None:
-    """Refuse what makes no sense now.
+    """Refuses illegal requests.
 
-    A living job can be resumed where it is about to go down, or would not be started again.
+    A living job can be resumed if it is about to go down, or would not be started again.
 
     Raises:
-        JobStateError: with what the job is, and what to do.
+        JobStateError: names the job's status and a cure.
     """
     if move in LEGAL[status]:
         return
@@ -79,7 +79,7 @@ def check(job: str, move: Move, status: JobStatus, failure: str | None, intent: 
 
 
 def refusal(job: str, move: Move, status: JobStatus, failure: str | None) -> JobStateError:
-    """What is said to whoever asks for what makes no sense now: what the job is, what to do."""
+    """The error for an illegal request: the job's status, and a cure."""
     why = f" ({failure})" if failure else ""
     return JobStateError(
         f"cannot {move.value}: the job is {status.value}{why}.",
@@ -89,7 +89,7 @@ def refusal(job: str, move: Move, status: JobStatus, failure: str | None) -> Job
 
 
 def refuse_without_name(job: str, kind: StopKind) -> None:
-    """Raises `JobStateError` for a stop that has to say under which name it exports."""
+    """Raises `JobStateError` for a stop that needs the name of an export."""
     if kind is StopKind.CANCEL_AND_EXPORT:
         raise JobStateError(
             "a stop alone does not say under which name the snapshot is to be exported.",

@@ -1,4 +1,4 @@
-"""All jobs of a store at a glance: what each is at, and how far behind."""
+"""Overview of all jobs of a store: activity and lag."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class JobOverview:
     """One job. None: not known, or there is none.
 
     Attributes:
-        job: its name.
-        status: a job whose owner is gone is NOT_RUNNING.
-        doing: what a living execution is at, or why there is none; for people.
+        job: the job's name.
+        status: NOT_RUNNING for a job whose owner is gone.
+        doing: activity of a living execution, or why there is none; for people.
         rows_per_second: read from sources, over the last seconds.
-        lag: what waits in all sources together, by unit.
-        watermark_lag_ms: how far the least watermark of its stages is behind the clock.
-        epoch_ms: how long the last epoch took.
-        snapshot_age_ms: since the newest snapshot was taken.
-        restarts: executions that followed one that had ended unasked.
+        lag: waiting input of all sources together, by unit.
+        watermark_lag_ms: lag of the least watermark of its stages behind the clock.
+        epoch_ms: duration of the last epoch.
+        snapshot_age_ms: time since the newest snapshot was taken.
+        restarts: executions that followed one that had ended unrequested.
     """
 
     job: str
@@ -53,11 +53,11 @@ class JobOverview:
 
 
 def overview_of(record: ExecutionRecord, report: ProgressReport | None, now_ms: int) -> JobOverview:
-    """Sums a job up. Pure.
+    """Summarises a job. Pure.
 
     Args:
-        record: as it is meant (`ownership.liveness`).
-        report: the newest of its execution; what is measured is shown of a living one only.
+        record: the record after the check of its lease (`ownership.liveness`).
+        report: the newest one of its execution; measurements are shown for a living execution only.
         now_ms: wall clock.
     """
     lease, snapshot = record.lease, record.snapshot
@@ -91,10 +91,10 @@ def overview_of(record: ExecutionRecord, report: ProgressReport | None, now_ms: 
 
 
 class Overviews:
-    """Looks at all jobs of a store again and again. One thread.
+    """Observes all jobs of a store repeatedly. One thread.
 
-    A job whose lease is not renewed for its time to live counts as dead from then on; no look
-    waits for that.
+    A job whose lease is not renewed for its time to live counts as dead from then on; no call waits
+    for that.
     """
 
     def __init__(self, store: Store) -> None:
@@ -120,7 +120,7 @@ class Overviews:
         if record.status.is_live and self._watches[name].sees(record) is False:
             record = as_lost(record)
         report = None
-        with suppress(JetError):  # of a newer version, or one that is away now
+        with suppress(JetError):  # of a newer version, or not readable now
             found = read_report(self._store, name)
             if found is not None and found[0] == record.execution_id:
                 report = found[1]

@@ -1,4 +1,4 @@
-"""A pipeline that this process runs: the handle that users hold."""
+"""The user's handle of a pipeline that this process runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _logger = logging.getLogger(__name__)
 
 
 class PipelineJob(Job):
-    """Drives a pipeline on a thread of its own until it ends. Made by `Jet.submit`."""
+    """Drives a pipeline on its own thread until it ends. Made by `Jet.submit`."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class PipelineJob(Job):
 
     @property
     def is_anothers(self) -> bool:
-        """Somebody else drives the job: this process never had it, or has lost it.
+        """Whether another process drives the job: this process never had it, or has lost it.
 
         Raises:
             StoreUnavailableError: too few members answer.
@@ -114,7 +114,7 @@ class PipelineJob(Job):
 
     @property
     def is_newest(self) -> bool:
-        """Nobody else has had the job since: what this handle knows of its end is still so."""
+        """Whether no other process has had the job since: this handle's result is current."""
         record, keeper = self.record, self._driver.keeper
         return (
             record is not None
@@ -124,14 +124,14 @@ class PipelineJob(Job):
 
     @property
     def is_idle(self) -> bool:
-        """This process drives the job, and the job waits for input."""
+        """Whether this process drives the job and the job waits for input."""
         keeper = self._driver.keeper
         return keeper is not None and keeper.headway.activity().doing is Doing.IDLE
 
     # --- waiting and asking ---------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the driver thread and returns at once. Called once; then there is `resume`."""
+        """Starts the driver thread and returns at once. Called once; later `resume` does it."""
         thread = threading.Thread(target=self._run, name=f"jet-driver-{self.name}", daemon=True)
         thread.start()
 
@@ -185,7 +185,7 @@ class PipelineJob(Job):
         )
 
     def release_lease(self) -> None:
-        """Gives up the right to decide, now: the execution cannot commit anything new any more."""
+        """Gives up the right to decide: the execution cannot commit anything new from now on."""
         if self._driver.keeper is not None:
             self._driver.keeper.abandon()
 
@@ -276,4 +276,4 @@ class PipelineJob(Job):
 
 
 def _ignore(event: JobEvent) -> None:
-    """Nobody listens."""
+    """Used without a listener."""

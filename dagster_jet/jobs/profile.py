@@ -1,4 +1,4 @@
-"""A job's profile: where the time of its last epochs went, phase by phase."""
+"""A job's profile: the time of its last epochs by phase."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dagster_jet.execution.recent_laps import Key, Lap, RecentLaps
 from dagster_jet.store import Store
 
 _SHOWN_MS = 0.05
-"""What never took longer is not shown."""
+"""Phases that never took longer are not shown."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class PhaseProfile:
     phase: Phase
     part: Part
     stage: str | None
-    """The stage or sink; None: the phase is of the whole job."""
+    """The stage or sink; None: the phase covers the whole job."""
     share: float | None
-    """Its part of the epochs' time, from 0 to 1. That of the phases of `Part.EPOCH` is 1 together;
-    those of `Part.ACTION` are inside of the action; None: beside the epochs, or idle."""
+    """Share of the epochs' time, from 0 to 1. Shares of `Part.EPOCH` add up to 1; those of
+    `Part.ACTION` are parts of the action. None: beside the epochs, or idle."""
     p50_ms: float
     p95_ms: float
     max_ms: float
@@ -39,42 +39,42 @@ class PhaseProfile:
 
     @property
     def title(self) -> str:
-        """For people."""
+        """Title for people."""
         stage = self.stage if self.stage is not None else "all sinks"
         return _TITLES[self.phase].format(stage=stage)
 
 
 @dataclass(frozen=True)
 class JobProfile:
-    """Where the time of a job's last epochs went, as it is kept in the store."""
+    """Profile of a job's last epochs, as it is kept in the store."""
 
     job: str
     execution_id: int
     written_at_ms: int
     """Wall clock of the job's process; a running job writes it every few seconds."""
     first_epoch_ms: float | None
-    """The first epoch of the execution, without idling. It starts Python workers and the JVM
-    compiles, so it does not count below. None: it does, there is no other yet."""
+    """The execution's first epoch, without idling. It starts Python workers and the JVM compiles,
+    so it is excluded below. None: it is included, as the only epoch so far."""
     epochs: int
     first_epoch_id: int
     last_epoch_id: int
     snapshots: int
     rows: int
-    """Read from sources in these epochs."""
+    """Rows read from sources in these epochs."""
     busy_ms: float
-    """From the first of these epochs to the last, without the time when there was nothing to do."""
+    """From the first of these epochs to the last, without idle time."""
     idle_ms: float
     phases: tuple[PhaseProfile, ...]
-    """In the order in which an epoch goes through them."""
+    """In the order of an epoch."""
 
     @property
     def rows_per_second(self) -> float:
-        """While there was something to do."""
+        """Rate without idle time."""
         return self.rows / self.busy_ms * 1000 if self.busy_ms > 0 else 0.0
 
     @property
     def largest(self) -> PhaseProfile | None:
-        """The phase with the largest share; not the action, but what is largest inside of it."""
+        """The phase with the largest share; instead of the action, the largest phase inside it."""
         known = [p for p in self.phases if p.share is not None]
         inside = any(p.part is Part.ACTION for p in known)
         parts = [p for p in known if not (inside and p.phase is Phase.ACTION)]
@@ -109,7 +109,7 @@ class JobProfile:
 
 
 def read_profile(store: Store, job: str) -> JobProfile:
-    """Reads what the newest execution of a job has left in the store; in any process.
+    """Reads the profile that the newest execution of a job left in the store; in any process.
 
     Raises:
         JobStateError: no epoch was measured yet.
@@ -128,7 +128,7 @@ def read_profile(store: Store, job: str) -> JobProfile:
 
 
 def profile_of(job: str, execution_id: int, laps: RecentLaps, written_at_ms: int) -> JobProfile:
-    """Sums laps up; there is at least one epoch."""
+    """Summarises epochs and snapshots; there is at least one epoch."""
     assert laps.first is not None
     epochs, snapshots = list(laps.epochs) or [laps.first], list(laps.snapshots)
     idle_ms = sum(lap.ms.get((Phase.IDLE, ""), 0.0) for lap in epochs)
@@ -175,7 +175,7 @@ def _phases(laps: Sequence[Lap], busy_ms: float | None) -> Iterator[PhaseProfile
 
 
 def _percentile(ascending: Sequence[float], part: float) -> float:
-    """By nearest rank: a value that was measured."""
+    """Percentile by nearest rank, so always a measured value."""
     return round(ascending[max(0, math.ceil(part * len(ascending)) - 1)], 1)
 
 
@@ -184,7 +184,7 @@ def _total(phase: PhaseProfile) -> float:
 
 
 def _in_order(phase: PhaseProfile) -> tuple[int, str]:
-    """Phases as an epoch goes through them; stages by name."""
+    """Sort key: phases in an epoch's order, then stages by name."""
     return _ORDER.index(phase.phase), phase.stage or ""
 
 

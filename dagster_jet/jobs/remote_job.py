@@ -1,4 +1,4 @@
-"""A pipeline that another process runs, as seen and steered through the store."""
+"""The handle of a pipeline that another process runs, through the store."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _WANTED = {kind.cause for kind in StopKind}
 
 
 class RemoteJob(Job):
-    """What is asked for travels as a request through the store; the owning process carries it out,
-    and the record shows it."""
+    """Sends requests through the store. The owning process carries them out, and the record shows
+    it."""
 
     def __init__(self, store: Store, name: str, *, show_progress: bool = False) -> None:
         self._store, self._name, self._shows_progress = store, name, show_progress
@@ -76,7 +76,7 @@ class RemoteJob(Job):
     def suspend(self, timeout: float | None = 60) -> JobResult:
         record = self._checked(Move.SUSPEND)
         if not self._is_of_plain_python(record):
-            # First what is wanted: whatever becomes of the execution, none is started after it.
+            # The intent first: whatever ends the execution, none is started after it.
             set_intent(self._store, self.name, Intent.PAUSED)
         if record.status.is_live:
             requests.request(self._store, self.name, StopKind.SUSPEND, record.execution_id)
@@ -91,10 +91,10 @@ class RemoteJob(Job):
         return export_snapshot(self._store, self.name, name, timeout, cancels=True)
 
     def resume(self) -> None:
-        """Has it started by whoever supervises it, or by its schedule; returns at once.
+        """Has its supervisor or schedule start the job; returns at once.
 
         Raises:
-            JobStateError: it cannot be resumed, or nobody has ever supervised it.
+            JobStateError: the job cannot be resumed, or was never supervised.
         """
         record = self._checked(Move.RESUME)
         supervision = read_supervision(self._store, self.name)
@@ -108,7 +108,7 @@ class RemoteJob(Job):
         resume(self._store, self.name, record.execution_id)
 
     def _checked(self, move: Move) -> ExecutionRecord:
-        """The record, as it is seen now, of a job that this may be asked of."""
+        """The record as observed now, once the request is checked against it."""
         record = self.record
         if record is None:
             raise JobStateError(
@@ -121,7 +121,7 @@ class RemoteJob(Job):
         return record
 
     def _is_of_plain_python(self, record: ExecutionRecord) -> bool:
-        """Is it run by a program, and by no run of Dagster that somebody would start anew?"""
+        """Whether a program runs the job, and no Dagster run that would be started again."""
         of_a_program = record.lease is not None and record.lease.run_id is None
         return of_a_program and read_supervision(self._store, self.name) is None
 

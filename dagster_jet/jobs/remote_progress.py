@@ -1,6 +1,4 @@
-"""How far a job is that another process runs, in one line for people: from its record, the report
-that it keeps of itself, and the manifest of its newest snapshot.
-"""
+"""Progress of a job of another process in one line, from its record, report and newest manifest."""
 
 from __future__ import annotations
 
@@ -21,13 +19,13 @@ _ASK_EVERY_S = 1.0
 
 @dataclass
 class RemoteProgress:
-    """Of one wait.
+    """Progress during one wait.
 
     Args:
         load: reads a snapshot's manifest.
-        report: reads the newest report of an execution; None: there is none. It knows more than
-            the manifest.
-        seconds: a clock that goes on monotonically.
+        report: reads the newest report of an execution, which is more recent than the manifest;
+            None: there is none.
+        seconds: a monotonic clock.
     """
 
     load: Callable[[SnapshotRef], Manifest]
@@ -35,16 +33,17 @@ class RemoteProgress:
     seconds: Callable[[], float] = time.monotonic
     _snapshot_id: int | None = None
     _seen_at: float | None = None
-    """When a new snapshot was seen; the owner's clock may differ from ours. None: none was yet."""
+    """When a new snapshot was first seen, by our clock, as the owner's may differ. None: not
+    yet."""
     _rows: int | None = None
     _rate: str = ""
     _watermark: str = ""
     _lag: str = ""
     _asked_at: float = float("-inf")
-    """When the report was asked for."""
+    """Time of the last read of the report."""
 
     def line(self, record: ExecutionRecord) -> str:
-        """As it is now."""
+        """The current line."""
         if record.snapshot is not None and record.snapshot.snapshot_id != self._snapshot_id:
             self._note(record.snapshot)
         if self.seconds() - self._asked_at >= _ASK_EVERY_S:
@@ -62,7 +61,7 @@ class RemoteProgress:
         return "  ".join(part for part in parts if part)
 
     def summary(self, record: ExecutionRecord | None) -> str:
-        """What it came to."""
+        """Final summary line."""
         if record is None:
             return "no such job"
         rows = "" if self._rows is None else f": {self._rows:,} rows since it began"
@@ -70,7 +69,7 @@ class RemoteProgress:
         return f"{record.job}  {record.status.value}{rows}{snapshot}"
 
     def _note_report(self, execution_id: int) -> None:
-        with suppress(JetError):  # the next one will do
+        with suppress(JetError):  # the next one is used
             report = self.report(execution_id)
             if report is None or not report.sources:
                 return
@@ -86,7 +85,7 @@ class RemoteProgress:
         self._snapshot_id = ref.snapshot_id
         if not is_first:
             self._seen_at = now
-        with suppress(JetError):  # it was replaced meanwhile; the next one will do
+        with suppress(JetError):  # it was replaced meanwhile; the next one is used
             manifest = self.load(ref)
             self._rows = sum(
                 counters.rows_in

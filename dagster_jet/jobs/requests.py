@@ -1,7 +1,7 @@
-"""Requests to a job that another process runs: they go through the store.
+"""Requests through the store to a job that another process runs.
 
-A request is a value in a register of its own, so that asking cannot disturb the execution record.
-The owner looks at it as long as it has the job; a request is carried out once, by number.
+A request is a value in its own register, so it cannot disturb the execution record. The owner polls
+the register while it has the job. A request is carried out once, by its number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _POLL_S = 0.5
 
 @dataclass(frozen=True)
 class StopRequest:
-    """How an execution is to stop, and which one it was that the asker has seen."""
+    """A kind of stop, and the execution that the requester has seen."""
 
     kind: StopKind
     execution_id: int
@@ -33,7 +33,7 @@ class StopRequest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StopRequest | None:
-        """None: a newer version asks for what this one does not know."""
+        """None: the request of a newer version has an unknown kind."""
         fields = json.loads(data)
         try:
             return cls(StopKind(fields["kind"]), fields["execution_id"])
@@ -47,10 +47,10 @@ def _register(job: str) -> str:
 
 
 def request(store: Store, job: str, kind: StopKind, execution_id: int) -> int:
-    """Asks a running execution to stop in the given way; returns the request's number.
+    """Requests a stop of a running execution; returns the request's number.
 
-    What the same execution was asked for before and may not have heard yet is not forgotten over
-    it: of the two the register keeps the one that counts (`stop_that_counts`).
+    An earlier request to the same execution that may still be unread is not lost: the register
+    keeps the effective one of the two (`stop_that_counts`).
     """
 
     def change(current: bytes | None) -> bytes:
@@ -68,17 +68,18 @@ def request(store: Store, job: str, kind: StopKind, execution_id: int) -> int:
 class RequestWatcher(BackgroundThread):
     """Turns requests for a job's executions in this process into stop signals, on its own thread.
 
-    From before the first execution until after the last, because the record says RUNNING between
-    them too: what is asked for during a back-off ends it, and the next execution carries it out.
+    Watches from before the first execution until after the last one, because the record says
+    RUNNING between executions, too. A request during a back-off ends it, and the next execution
+    carries it out.
     """
 
     def __init__(self, store: Store, job: str, stop: StopSignal, *, last_execution_id: int) -> None:
-        """`last_execution_id`: of the last execution before this process's own; 0 if none was."""
+        """`last_execution_id`: of the last execution before this process's own; 0: none."""
         super().__init__(f"jet-requests-{job}")
         self._store, self._job, self._stop = store, job, stop
         self._last_execution_id = last_execution_id
         self._seen: int | None = None
-        """The number of the newest request; None until a first look has succeeded."""
+        """The number of the newest request; None until a first read has succeeded."""
 
     def __enter__(self) -> RequestWatcher:
         self.look()
@@ -89,12 +90,12 @@ class RequestWatcher(BackgroundThread):
             self.look()
 
     def look(self) -> None:
-        """Carries out what is new in the register. The watcher's thread calls it, over and over."""
+        """Carries out a new request; called repeatedly by the watcher's thread."""
         try:
             value = self._store.register(_register(self._job)).read()
         except StoreError:
-            return  # in a moment again
-        # Not the ballot: between a claim and its write the old request stands under the new ballot.
+            return  # tried again at the next poll
+        # Not the ballot: between a claim and its write the old request is under the new ballot.
         seen, self._seen = self._seen, value.sequence if value is not None else 0
         if value is None:
             return
@@ -103,8 +104,8 @@ class RequestWatcher(BackgroundThread):
         request = StopRequest.from_bytes(value.value)
         if request is None:
             return
-        # The register holds the newest request for ever. Whether what a first look finds is an old
-        # one, or has come while looks failed, only the execution that it was made to can tell.
+        # The register keeps the newest request for ever. On the first successful read only the
+        # request's execution shows whether it is old, or came while reads failed.
         if seen is None:
             is_new = request.execution_id > self._last_execution_id
         else:

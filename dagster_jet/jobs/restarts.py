@@ -1,4 +1,4 @@
-"""How often executions may fail in a row, and how long to pause before the next one."""
+"""Limit of consecutive failed executions, and the pause before the next one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ WINDOW_S = 600
 class Restarts:
     """Failed executions since the job last made progress, and those of the last ten minutes.
 
-    A failure that takes an hour to come is as good as none to a clock, so time alone forgets
-    nothing: an execution that has not brought the job on is counted until one has.
+    Failures may be an hour apart, so time alone clears nothing: executions without progress count
+    until one makes progress.
 
     Args:
-        attempts_max: how many of them are followed by another execution.
+        attempts_max: number of failures that are followed by another execution.
     """
 
     def __init__(self, attempts_max: int) -> None:
@@ -33,14 +33,14 @@ class Restarts:
 
     @property
     def pause_ms(self) -> int:
-        """Twice as long after each failure."""
+        """Doubles after each failure."""
         return min(_PAUSE_MAX_MS, _PAUSE_FIRST_MS << max(0, self.attempts - 1))
 
     def failed(self, *, progressed: bool = False) -> None:
-        """An execution has ended without having been asked to.
+        """Counts an execution that ended unrequested.
 
         Args:
-            progressed: it had brought the job on before (`EndedExecution.progressed`).
+            progressed: it made progress before (`EndedExecution.progressed`).
         """
         now = time.monotonic()
         while progressed and self._failed_at and now - self._failed_at[0] > WINDOW_S:

@@ -1,4 +1,4 @@
-"""How far a job is, in one line for people: rows, rate, lag, watermark, last snapshot."""
+"""Progress of a job in one line for people: rows, rate, lag, watermark, last snapshot."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _LAST_YEAR_MS = datetime(9999, 1, 1, tzinfo=timezone.utc).timestamp() * 1000
 
 @dataclass
 class RunProgress:
-    """Of one run of a job in this process. Events are noted on one thread, lines made on another.
+    """Progress of a job in this process. One thread notes events, another makes lines.
 
     Args:
-        seconds: a clock that goes on monotonically.
+        seconds: a monotonic clock.
     """
 
     job: str
@@ -50,20 +50,20 @@ class RunProgress:
     _rows: int = 0
     _epochs: int = 0
     _marks: deque[tuple[float, int]] = field(default_factory=deque)
-    """When epochs have ended, and how many rows had been read by then; since the last start."""
+    """End times of epochs, and rows read by then, since the last start."""
     _lag: str = ""
     _watermark: str = ""
     _snapshot: tuple[int, float] | None = None
-    """The last that was committed, and when that was heard."""
+    """The last committed snapshot, and when its event came."""
     _status: JobStatus | None = None
     _rows_before: int | None = None
-    """What the job had read before this run."""
+    """Rows that the job had read before its first execution here."""
 
     def __post_init__(self) -> None:
         self._began = self.seconds()
 
     def note(self, event: JobEvent) -> None:
-        """On the job's driver thread."""
+        """Notes an event; called on the job's driver thread."""
         with self._lock:
             match event:
                 case ExecutionStarted():
@@ -94,7 +94,7 @@ class RunProgress:
                     pass
 
     def line(self) -> str:
-        """As it is now; what matters most stands first: terminals are narrow."""
+        """The current line, most important parts first, because terminals are narrow."""
         with self._lock:
             now = self.seconds()
             if self._epochs == 0 and self._doing == "starting":
@@ -107,7 +107,7 @@ class RunProgress:
             return "  ".join(part for part in parts if part)
 
     def summary(self, *, is_over: bool) -> str:
-        """What it came to, when nobody waits any longer."""
+        """Final summary line."""
         with self._lock:
             seconds = self.seconds() - self._began
             rate = count(self._rows / seconds) if seconds > 0 else "0"
@@ -126,7 +126,8 @@ class RunProgress:
         self._watermark = f"watermark {event_time(min(known))}" if known else ""
 
     def _rate(self, now: float) -> str:
-        """Over the last seconds, or the last epochs if they are long; in a lull it falls."""
+        """Rate over the last seconds, or over the last epochs if they are long; it falls without
+        input."""
         while len(self._marks) > _RATE_OVER_EPOCHS + 1 and self._marks[1][0] <= now - _RATE_OVER_S:
             self._marks.popleft()
         if not self._marks:
@@ -136,7 +137,7 @@ class RunProgress:
 
 
 def lag_of(sources: Iterable[SourceProgress]) -> str:
-    """What waits in all sources together; empty: nothing is known to."""
+    """Waiting input of all sources together; empty: none is known."""
     waiting: dict[str, float] = {}
     for source in sources:
         for unit, number in source.lag.items():
@@ -146,7 +147,7 @@ def lag_of(sources: Iterable[SourceProgress]) -> str:
 
 
 def event_time(ms: int) -> str:
-    """As people read it, in UTC."""
+    """Event time for people, in UTC."""
     if ms >= min(FINAL_WATERMARK_MS, _LAST_YEAR_MS):
         return "at the end"
     moment = datetime.fromtimestamp(ms / 1000, tz=timezone.utc)
@@ -154,7 +155,7 @@ def event_time(ms: int) -> str:
 
 
 def count(number: float) -> str:
-    """A number with three digits that count, as people read it: 312 k."""
+    """A number with up to three significant digits, for people: 312 k."""
     for unit in ("", " k", " M"):
         if number < 1000:
             return f"{number:.0f}{unit}" if number >= 10 or not unit else f"{number:.1f}{unit}"
@@ -163,7 +164,7 @@ def count(number: float) -> str:
 
 
 def span(ms: float) -> str:
-    """A length of time, as people read it: 4 min 10 s."""
+    """A duration, for people: 4 min 10 s."""
     seconds = max(0, round(ms / 1000))
     if seconds < 60:
         return f"{seconds} s"

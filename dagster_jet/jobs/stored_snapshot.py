@@ -18,23 +18,23 @@ from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Store
 
 Wanted = int | str | None
-"""Which snapshot: the id of a retained one, the name of an exported one, None for the newest."""
+"""Id of a retained snapshot, name of an exported one, or None for the newest."""
 
 
 @dataclass(frozen=True)
 class StoredSnapshot:
-    """One snapshot, and where its chunks are."""
+    """One snapshot, and the store of its chunks."""
 
     manifest: Manifest
     data: SnapshotStore
 
     def plan(self, stage: str) -> StagePlan:
-        """What the stage's state means; empty where a very old version has saved it."""
+        """Meaning of the stage's saved state; empty for state of a very old version."""
         plan: StagePlan = self.manifest.plan.get(stage, {})
         return plan
 
     def expired_until_ms(self, stage: str) -> int | None:
-        """Rows of the stage up to this time had died by the snapshot; None: none had."""
+        """Event time up to which the stage's rows had expired by the snapshot; None: none had."""
         return saved_expiry(self.manifest.watermarks, stage)
 
     def state(self, stage: str, *, as_saved: bool = False) -> pa.Table | None:
@@ -51,8 +51,8 @@ def find_snapshot(store: Store, job: str | None, wanted: Wanted) -> StoredSnapsh
 
     Args:
         store: the open store.
-        job: whose it must be; None: an export of any job.
-        wanted: which.
+        job: the snapshot's job; None: an export of any job.
+        wanted: the snapshot's id or name.
 
     Raises:
         JobStateError: there is no such snapshot, or it is another job's.
@@ -87,12 +87,12 @@ def find_snapshot(store: Store, job: str | None, wanted: Wanted) -> StoredSnapsh
 def compare(
     before: StoredSnapshot, after: StoredSnapshot, stage: str | None
 ) -> tuple[StateDifference, ...]:
-    """What has changed from one snapshot to another, by stage.
+    """The changes from one snapshot to another, by stage.
 
     Args:
-        before: the one.
-        after: the other.
-        stage: None: all that either has state of.
+        before: the first snapshot.
+        after: the second snapshot.
+        stage: None: all stages with state in either snapshot.
 
     Raises:
         SnapshotInvalidError: neither has such a stage; its columns have changed; or a part of a

@@ -1,12 +1,12 @@
-"""What the supervisor has asked for, per job: one small value in a quorum register.
+"""The intent and the newest run request per job: one small value in a quorum register.
 
-The execution record says what *is*; this says what somebody *wants*, and which Dagster run was
-asked to make it so. They are two registers because they have two writers: the execution owns the
-record (its ballot is the fencing token), any sensor tick or cancelled run may write here.
+The execution record has a job's actual state. This value has the wanted state, and the Dagster run
+that was requested for it. They are two registers because they have two writers: the execution owns
+the record (its ballot is the fencing token), any sensor tick or cancelled run may write here.
 
 A generation is one request for a run. Its number is in the run key, and Dagster skips a run key
-that it has ever seen, so a generation is reserved here *before* the run is requested: of two
-ticks that see the same dead job, one reserves and requests, the other comes away with nothing.
+that it has ever seen, so a generation is reserved here *before* the run is requested. Of two ticks
+that see the same dead job, one reserves and requests, the other does nothing.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ SUPERVISION_FORMAT = 1
 
 
 class Intent(str, Enum):
-    """What a person wants of a job."""
+    """The state of a job that a person wants."""
 
     ALWAYS_ON = "always-on"
-    """Whenever it is down, it is started."""
+    """Started whenever it is down."""
     DRAINED = "drained"
-    """It is started from time to time, reads what is there, and is down in between."""
+    """Started from time to time; reads the input that is there, and is down in between."""
     PAUSED = "paused"
     """Down until somebody resumes it or launches it by hand."""
 
 
 @dataclass(frozen=True)
 class Supervision:
-    """What is wanted of a job, and the newest request that was made for it.
+    """The intent for a job, and the newest request made for it.
 
     Attributes:
         job: the streaming job's name.
-        generation: number of the newest request; 0 while there was none.
-        requested_at_ms: when that request was reserved, on the reserving machine's clock: for
-            people, who know whether it was right.
-        run_key: the run key it was made with.
-        intent: what is wanted.
-        before_pause: what was wanted before it was PAUSED, and is again once it is resumed.
-        resumed_execution: a person has resumed the job after this execution: what its record says
-            of it (suspended, on request or by a failure) keeps the job down no longer.
-        attempts: requests in a row that brought no progress, this one included.
-        execution_id_seen: the record's execution when the request was reserved. A greater one in
-            the record means that some run has taken the job up since.
+        generation: number of the newest request; 0: none.
+        requested_at_ms: time of that reservation, by the reserving machine's clock. For people, who
+            know whether the clock was right.
+        run_key: the request's run key.
+        intent: the wanted state.
+        before_pause: the intent before PAUSED, restored by a resume.
+        resumed_execution: a person has resumed the job after this execution. Its status in the
+            record (suspended, on request or by a failure) no longer keeps the job down.
+        attempts: consecutive requests without progress, this one included.
+        execution_id_seen: the record's execution at the reservation. A greater one in the record
+            means that a run has taken the job since.
         snapshot_id_seen: the newest snapshot at that time. A greater one means progress.
-        healthy_ms_seen: how long executions had got on by then, in all.
-        token: names the writer of this value, so that a writer with an unclear outcome can tell.
+        healthy_ms_seen: total healthy time of executions at that time.
+        token: identifies the writer of this value, for a writer whose outcome is unclear.
     """
 
     job: str
@@ -95,7 +95,7 @@ class Supervision:
 
 
 def read_supervision(store: Store, job: str) -> Supervision | None:
-    """Return what is wanted of `job`, None if nobody has said anything yet."""
+    """Return the supervision of `job`; None if nothing was written yet."""
     found = store.read_register(_register(job))
     return None if found is None else Supervision.from_bytes(found.value)
 
@@ -112,25 +112,25 @@ def reserve_generation(
     healthy_ms_seen: int = 0,
     at_least: int = 1,
 ) -> Supervision | None:
-    """Reserve the generation after `expected`: the decision who may request a run.
+    """Reserve the generation after `expected`; decides who may request a run.
 
     Args:
         store: the open store.
         job: the streaming job's name.
         expected: the generation that the caller has seen (0: none yet).
         requested_at_ms: the caller's clock.
-        attempts: requests in a row without progress, this one included.
+        attempts: consecutive requests without progress, this one included.
         execution_id_seen: the record's execution now, 0 without a record.
         snapshot_id_seen: the newest snapshot now, 0 without one.
-        healthy_ms_seen: how long executions have got on until now, in all.
-        at_least: the lowest number to use, for a store that knows less than Dagster does.
+        healthy_ms_seen: total healthy time of executions until now.
+        at_least: the lowest number to use, for a store that is behind Dagster.
 
     Returns:
         The reserved value, or None: another tick was faster, or a person wants the job down since.
 
     Raises:
         StoreError: the store could not be asked. A generation may then be reserved without a run;
-            `decide` passes over it after a while.
+            `decide` skips it after a while.
     """
     generation = max(expected + 1, at_least)
 
@@ -154,12 +154,12 @@ def reserve_generation(
 def set_intent(
     store: Store, job: str, intent: Intent, *, unless_paused: bool = False
 ) -> Supervision | None:
-    """Write what a person wants of the job; what is not a pause also forgets earlier failures.
+    """Write the intent for the job; any intent but a pause also clears earlier failures.
 
     Args:
         store: the open store.
         job: the streaming job's name.
-        intent: what is wanted.
+        intent: the wanted state.
         unless_paused: leave a pause as it is.
 
     Returns:
@@ -181,9 +181,8 @@ def set_intent(
 
 
 def resume(store: Store, job: str, execution_id: int) -> Supervision:
-    """Write that the job is wanted as it was before a pause, and that what the record says of an
-    execution (suspended, on request or by a failure) keeps it down no longer.
-    """
+    """Restore the intent before a pause. The record's status of this execution (suspended, on
+    request or by a failure) no longer keeps the job down."""
 
     def change(current: Supervision) -> Supervision:
         is_paused = current.intent is Intent.PAUSED
@@ -206,7 +205,7 @@ def _update(
 
     The ballot is not the generation: a writer that died between claim and write leaves its number
     promised for ever, and a generation bound to it could never be reserved. The value found *under*
-    the ballot decides. The token tells this writer's value from an equal one of another writer.
+    the ballot decides. The token distinguishes equal values of two writers.
     """
 
     def changed(current: bytes | None) -> bytes | None:

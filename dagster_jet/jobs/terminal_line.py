@@ -1,6 +1,4 @@
-"""One line at the bottom of a terminal that is written again and again; what others print goes
-above it.
-"""
+"""A line at the bottom of a terminal that is redrawn repeatedly; other output goes above it."""
 
 from __future__ import annotations
 
@@ -14,22 +12,22 @@ from functools import partial
 from typing import Any, TextIO
 
 SWITCH = "DAGSTER_JET_PROGRESS"
-"""An environment variable: ``off`` and there is no line, whatever standard error is."""
+"""Environment variable; ``off`` disables the line, whatever standard error is."""
 DRAW_EVERY_S = 0.25
 _ERASE = "\r\x1b[K"
 _taken = threading.Lock()
-"""There is one line, however many threads wait for jobs."""
+"""Allows one line per process, however many threads wait for jobs."""
 
 
 class TerminalLine:
-    """Anybody may write to standard output and standard error meanwhile: the line goes away first,
-    and is drawn again later. What other processes print (the JVM) begins behind it, and stays
-    whole.
+    """Draws the line. Any code may write to standard output and standard error meanwhile: the line
+    is erased first and drawn again later. Output of other processes (the JVM) begins behind it and
+    stays whole.
 
     Args:
         stream: the terminal.
-        seconds: a clock that goes on monotonically.
-        is_seen: the process may have gone to the background meanwhile, and come back.
+        seconds: a monotonic clock.
+        is_seen: whether the line may be drawn; the process may be in the background meanwhile.
     """
 
     def __init__(
@@ -44,12 +42,12 @@ class TerminalLine:
         self._drawn_at = float("-inf")
         self._is_drawn = False
         self._is_interrupted = False
-        """What somebody else writes is in the middle of its line."""
+        """Another writer has an unterminated line on the terminal."""
         self.was_drawn = False
-        """At least once."""
+        """Whether the line was drawn at least once."""
 
     def draw(self, text: str) -> None:
-        """Shows this instead of what it showed before; a few times a second at most."""
+        """Replaces the line's text; a few times a second at most."""
         with self._lock:
             now = self._seconds()
             if self._is_interrupted or now - self._drawn_at < DRAW_EVERY_S:
@@ -57,26 +55,26 @@ class TerminalLine:
             if not self._is_seen():
                 return
             self._drawn_at = now
-            # The blank: what another process prints begins behind it.
+            # The blank separates the line from another process's output, which begins behind it.
             self._put(f"{_ERASE}{text[: self._width() - 2]} ")
             self._is_drawn = self.was_drawn = True
 
     def end(self, text: str) -> None:
-        """Leaves this behind, and a new line."""
+        """Replaces the line by a final text and a new line."""
         with self._lock:
             begin = "\n" if self._is_interrupted else _ERASE
             self._put(f"{begin}{text}\n")
             self._is_drawn = self._is_interrupted = False
 
     def erase(self) -> None:
-        """Leaves nothing behind."""
+        """Removes the line."""
         with self._lock:
             if self._is_drawn:
                 self._put(_ERASE)
                 self._is_drawn = False
 
     def above(self, write: Callable[[str], Any], text: str) -> Any:
-        """Somebody else writes; a line of theirs may come in several pieces."""
+        """Writes another writer's text above the line; its lines may come in several pieces."""
         with self._lock:
             self.erase()
             if text:
@@ -84,7 +82,7 @@ class TerminalLine:
             return write(text)
 
     def _put(self, text: str) -> None:
-        with suppress(OSError, ValueError):  # the terminal is gone: nobody is looking
+        with suppress(OSError, ValueError):  # the terminal is gone
             self._write(text)
             self._stream.flush()
 
@@ -97,10 +95,10 @@ class TerminalLine:
 
 @contextmanager
 def terminal_line(wanted: bool = True) -> Iterator[TerminalLine | None]:
-    """The line, while this thread waits; None where nobody would see it, or wants to.
+    """Yields the line while this thread waits; None if nobody would see it, or it is not wanted.
 
-    Quiet are: what is no terminal, a simple one (``TERM=dumb``), a process in the background, and
-    every thread but the first that waits.
+    There is no line on a non-terminal, on a simple terminal (``TERM=dumb``), in a background
+    process, or for a second thread that waits.
     """
     stream = sys.stderr
     if not wanted or not _is_seen(stream) or not _taken.acquire(blocking=False):
@@ -128,9 +126,9 @@ def _is_seen(stream: TextIO | None) -> bool:
 
 @contextmanager
 def _written_above(line: TerminalLine, stream: Any) -> Iterator[None]:
-    """Loggers hold the stream itself, so it is this very object that has to make room."""
+    """Patches the stream object itself, because loggers hold it."""
     own, is_changed = getattr(stream, "__dict__", {}).get("write"), False
-    with suppress(AttributeError, TypeError, ValueError):  # somebody's own, which cannot be changed
+    with suppress(AttributeError, TypeError, ValueError):  # a stream that cannot be changed
         if stream.isatty():
             stream.write = partial(line.above, stream.write)
             is_changed = True

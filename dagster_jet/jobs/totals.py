@@ -1,4 +1,4 @@
-"""A job's result, from its record and the totals of its stages."""
+"""Computes a job's result from its record and the totals of its stages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dagster_jet.snapshot.manifest import Counters
 from dagster_jet.snapshot.record import ExecutionRecord
 
 Totals = Mapping[str, Counters | StageProgress]
-"""Of every source, stateful stage and sink by name, since the job began."""
+"""Totals of every source, stateful stage and sink by name, since the job began."""
 
 
 def result_of(
@@ -22,7 +22,7 @@ def result_of(
     epochs: int = 0,
     ignored_input: Mapping[str, Mapping[str, int]] | None = None,
 ) -> JobResult:
-    """Return what a job came to whose record is `record` now."""
+    """Return the result of the job with this record."""
     return JobResult(
         status=record.status,
         rows_in=sum(totals[name].rows_in for name in sources if name in totals),

@@ -1,4 +1,4 @@
-"""Waiting for a job's end, with a line in the terminal that says how far it is."""
+"""Waits for a job's end, with a progress line in the terminal."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def wait(
 ) -> bool:
     """Waits for `done`; returns whether it is set.
 
-    Whoever waits draws: no other thread is needed, and what follows the wait, an error too, finds
-    the line at its end.
+    The waiting thread draws the line, so no other thread is needed, and the line has ended before
+    any later output, errors too.
 
     Args:
-        progress: of the run that is waited for.
-        shows: False: waits in silence.
+        progress: progress of the job that is waited for.
+        shows: False: draws no line.
     """
     with terminal_line(shows) as line:
         if line is None:
