@@ -6,7 +6,7 @@ to the state. State rows are never changed in place; `merge` combines several ro
 Therefore
 
 - a step may run twice: a task that is retried, or whose epoch is never acked, changes nothing;
-- the local runtime and Spark's tasks call the same step;
+- a step is the same in Spark's tasks and, without Spark, in memory (`MemoryState`);
 - a snapshot is cheap: it writes the deltas since the last one.
 
 Two kinds of state:
@@ -237,7 +237,7 @@ def _first_at_least(
 
 
 class MemoryState:
-    """`StateReader` over tables in memory, for the local runtime and for tests."""
+    """`StateReader` over tables in memory, for tests."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator

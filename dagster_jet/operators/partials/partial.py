@@ -1,8 +1,8 @@
 """Partial values: computed per group by the JVM, then merged in Arrow.
 
 A partial is made in two ways that must agree: by an SQL expression in Spark, and by `lift` +
-`gather` without a JVM (the local runtime, tests). Then `admit` is called once and `combine` any
-number of times, in any order and grouping.
+`gather` without a JVM (between stages of one task, tests). Then `admit` is called once and
+`combine` any number of times, in any order and grouping.
 """
 
 from __future__ import annotations
