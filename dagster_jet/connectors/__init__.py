@@ -1,1 +1,1 @@
-"""One outside system per folder, source and sink together."""
+"""Connectors: one folder per outside system, with its sources and sinks."""

@@ -74,7 +74,7 @@ class SplitParameters:
     what: Any
     """Small picklable value."""
     partitions: tuple[str, ...] = ()
-    """As `SourceFrame.partitions`."""
+    """See `SourceFrame.partitions`."""
 
 
 @dataclass(frozen=True)
@@ -658,8 +658,8 @@ class Sink(Protocol):
         ...
 
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
-        """Checks at every start that the sink can be written to. It must not write anything, unless
-        the job is new (`ClaimsItsPlace`).
+        """Checks at every start that the sink can be written to. It writes no marks of its own,
+        unless the job is new (`ClaimsItsPlace`).
 
         Raises:
             ConfigurationError: it cannot work as configured.

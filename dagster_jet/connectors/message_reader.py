@@ -1,9 +1,9 @@
 """Base class of readers of queues that delete acknowledged messages.
 
-Retention of message ids: an id whose acknowledgement the queue has confirmed is one of the newest
-that `ReadMessages` remembers. An unconfirmed id (a connection broke, or an earlier process had the
-message) is kept until the message is redelivered, or until the queue was reachable for `UNPROVEN_S`
-since. Newer ids do not evict it: a frozen process may hold its messages for long.
+Retention of message ids: `ReadMessages` keeps the newest ids whose acknowledgement the queue has
+confirmed. An unconfirmed id (a connection broke, or an earlier process had the message) is kept
+until the message is redelivered, or until the queue was reachable for `UNPROVEN_S` since. Newer ids
+do not evict it: a frozen process may hold its messages for long.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class ReadMessages:
         >>> read.deliver("a", "handle 1")       # new
         True
         >>> read.handed_out({"a": "handle 1"})
-        >>> read.deliver("a", "handle 2")       # the broker has lost patience
+        >>> read.deliver("a", "handle 2")       # redelivered
         False
         >>> read.unacknowledged()
         {'a': 'handle 2'}

@@ -371,7 +371,7 @@ def remove_orphans(area: StagingArea, execution_id: int, keep: Collection[str]) 
     return len(doomed)
 
 
-# --- rows as they are -----------------------------------------------------------------------------
+# --- rows as Arrow --------------------------------------------------------------------------------
 
 
 @dataclass

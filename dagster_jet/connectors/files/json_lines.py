@@ -22,8 +22,7 @@ _NO_NUMBERS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 
 
 def can_encode(schema: pa.Schema) -> bool:
-    """Returns whether the text is certainly equal to Spark's, for flat columns only; Spark renders
-    other rows."""
+    """Returns whether all columns are flat and their text certainly equals Spark's."""
     return all(_encoder(field.type) is not None for field in schema)
 
 

@@ -157,7 +157,7 @@ class FilesSink:
             yield
         except OSError as error:
             if is_transient(error) and error.errno not in DENIED:
-                # A restart finds the same disk full or unavailable.
+                # The disk that ended the last execution may still be full or unavailable.
                 raise SinkError(
                     f"the output folder {self.path!r} cannot be used now: {error}.",
                     job=job,

@@ -178,7 +178,7 @@ class FilesReader(SourceReader):
         with suppress(SourceUnavailableError):  # `poll` raises it, where the job can wait
             self._folder.files()
 
-    # --- what is there --------------------------------------------------------------------------
+    # --- listings -------------------------------------------------------------------------------
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
         self._waiting.restore(position.get("bytes_per_row"))

@@ -41,7 +41,7 @@ class WaitingFiles:
         """Slice to read next; None if no file waits."""
         return self._parts[0] if self._parts else None
 
-    # --- how large rows are -----------------------------------------------------------------------
+    # --- row size ---------------------------------------------------------------------------------
 
     @property
     def needs_row_size(self) -> bool:
@@ -67,7 +67,7 @@ class WaitingFiles:
             self.bytes_per_row = max(1.0, 0.5 * self.bytes_per_row + 0.5 * size / rows)
             self._is_measured = self._has_row_size = True
 
-    # --- what is read next ------------------------------------------------------------------------
+    # --- queue ------------------------------------------------------------------------------------
 
     def replace(self, parts: Iterable[Slice]) -> None:
         """Replaces the queue by the unread slices of a newer listing."""

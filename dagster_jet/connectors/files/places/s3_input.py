@@ -124,5 +124,5 @@ class _Ranges(io.RawIOBase):
 
 
 def _file(path: str, size: int, modified: datetime, etag: str) -> InputFile:
-    """Truncates times to seconds, because only some of S3's answers are more precise."""
+    """Truncates times to seconds, which S3 stores; some answers show more digits."""
     return InputFile(int(modified.timestamp()) * 10**9, path, size, etag=etag.strip('"'))

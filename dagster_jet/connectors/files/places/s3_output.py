@@ -171,8 +171,8 @@ class S3Output(S3Bucket):
             raise conflict
 
     def _is_over(self, key: str, upload: str) -> bool:
-        """Returns whether an upload was completed or removed, which some servers do not report on
-        completion."""
+        """Returns whether an upload was completed or removed. Some servers do not report this when
+        they are asked to complete it."""
         try:
             self.aws.repeating.list_parts(Bucket=self.bucket, Key=key, UploadId=upload, MaxParts=1)
         except ClientError as error:
@@ -271,7 +271,7 @@ class S3Output(S3Bucket):
 
 @contextmanager
 def _quietly_unless_answered() -> Iterator[None]:
-    """Converts errors to `LookupError`, because the rules may be inaccessible."""
+    """Converts errors to `LookupError`: access to the rules may be denied."""
     try:
         yield
     except (ClientError, BotoCoreError) as error:
