@@ -165,7 +165,8 @@ class ChangesReader(SourceReader):
     ) -> Polled:
         """
         Args:
-            log_end: position up to which everything was peeked; None: unknown."""
+            log_end: position up to which everything was peeked; None: unknown.
+        """
         found: list[tuple[Row, ...]] = []
         for one in new:
             try:

@@ -172,7 +172,7 @@ class SqlCommitter(Committer):
         try:
             first = next(rows, None)
         except ArtifactLostError:
-            return rows  # the epoch is committed already, or its loss is an error behind the fence
+            return rows  # the epoch may be committed already, which only the fence shows
         if first is None:
             return rows
         with connection.begin():

@@ -191,7 +191,7 @@ class SqlHeldTransactions:
         self._open.close()
 
     def _is_done(self, connection: Connection, name: str) -> bool:
-        """True if a transaction that is not prepared was committed; the newest stays noted."""
+        """True if an unprepared transaction was committed; the newest of a held id stays noted."""
         notes, alchemy = self._notes, sqlalchemy()
         own = alchemy.select(notes.c.is_committed).where(notes.c.transaction == name)
         if (found := connection.execute(own).scalar()) is not None:

@@ -121,7 +121,8 @@ class Mirror:
     def apply(self, batches: Iterable[pa.RecordBatch]) -> None:
         """
         Raises:
-            SinkMismatchError: the table lacks a row of which a change keeps a value."""
+            SinkMismatchError: the table lacks a row of which a change keeps a value.
+        """
         for batch in batches:
             self._apply(batch)
 
