@@ -155,7 +155,7 @@ class EventTimeMapper:
         self._top = max(known, default=None)
         self._last_emitted = min(known) if known and len(known) == len(marks) else None
 
-    # --- questions ------------------------------------------------------------------------------
+    # --- watermark holds ------------------------------------------------------------------------
 
     def held_back_by(self, now_ms: int) -> tuple[WatermarkHold, ...]:
         """Return the partitions that hold the watermark back; empty if all are equally far."""
@@ -170,7 +170,7 @@ class EventTimeMapper:
             WatermarkHold(n, s.watermark, s.since_ms, now_ms - s.since_ms) for n, s in holding
         )
 
-    # --- inside ---------------------------------------------------------------------------------
+    # --- private --------------------------------------------------------------------------------
 
     def _observe(self, partition: Hashable, event_time_ms: int, now_ms: int) -> _Partition:
         state = self._partitions[partition]

@@ -201,7 +201,7 @@ class Outbox:
         accepted, self._accepted = self._accepted, 0
         return accepted
 
-    # --- inside ---------------------------------------------------------------------------------
+    # --- private --------------------------------------------------------------------------------
 
     def _is_saved(self, key: object) -> bool:
         try:

@@ -170,7 +170,7 @@ class Scheduler:
                 if is_over:
                     break
                 idle.after(progress)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, all threads must end
+        except BaseException as error:  # noqa: BLE001 - after any error all threads must end
             self._fail(error)
         finally:
             self._worker.close()
@@ -185,7 +185,7 @@ class Scheduler:
                 if result is CallOutcome.DONE:
                     break
                 idle.after(result is CallOutcome.MADE)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, all threads must end
+        except BaseException as error:  # noqa: BLE001 - after any error all threads must end
             self._fail(error)
         finally:
             _close(tasklet)

@@ -93,7 +93,7 @@ class ProcessorTasklet:
         return self._next_snapshot_id > snapshot_id or self.is_done
 
     def ended_before(self, snapshot_id: int) -> bool:
-        """Whether it ended before it saw the barrier: the snapshot has no entries of it."""
+        """Whether it ended before it saw the barrier: the snapshot lacks its entries."""
         return self.is_done and self._next_snapshot_id <= snapshot_id
 
     def has_committed(self, snapshot_id: int) -> bool:
@@ -131,7 +131,7 @@ class ProcessorTasklet:
             self.state = TaskletState.CLOSE
             self._close()
 
-    # --- moves ----------------------------------------------------------------------------------
+    # --- state changes --------------------------------------------------------------------------
 
     def _move(self, to: TaskletState) -> None:
         """Change the state; the only method that does."""
@@ -148,7 +148,7 @@ class ProcessorTasklet:
     def _resume(self) -> None:
         self._move(TaskletState.COMPLETE if self.input.is_done else TaskletState.PROCESS_WATERMARK)
 
-    # --- steps: True = go on in the same call ---------------------------------------------------
+    # --- steps: True = continue in the same call ------------------------------------------------
 
     def _start(self) -> bool:
         if self._is_finished:

@@ -200,7 +200,7 @@ class Store:
         """Return a frozen, picklable handle for executors, with maps only."""
         return StoreHandle(self.config, self._view.metadata)
 
-    # --- looking --------------------------------------------------------------------------------
+    # --- inspection -----------------------------------------------------------------------------
 
     def status(self) -> StoreStatus:
         """Ping every member and return the status. Never raises because of a member."""
@@ -238,7 +238,7 @@ class Store:
         disown_rolled_back_members(view.configuration)
         return verify_store(view, repair=repair, on_progress=on_progress)
 
-    # --- changing -------------------------------------------------------------------------------
+    # --- maintenance ----------------------------------------------------------------------------
 
     def add_member(self, url: str, *, on_progress: OnProgress = unwatched) -> Changes:
         """Add a member and rebalance; see ``Administration.add``."""

@@ -244,7 +244,7 @@ class LocalJob:
             self._status, coordinator.taken, coordinator.failed, self.snapshots.latest()
         )
 
-    # --- from outside ---------------------------------------------------------------------------
+    # --- control --------------------------------------------------------------------------------
 
     def request_snapshot(self, *, terminal: bool = False) -> Future[Snapshot]:
         """Request a snapshot and return at once; the future is done when phase 2 is complete.
@@ -324,7 +324,7 @@ class LocalJob:
         """Return the present watermark holds with their start; may be slightly outdated."""
         return watermark_holds(self._dag, self._participants, self._now_ms())
 
-    # --- inside ---------------------------------------------------------------------------------
+    # --- private --------------------------------------------------------------------------------
 
     def _require_snapshots(self) -> None:
         if self.guarantee is Guarantee.NONE:

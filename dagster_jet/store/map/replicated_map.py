@@ -185,7 +185,7 @@ class ReplicatedMap:
                 decision names: a single replica without the key has lost its copy.
 
         Raises:
-            StoreCorruptedError: a value exists but no good copy of it is left.
+            StoreCorruptedError: a value exists but no good copy is left.
             StoreUnavailableError: no replica that answers has the value, and a replica that might
                 have it does not answer.
             StoreMismatchError: a value was written by a newer version.

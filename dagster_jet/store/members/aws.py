@@ -81,7 +81,7 @@ class SeenVersions:
         """Compare a version that was read with ``highest`` from before the read.
 
         Raises:
-            StoreUnavailableError: the version went back.
+            StoreUnavailableError: the version decreased.
         """
         version = found.version if found is not None else 0
         if version < at_least:

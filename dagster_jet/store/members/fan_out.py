@@ -185,5 +185,5 @@ def hangs(member_id: str) -> StoreUnavailableError:
 def _answered(member_id: str, call: Callable[[], T]) -> Answer[T]:
     try:
         return Answer(member_id, call(), None)
-    except BaseException as error:  # noqa: BLE001 - raised where it was asked for
+    except BaseException as error:  # noqa: BLE001 - raised in the caller
         return Answer(member_id, None, error)

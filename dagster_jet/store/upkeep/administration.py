@@ -301,7 +301,7 @@ class Administration:
             on_progress=self._on_progress,
         )
 
-    # --- looking at members ---------------------------------------------------------------------
+    # --- member checks --------------------------------------------------------------------------
 
     def _troubles(self, view: View) -> dict[str, StoreError]:
         """Return the members that repeatedly fail, or lack the identity that the store lists."""

@@ -194,7 +194,7 @@ def _names_by_partition(
     listed, failures = fan_out({member_id: listing(member_id) for member_id in sorted(asked)})
     listed.update(
         {
-            # A receiver is made equal to the holders, whatever is damaged on it.
+            # A receiver is made equal to the holders, even if its own copies are damaged.
             member_id: list(failure.listed)
             for member_id, failure in failures.items()
             if isinstance(failure, IncompleteListingError)

@@ -1,4 +1,4 @@
-"""Encryption of values at rest: AES-256-GCM, keys from the environment, several at a time.
+"""Encryption of values at rest: AES-256-GCM, keys from the environment, with rotation.
 
 A value is encrypted for the key under which it is stored: copied to another place it cannot be
 decrypted. Layout: ``key id(8) salt(16) nonce(12) ciphertext tag(16)``. Each value has its own
