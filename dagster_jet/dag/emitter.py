@@ -11,9 +11,8 @@ T = TypeVar("T")
 class Emitter(Generic[T]):
     """Offers refused items again, so that a processor need not remember them.
 
-    Use a separate emitter for each callback that emits: pending items of one callback must not be
-    mistaken for another's. Source: Hazelcast Jet `AbstractProcessor.emitFromTraverser`,
-    `FlatMapper`.
+    Use a separate emitter per callback, so that pending items of different callbacks stay apart.
+    Source: Hazelcast Jet `AbstractProcessor.emitFromTraverser`, `FlatMapper`.
 
     Args:
         offer: usually ``self.outbox.offer``.
@@ -44,8 +43,7 @@ class Emitter(Generic[T]):
         """Offer the pending items; `make` is called only if there are none.
 
         Returns:
-            True: all items were accepted. False: return False from the callback and call this
-                again.
+            True: all were accepted. False: return False from the callback and call this again.
         """
         if self._items is None:
             self._items = iter(make())

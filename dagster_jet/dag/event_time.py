@@ -92,8 +92,7 @@ class EventTimeMapper:
     # --- partitions -----------------------------------------------------------------------------
 
     def add_partition(self, partition: Hashable, *, now_ms: int = 0) -> None:
-        """Add a partition: it holds the watermark back until its first event, or until it is
-        idle."""
+        """Add a partition: it holds the watermark back until its first event or idleness."""
         if partition in self._partitions:
             raise ValueError(f"partition {partition!r} is there already")
         self._partitions[partition] = _Partition(now_ms)
@@ -124,8 +123,7 @@ class EventTimeMapper:
     def batch(
         self, partition: Hashable, top_event_ms: int, *, now_ms: int = 0
     ) -> tuple[Watermark | Signal, ...]:
-        """Observe an emitted batch with this highest event time; return the items to emit after
-        it."""
+        """Observe an emitted batch with this highest event time; return items to emit after it."""
         state = self._observe(partition, top_event_ms, now_ms)
         assert state.top_event is not None
         return self._advance(state, state.top_event - self._policy.lag_ms, now_ms)
@@ -145,8 +143,7 @@ class EventTimeMapper:
 
         Watermarks up to the minimum of all partitions are not emitted again. An idle partition
         counts until it is idle again, so the first watermarks may be lower than the last ones
-        before the restart: partitions move between instances, which do not know what others had
-        emitted.
+        before the restart: partitions move between instances, which share no emitted watermark.
         """
         state = self._partitions.setdefault(partition, _Partition(now_ms))
         state.watermark = state.at_last_event = watermark

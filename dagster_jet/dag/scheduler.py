@@ -194,8 +194,7 @@ class Scheduler:
                 self._changed.notify_all()
 
     def _await_others(self) -> None:
-        """Wait for them. A call that blocks cannot be ended: its daemon thread closes its tasklet
-        later."""
+        """Wait for them. A blocked call cannot be ended: its daemon thread closes its tasklet."""
         with self._changed:
             self._changed.wait_for(lambda: not self._alone, self._grace_s)
             blocking = list(self._alone)

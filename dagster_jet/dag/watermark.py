@@ -1,5 +1,4 @@
-"""Coalescing of watermarks, and the event time of a source partition (vectors.md, sections 1 and
-2).
+"""Coalesces watermarks; event time of a source partition (vectors.md, sections 1 and 2).
 
 Pure: time is an argument. Sources: Hazelcast Jet `WatermarkCoalescer` and `EventTimeMapper`.
 """

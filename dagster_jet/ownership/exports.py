@@ -198,8 +198,7 @@ def is_abandoned(export: Export) -> bool:
 
 
 def collect_export_garbage(store: Store) -> int:
-    """Remove data of dead attempts and of attempts that are not listed; return the number of map
-    entries.
+    """Remove data of dead and of unlisted attempts; return the number of map entries.
 
     An export of a dead writer stays requested: the job's next owner makes it. The maps are
     listed before the list is read: an attempt that begins in between is not among them, and the

@@ -57,8 +57,7 @@ class Headway:
             self._failing = None
 
     def source_away(self, source: str, trouble: str | None) -> None:
-        """Report that a source cannot be read and is retried while others go on; None: it
-        recovered.
+        """Report a source that fails and is retried while others go on; None: it recovered.
 
         Other activities, or having nothing to do, do not hide it.
         """

@@ -65,8 +65,7 @@ class RecordKeeper:
         self._owned: OwnedRegister | None = None
         self._record: ExecutionRecord | None = None
         self._renewed_at = 0.0
-        """Monotonic time of the last renewal of the lease: setting a wall clock back would stop the
-        heartbeat."""
+        """Monotonic time of the last renewal: a wall clock set back would stop the heartbeat."""
         self.headway = Headway()
         """Activity of the execution; part of every write of the record."""
         self._healthy_ms = self._healthy_before_ms = 0
@@ -82,8 +81,7 @@ class RecordKeeper:
         self._listener: Callable[[Event], None] | None = None
 
     def listen(self, listener: Callable[[Event], None] | None) -> None:
-        """Set the listener; it is called, on any thread, once this object cannot decide any
-        more."""
+        """Set the listener; called, on any thread, once this object cannot decide any more."""
         self._listener = listener
         if self.is_lost:
             self._report_lost()

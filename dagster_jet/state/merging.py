@@ -1,8 +1,7 @@
 """Merges state in parts, so that memory depends on the size of a part, not of the state.
 
 A part has all rows of some keys: of a range of hashes if the state has a key hash, else of a range
-of partitions. An operator's `merge` works key by key, so the merged parts together are equal to the
-merged whole.
+of partitions. An operator's `merge` works key by key, so the merged parts equal the merged whole.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ AT_ONCE = 2
 _LOOK_EVERY_S = 0.002
 
 SaveState = Callable[[], tuple[ChunkSet | None, int]]
-"""Returns the chunk set written, if anything had changed, and the number of older sets it
-supersedes."""
+"""Returns the chunk set written, if any state changed, and the number of superseded sets."""
 
 _savers: dict[int, ThreadPoolExecutor] = {}
 """Executors by process: a forked child inherits the executor, but not its threads."""

@@ -60,8 +60,7 @@ def identify(member: Member) -> str:
 def disown(member: Member) -> None:
     """Mark a member that came back older as one that lost its data, for all processes.
 
-    If the member does not answer, the next process that notices does it. A crash inside leaves
-    the member unchanged.
+    If the member does not answer, the next process does it. A crash inside changes nothing.
     """
     if isinstance(member, VerifiedMember):
         member.disown()

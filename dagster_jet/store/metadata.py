@@ -39,8 +39,7 @@ class StoreMetadata:
         leaving: former members whose copies still count.
         table: the holders of every partition (``routing.py``).
         target: the table that a change under way leads to; None between changes.
-        key_id: the key that values are encrypted with since the last rotation; empty: not
-            encrypted.
+        key_id: the key that encrypts values since the last rotation; empty: not encrypted.
         mover: random name of the process that copies during a change; an older mover that
             resumes detects by it that it was replaced.
     """

@@ -41,8 +41,7 @@ def check_same(
 class OwnTask:
     """A function of this library for `mapInArrow`. Its errors are never attributed to a user.
 
-    Each task compares the versions first, because an executor may join after its cluster was
-    checked.
+    Each task compares the versions first: an executor may join after its cluster was checked.
     """
 
     run: Callable[[Iterable[Any]], Iterator[Any]]

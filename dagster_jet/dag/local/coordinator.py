@@ -74,8 +74,7 @@ class SnapshotCoordinator:
             participants: all tasklets of the execution.
             snapshots: keeps the snapshots.
             partition_count: number of partitions of the participants' entries.
-            interval_ms: from the end of one snapshot's phase 2 to the start of the next; None:
-                never.
+            interval_ms: from the end of a snapshot's phase 2 to the start of the next; None: never.
             awaited: vertices that must have ended before a snapshot may begin.
             now_ms: time of the start.
     """

@@ -88,8 +88,7 @@ class DamageNotes:
         return counts
 
     def forget(self, noted: Mapping[str, int]) -> None:
-        """Remove notes, unless their counts have grown; best effort, the next verification
-        retries."""
+        """Remove notes whose counts have not grown; best effort, retried by later verifications."""
         with suppress(JetError):
             now = self.known(self.members.keys())
             self._map().delete_all([self._key(m) for m in noted if now.get(m) == noted[m]])

@@ -6,8 +6,7 @@ A *move* is a member that must receive data; promoting a backup in place costs n
 
 Algorithm: primaries are placed first, then backups. In both steps members keep the replicas they
 hold. Then replicas are handed over along the cheapest path from members with too many (or from
-"nobody", for a missing one) to members with too few. The nodes of that search graph are the
-members.
+"nobody", for a missing one) to members with too few. The search graph's nodes are the members.
 """
 
 from __future__ import annotations

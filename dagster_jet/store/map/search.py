@@ -83,8 +83,7 @@ def search(
     """Complete the searches, with one batch per member and rank.
 
     Returns:
-        Number of damaged copies found, by member. A member that cannot read its own files counts
-        as one.
+        Number of damaged copies, by member. A member that cannot read its own files counts as one.
 
     Raises:
         StoreMismatchError: a copy was written by a newer version.

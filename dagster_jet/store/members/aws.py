@@ -65,8 +65,7 @@ def member_access(service: str, url: NetworkUrl, member_id: str, timeout_s: floa
 class SeenVersions:
     """Detects storage that was emptied or rolled back while in use.
 
-    Versioned values are never removed and their versions only grow, so a smaller version reveals
-    it.
+    Versioned values are never removed and versions only grow, so a smaller version reveals it.
     """
 
     def __init__(self, member_id: str) -> None:

@@ -57,8 +57,7 @@ class FileValues:
         )
 
     def finish(self, written: set[bytes]) -> set[bytes]:
-        """Update the counts of the segments, also of those just written; return the segments
-        without values."""
+        """Update the counts of old and just written segments; return those without values."""
         emptied = set()
         for segment in written | self._changes.keys():
             stored = self._transaction.get(segment, db=self._spaces.segments)

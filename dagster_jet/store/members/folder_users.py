@@ -64,8 +64,7 @@ class FolderUsers:
             self._descriptor = None
 
     def _is_left(self, path: str) -> bool:
-        """Remove another namespace's file if nobody holds its lock; return False if somebody
-        does."""
+        """Remove another namespace's file unless it is locked; return False if it is."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

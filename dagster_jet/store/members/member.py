@@ -61,8 +61,7 @@ class Member(Protocol):
     It has two separate key spaces: *values* (``get_many``, ``put_many``, ``replace_many``,
     ``delete_many``, ``list_keys``) and *versioned values* (``get_versioned``,
     ``list_versioned``, ``compare_and_set``). Keys are 1 to ``MAX_KEY_BYTES`` arbitrary bytes.
-    Values are arbitrary bytes, also empty. A member does not interpret values; checksums are up
-    to the caller.
+    Values are arbitrary bytes, also empty. Members do not interpret them; callers add checksums.
 
     A member may be used from several threads, and from several processes that opened the same
     URL. It connects lazily and reconnects after a fork. Objects are not pickled. A call must end
@@ -90,8 +89,7 @@ class Member(Protocol):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values in the order of ``keys``; None where there is none.
 
-        A ``get_many`` that begins after a ``put_many`` has returned, in any process, sees its
-        items.
+        A ``get_many`` that begins after a ``put_many`` returned, in any process, sees its items.
         """
 
     def put_many(self, items: Mapping[bytes, bytes]) -> None:

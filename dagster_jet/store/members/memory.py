@@ -1,7 +1,6 @@
 """``memory://name``: a dict, for unit tests.
 
-Its data is lost with the process and invisible to other processes, so it is refused unless allowed
-explicitly.
+Its data is lost with the process and invisible to others, so it is refused unless allowed.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ from dagster_jet.store.members.member import Replacement, Versioned
 from dagster_jet.store.members.redis_client import RedisClient, Script
 
 _BATCH_BYTES = 4 * 2**20
-"""Size of one request: blocks other clients only briefly, far below a time-out. Larger values are
-sent alone."""
+"""Size of a request: blocks others briefly, far below a time-out. Larger values are sent alone."""
 _BATCH_KEYS = 200
 _PLAIN_BYTES = 64 * 2**10
 """From this size on, a script's copies cost more than one more round trip."""
@@ -140,8 +139,7 @@ class RedisMember:
         return written
 
     def delete_many(self, keys: Sequence[bytes]) -> None:
-        """See ``Member.delete_many``. A crash inside may leave the keys of some requests
-        removed."""
+        """See ``Member.delete_many``. A crash inside leaves some requests' keys removed."""
         for batch in _batches(keys, len):
             values_of = [self._value_keys, *self._as_values(batch)]
             self._server.run(_DELETE, values_of, [self._skip], repeatable=True)

@@ -20,8 +20,7 @@ WAIT_SECONDS_MAX = 15.0
 """Longer than a batch takes on a working disk, also behind a few other writers."""
 
 WAIT_SECONDS_WHILE_STUCK = 0.1
-"""Wait after a wait has timed out, until the gate opens again, so that the full wait is not
-repeated."""
+"""Shorter wait after a time-out, until the gate opens again."""
 
 _PAUSE_SECONDS_MAX = 0.002
 

@@ -157,8 +157,7 @@ class RegisterClient:
             The current value of the register, or None if `change` has returned None.
 
         Raises:
-            StaleConfigurationError: the register has moved to other members, with or without the
-                value.
+            StaleConfigurationError: the register has moved, with or without the value.
             StoreUnavailableError: no majority answers, or every attempt lost a race.
             WriteOutcomeUnknownError: too few members confirmed the write.
         """
@@ -291,8 +290,7 @@ class OwnedRegister:
     def write(self, value: bytes) -> None:
         """Replace the value; on return it is on a majority and any later owner will find it.
 
-        After a crash inside, the value is the old or the new one; the next claim decides it for
-        good.
+        After a crash inside, the value is the old or the new one; the next claim decides it.
 
         Raises:
             FencedError: a newer owner exists, which may or may not have adopted the value.

@@ -1,8 +1,7 @@
 """Sends an operation's rounds to real members, concurrently.
 
 A round ends when it is decided: enough members have answered, and the others have had a short grace
-time. So a member that hangs blocks nobody. Its request may still be carried out much later, like a
-delayed message.
+time. So a member that hangs blocks nobody. It may still carry out the request much later.
 """
 
 from __future__ import annotations

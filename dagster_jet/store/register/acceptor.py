@@ -7,8 +7,7 @@ An acceptor lives in one configuration at a time and only moves up:
 
 *Never* is the state of a member without data: in a new store, or just joined. It counts in a quorum
 of a stable configuration, like a member that has missed all writes so far. While a change is under
-way it does not count: the majority that holds the value may still be one of the configuration
-before.
+way it does not count: the majority with the value may still be in the previous configuration.
 
 A member may come back *older*: restored from a copy, or replaced by a replica. So it counts its
 ``changes`` of the register. Every process that hears of a count passes it on with its next request,
@@ -28,8 +27,7 @@ from dagster_jet.errors import StoreMismatchError
 from dagster_jet.store.register.ballot import NO_BALLOT, Ballot
 
 FORMAT_VERSION = 3
-"""Format 1 had no configurations: its values belong to configuration 0. Format 2 had no counts of
-changes."""
+"""Format 1 had no configurations: its values belong to number 0. Format 2 had no change counts."""
 
 NEVER_INSTALLED = -1
 
@@ -48,8 +46,7 @@ class AcceptorState:
 
     Attributes:
         promised: only ballots that supersede this one are accepted.
-        accepted_ballot: the ballot under which ``value`` was written; None: no claim has come
-            this far yet.
+        accepted_ballot: the ballot under which ``value`` was written; None: no claim got so far.
         sequence: the value's number, counted over all ballots; 0 without a value.
         value: the value; None if there is none.
         configuration: the configuration of this state.

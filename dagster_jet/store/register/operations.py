@@ -35,8 +35,7 @@ class Outcome(Enum):
     """The register has moved to a newer configuration, or is about to. The value being written may
     have moved with it."""
     UNINSTALLED = "uninstalled"
-    """Members of a new configuration lack the register's state: move it (``Move``), then repeat
-    the operation."""
+    """Members of a new configuration lack the register's state: move it (``Move``), then repeat."""
     DOUBTED = "doubted"
     """Members have reported more changes to others than to us: they made them since, or forgot
     them. Repeat the operation with ``heard``; the members' answers then show which."""

@@ -1,8 +1,7 @@
 """The move of a register from one set of members to the next. Pure.
 
 *Closing* a configuration is a separate consensus among its members about the state with which the
-register leaves. Movers win it as owners win a register, with ballots of their own that override
-every owner's ballot:
+register leaves. Movers win it as owners win a register, with ballots that override every owner's:
 
 1. **Seal**: a majority promises the mover to serve no owner and no reader any more, and returns its
    states. Every value confirmed in this configuration is among these answers.

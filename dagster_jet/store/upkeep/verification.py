@@ -107,8 +107,7 @@ def verify(
 
     Args:
         members: all holders.
-        routing: the holders of each partition; receivers are skipped, because their copies are
-            still being made.
+        routing: the holders of each partition; receivers, still being copied to, are skipped.
         check_table: raises when this routing is not the store's any more. Called before a copy is
             reported or rewritten: under an older table, valid copies look wrong.
         repair: replace missing, damaged or differing copies with the valid copy, if they are

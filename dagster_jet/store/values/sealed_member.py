@@ -21,8 +21,7 @@ _PREFIXES = (b"member/", b"register/")
 class UnsealableError(StoreUnavailableError):
     """A member's copy of a register was not written with the present keys.
 
-    Other members may have good ones: such a member does not count, and the job continues with a
-    majority.
+    Other members may have good ones: this one does not count; a majority is sufficient.
     """
 
 
