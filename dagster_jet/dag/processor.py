@@ -200,7 +200,7 @@ class Processor:
     def close(self) -> None:
         """The last call, also after a failure and possibly without `init`; may block.
 
-        It must not commit or roll back prepared output: the restart decides. Errors are logged only.
+        It must not commit or roll back prepared output: the restart decides. Errors are logged.
         """
 
 
