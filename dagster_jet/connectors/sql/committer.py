@@ -171,8 +171,8 @@ class SqlCommitter(Committer):
         connection.rollback()
         try:
             first = next(rows, None)
-        except ArtifactLostError:
-            return rows  # the epoch may be committed already, which only the fence shows
+        except ArtifactLostError as lost:
+            return _lost(lost)  # raised only if the fence shows that the epoch is not committed
         if first is None:
             return rows
         with connection.begin():
@@ -192,6 +192,12 @@ class SqlCommitter(Committer):
 
     def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
         return remove_orphans(self.area, context.execution_id, keep)
+
+
+def _lost(error: ArtifactLostError) -> Iterator[pa.RecordBatch]:
+    """Raises the error once rows are asked for."""
+    raise error
+    yield
 
 
 def _chained(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import re
+import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +20,9 @@ import pytest
 from dagster_jet import Reaction, Secret, sinks, sources
 from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.sql.place import SqlPlace
+from dagster_jet.connectors.staging import Segment
 from dagster_jet.errors import (
+    ArtifactLostError,
     ConfigurationError,
     JetError,
     PipelineError,
@@ -128,6 +132,31 @@ def test_every_type_into_a_table_that_mariadb_has_created(make: Any) -> None:
         assert row[7] == at and row[0] == wanted["id"] and row[5] == wanted["text"]
         assert row[4] == wanted["price"] and row[9] == wanted["raw"] and row[8] == wanted["day"]
         assert row[3] == wanted["double"]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_segment_of_the_first_epoch_is_told_and_not_counted_as_committed(
+    make: Any, tmp_path: Path, lost: int
+) -> None:
+    """The table does not exist yet: its columns are those of the first rows."""
+    url = f"sqlite:///{tmp_path}/results.db"
+    sink = make(url, create_table=True).start()
+    artifacts = []
+    for shard in range(2):
+        writer = sink.open_writer(TransactionId("j", "out", 1, 1, 1, shard, "a"))
+        writer.write(pa.record_batch([[shard], [f"row {shard}"]], schema=ROWS))
+        artifacts += writer.prepare()
+    committer = sink.open_committer("j", "out")
+    Segment(committer.area, artifacts[lost]).remove()
+    context = CommitContext("j", "out", 1, 1, recovering=False)
+    for _ in range(2):
+        with pytest.raises(ArtifactLostError):
+            committer.commit(artifacts, context)
+        assert not committer.has_committed(artifacts, context)
+    committer.commit(artifacts, replace(context, accept_loss=True))
+    with sqlite3.connect(tmp_path / "results.db") as connection:
+        rows = connection.execute("select id, text from results").fetchall()
+    assert rows == [(1 - lost, f"row {1 - lost}")]
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb", "sqlite"])
