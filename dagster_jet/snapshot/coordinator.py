@@ -1,15 +1,15 @@
 """The two-phase snapshot protocol without I/O: events in, commands out.
 
-No I/O, no clock, no threads, no randomness: the caller executes the commands and reports what
-became of them, with the time where it matters. The loop (`execution/loop.py`) is the one caller;
-the simulator in ``tests/simulation`` drives it, and crashes between any two steps.
+No I/O, no clock, no threads, no randomness. The caller executes the commands and reports their
+results, with the time where it matters. The loop (`execution/loop.py`) is the only caller in
+production; the simulator in ``tests/simulation`` drives it with crashes between any two steps.
 
-Three machines, each with a table of its legal moves: `Recovery` until data flows, then the
-`EpochCycle`, and beside it the `PendingSnapshot`. The coordinator hands every event to the machine
-that it concerns, and says how the execution ends.
+Three machines with tables of legal moves: `Recovery` until data flows, then `EpochCycle`, and
+beside it `PendingSnapshot`. The coordinator passes every event to its machine and determines how
+the execution ends.
 
-The one sentence it implements: nothing that a task writes counts until the record names it, and
-everything that the record names is made true again after any crash.
+Invariant: nothing that a task writes counts until the record names it, and everything that the
+record names is made visible after any crash.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from dagster_jet.snapshot.recovery import Recovery, RecoveryState
 
 
 class Coordinator:
-    """One execution of one job, from claim to stop. Not thread-safe: feed it from one thread.
+    """One execution of one job, from claim to stop. Not thread-safe: use it on one thread.
 
     Args:
-        config: what the protocol needs to know.
+        config: the protocol's settings.
         recovery, cycle, pending, ending: the machines it is made of; tests plant bugs in them.
     """
 
@@ -80,7 +80,7 @@ class Coordinator:
         return [Claim()]
 
     def handle(self, event: Event) -> list[Command]:
-        """Applies one event. Answers of a dead execution or of a past step change nothing."""
+        """Applies one event. Answers of a dead execution or of a past step are ignored."""
         if self.cycle.state is CycleState.STOPPED:
             return []
         commands = self._handle(event)
@@ -125,7 +125,7 @@ class Coordinator:
     # --- what others may see --------------------------------------------------------------------
 
     def view(self) -> CoordinatorView:
-        """A frozen picture of now, for other threads."""
+        """A frozen view of the current state, for other threads."""
         job, pending = self.job, self.pending
         return CoordinatorView(
             recovery=self.recovery.state,
@@ -143,7 +143,7 @@ class Coordinator:
 
     @property
     def record(self) -> ExecutionRecord:
-        """As it was last agreed on; known from `Claimed` on."""
+        """The record as last agreed on; set by `Claimed`."""
         return self.job.record
 
     @property
@@ -234,15 +234,16 @@ class Coordinator:
         if job.record.snapshot is None and job.epoch_id == 0:
             return [job.ending.failed(f"the first snapshot failed: {reason}", restartable=True)]
         if job.ending.asked is not None:
-            # A terminal snapshot that fails does not keep the job alive: resume from the last one.
+            # Ends although the terminal snapshot failed: the job resumes from the last one.
             return [job.ending.without_snapshot(reason)]
         if job.decides_every_epoch:
-            # What was prepared is in our shards' state, which the next epoch would commit.
+            # Prepared transactions are in our shards' state, and the next epoch would commit them.
             return [job.ending.failed(f"a snapshot failed: {reason}", restartable=True)]
         return self.pending.reserve_ids()
 
     def _after_completion(self) -> list[Command]:
-        """The newest snapshot is committed. In an epoch the stop waits for the next tick."""
+        """Called once the newest snapshot is committed. In an epoch the stop waits for the next
+        tick."""
         is_between = self.cycle.state is CycleState.READY
         ending = self.job.ending
         return [ending.as_asked()] if is_between and ending.asked is not None else []
@@ -250,12 +251,12 @@ class Coordinator:
     # --- cancel ---------------------------------------------------------------------------------
 
     def _on_cancel_requested(self) -> list[Command]:
-        """From here on the execution was cancelled, whatever it is that ends it."""
+        """Marks the execution as cancelled, whatever ends it from here on."""
         ending = self.job.ending
         if ending.asked is StopKind.COMPLETE:
-            return []  # its last epoch has been run
+            return []  # its last epoch has run
         ending.asked = StopKind.CANCEL
-        # Elsewhere an answer is due, or the next `Tick` ends it.
+        # Elsewhere a pending answer or the next `Tick` ends it.
         return [ending.as_asked()] if self.recovery.can_be_left else []
 
 

@@ -1,7 +1,7 @@
-"""The epoch cycle: one epoch after the other, with a snapshot at the end of some.
+"""The epoch cycle: one epoch after another, some of them with a snapshot at their end.
 
 RECOVERING -> READY -> IN_EPOCH -> [PUBLISHING] -> READY
-RECOVERING, IN_EPOCH, PUBLISHING -> AWAITING_DECISION -> READY    (nothing may run meanwhile)
+RECOVERING, IN_EPOCH, PUBLISHING -> AWAITING_DECISION -> READY    (no epoch runs meanwhile)
 any -> STOPPED
 """
 
@@ -31,14 +31,14 @@ from dagster_jet.snapshot.protocol import (
 
 
 class CycleState(Enum):
-    """Where the execution is between two epochs. Only `READY` accepts a `Tick`."""
+    """State of the execution between epochs. Only `READY` accepts a `Tick`."""
 
     RECOVERING = "recovering"
     """No data flows yet."""
     READY = "ready"
     IN_EPOCH = "in an epoch"
     PUBLISHING = "publishing the epoch's output"
-    """Below exactly-once, before the epoch counts."""
+    """Below exactly-once only; the epoch does not count yet."""
     AWAITING_DECISION = "awaiting a decision"
     """The first snapshot, the last one, or a failure beside a pending one: no epoch may begin."""
     STOPPED = "stopped"
@@ -48,7 +48,7 @@ _RECOVERING, _READY, _IN_EPOCH, _PUBLISHING, _AWAITING, _STOPPED = CycleState
 
 
 class EpochCycle(Machine[CycleState]):
-    """Which epoch runs, and what its answer changes."""
+    """Starts epochs and applies their answers."""
 
     moves: ClassVar[Moves] = {
         _RECOVERING: frozenset({_READY, _AWAITING, _STOPPED}),
@@ -63,9 +63,9 @@ class EpochCycle(Machine[CycleState]):
         super().__init__(CycleState.RECOVERING)
         self._job, self._pending = job, pending
         self._published: tuple[RunEpoch, EpochAcked] | None = None
-        """The epoch whose output is being published, with its answer."""
+        """The epoch whose output is being published, and its acks."""
         self._is_first = True
-        """No epoch of this execution has begun yet."""
+        """True until an epoch of this execution begins."""
 
     # --- the beginning of an epoch --------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class EpochCycle(Machine[CycleState]):
         stop = StopKind.CANCEL if ending.asked is StopKind.CANCEL else event.stop
         if stop is StopKind.CANCEL and pending.state.is_decided:
             ending.asked = stop
-            # What is decided is completed: nobody starts a cancelled job to do it.
+            # A decided snapshot is completed: nothing starts a cancelled job to do it.
             is_completing = pending.state is PendingState.COMPLETING
             return [] if is_completing else [ending.as_asked()]
         if pending.state is not PendingState.NONE and (
@@ -113,12 +113,12 @@ class EpochCycle(Machine[CycleState]):
         if job.decides_every_epoch or event.wants_snapshot:
             return True
         since = event.now_ms - (pending.completed_ms or 0)
-        if self._is_first:  # what falls due while it warms up is not left to the second
+        if self._is_first:  # snapshots due during warm-up belong to this epoch
             since += job.config.first_epoch_ms
         return since >= job.config.snapshot_interval_ms
 
     def snapshot_due_at_ms(self) -> int | None:
-        """When an idle job should look again, or None if nothing is waiting for a snapshot."""
+        """Time of an idle job's next snapshot; None: nothing waits for a snapshot."""
         if self._job.epochs_since_barrier == 0:
             return None
         return (self._pending.completed_ms or 0) + self._job.config.snapshot_interval_ms
@@ -196,7 +196,7 @@ class EpochCycle(Machine[CycleState]):
         return self._pending.begin(acks, now_ms, completed=completed, snapshot_id=snapshot_id)
 
     def _incomplete(self, acks: Iterable[Ack]) -> str | None:
-        """Barrier broadcast: every shard of every stateful vertex, each exactly once."""
+        """Checks the acks: every shard of every stateful vertex, each exactly once."""
         seen: set[tuple[str, int]] = set()
         for ack in acks:
             key = (ack.vertex, ack.shard)
@@ -223,13 +223,13 @@ class EpochCycle(Machine[CycleState]):
         return []
 
     def on_outcome(self) -> None:
-        """The pending snapshot is decided."""
+        """Handles the decision of the pending snapshot."""
         if self.state is CycleState.AWAITING_DECISION:
             self.become(CycleState.READY)
 
 
 def _distinct(acks: Iterable[Ack]) -> tuple[Ack, ...]:
-    """The same answer delivered twice is one answer; two answers of two attempts are not."""
+    """Drops repeated deliveries of an ack. Acks of two attempts stay distinct."""
     unique: dict[tuple[str, int, str], Ack] = {}
     for ack in acks:
         unique.setdefault((ack.vertex, ack.shard, ack.attempt), ack)
