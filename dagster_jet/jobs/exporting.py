@@ -145,7 +145,7 @@ def carry_out(
             begun = exports.begin(export, ref)
             if begun is None:
                 return None
-            drop_data(store, export)  # of a dead attempt, or of our last one
+            drop_data(store, export)  # data of a dead attempt, or of our last one
             return _written(store, exports, begun, ref)
         except (SnapshotInvalidError, StoreCorruptedError) as error:
             if begun is None:

@@ -249,7 +249,7 @@ def _down(facts: JobFacts) -> Finding:
 
 
 def _start(supervision: Supervision | None, *, first: bool = False) -> str:
-    """How a person starts the job."""
+    """Instructions to start the job."""
     how = "submit its pipeline, or launch its Dagster job"
     if supervision is not None and supervision.intent is Intent.DRAINED:
         how = "wait for its schedule, or launch its Dagster job"

@@ -62,7 +62,7 @@ class JobProfile:
     rows: int
     """Rows read from sources in these epochs."""
     busy_ms: float
-    """From the first of these epochs to the last, without idle time."""
+    """Time from the first of these epochs to the last, without idle time."""
     idle_ms: float
     phases: tuple[PhaseProfile, ...]
     """In the order of an epoch."""

@@ -1,4 +1,4 @@
-"""How an execution ends: by a stop request, a failure, or an unknown outcome of a decision."""
+"""The end of an execution: by a stop request, a failure, or an unknown outcome of a decision."""
 
 from __future__ import annotations
 

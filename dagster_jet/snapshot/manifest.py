@@ -62,7 +62,7 @@ class Artifact:
     """Output that a sink's writer staged or prepared in phase 1, with everything to commit it.
 
     `token` is the connector's own value (a staged path, a transaction id). `checksum` lets phase 2
-    distinguish "already committed" from "somebody else's file".
+    distinguish "already committed" from "another writer's file".
     """
 
     sink: str

@@ -28,7 +28,7 @@ PLAIN = "plain"
 all of it is."""
 
 EVENT_TIME = "event_time"
-"""How event times were read from their columns; without this key: unconverted."""
+"""Conversion of event times from their columns; without this key: none."""
 
 _JUDGED_APART = ("format", EVENT_TIME, COLUMNS, PLAIN)
 
