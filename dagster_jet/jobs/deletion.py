@@ -75,8 +75,7 @@ def delete_job(store: Store, job: str, *, release_sinks: bool = False) -> JobDel
     try:
         fail_point("delete.marked")
         released, kept = _release(store, record) if release_sinks else ((), {})
-        # The record drops the manifests before they are deleted, so a repeated call does not load
-        # them.
+        # The record drops the manifests before their deletion, so a repeated call loads none.
         _check(job, keeper.write(replace(record, snapshots=()), Purpose.LEASE))
         fail_point("delete.released")
         entries = _delete_maps(store, job)

@@ -194,7 +194,7 @@ def _all(facts: JobFacts) -> Iterator[Finding]:
         yield from _pace(facts)
 
 
-# --- is it there at all? ------------------------------------------------------------------------
+# --- output and status --------------------------------------------------------------------------
 
 
 def _flowing(facts: JobFacts) -> Iterator[Finding]:
@@ -261,7 +261,7 @@ def _start(supervision: Supervision | None, *, first: bool = False) -> str:
     return how[0].upper() + how[1:] if first else how
 
 
-# --- what it is at ------------------------------------------------------------------------------
+# --- activity, commits, snapshots, input --------------------------------------------------------
 
 
 def _at_work(facts: JobFacts) -> Iterator[Finding]:
@@ -375,7 +375,7 @@ def _input(facts: JobFacts) -> Iterator[Finding]:
     )
 
 
-# --- what becomes of the rows -------------------------------------------------------------------
+# --- rows and watermarks ------------------------------------------------------------------------
 
 
 def _lost_on_the_way(facts: JobFacts) -> Iterator[Finding]:
@@ -468,7 +468,7 @@ def _where(watermark_ms: int | None) -> str:
     return "" if watermark_ms is None else f", at {event_time(watermark_ms)}"
 
 
-# --- how fast it is -----------------------------------------------------------------------------
+# --- pace ---------------------------------------------------------------------------------------
 
 
 def _pace(facts: JobFacts) -> Iterator[Finding]:

@@ -39,8 +39,7 @@ class Job(Protocol):
     pipeline that another process runs (`Jet.job`). A kind refuses what it cannot do with
     `JobStateError`.
 
-    Times are in seconds; None waits for ever. A `TimeoutError` ends only the waiting: the request
-    stays, and is carried out later.
+    Times are in seconds; None waits for ever. A `TimeoutError` ends the waiting, not the request.
 
     Example:
         >>> job = jet.submit(pipeline)                  # doctest: +SKIP
@@ -157,8 +156,7 @@ class Job(Protocol):
     def cancel_and_export_snapshot(self, name: str, timeout: float | None = 60) -> Export:
         """Requests a terminal snapshot, after which the job is FAILED (cancelled), and exports it.
 
-        If the terminal snapshot fails, the job is still cancelled, and the previous snapshot is
-        exported.
+        If the terminal snapshot fails, the job is cancelled and the previous one exported.
 
         Raises:
             JobStateError: the job does not run; also as `export_snapshot`.

@@ -152,8 +152,7 @@ def _asked(
 
 
 def _contexts(record: ExecutionRecord, manifest: Manifest, sink: str) -> list[CommitContext]:
-    """Possible contexts of the epochs' commits: exactly-once, or below it by any of the
-    executions."""
+    """Possible contexts of the commits: exactly-once, or below it by any of the executions."""
     first = manifest.execution_id
     last = min(record.execution_id, first + _EXECUTIONS_MAX)
     line = manifest.timeline

@@ -93,8 +93,7 @@ def overview_of(record: ExecutionRecord, report: ProgressReport | None, now_ms: 
 class Overviews:
     """Observes all jobs of a store repeatedly. One thread.
 
-    A job whose lease is not renewed for its time to live counts as dead from then on; no call waits
-    for that.
+    A job whose lease is not renewed for its time to live counts as dead; no call waits for that.
     """
 
     def __init__(self, store: Store) -> None:

@@ -128,7 +128,7 @@ class PipelineJob(Job):
         keeper = self._driver.keeper
         return keeper is not None and keeper.headway.activity().doing is Doing.IDLE
 
-    # --- waiting and asking ---------------------------------------------------------------------
+    # --- waiting and requests -------------------------------------------------------------------
 
     def start(self) -> None:
         """Starts the driver thread and returns at once. Called once; later `resume` does it."""

@@ -28,8 +28,7 @@ _WANTED = {kind.cause for kind in StopKind}
 
 
 class RemoteJob(Job):
-    """Sends requests through the store. The owning process carries them out, and the record shows
-    it."""
+    """Sends requests through the store; the owner carries them out, and the record shows it."""
 
     def __init__(self, store: Store, name: str, *, show_progress: bool = False) -> None:
         self._store, self._name, self._shows_progress = store, name, show_progress

@@ -33,8 +33,7 @@ class RemoteProgress:
     seconds: Callable[[], float] = time.monotonic
     _snapshot_id: int | None = None
     _seen_at: float | None = None
-    """When a new snapshot was first seen, by our clock, as the owner's may differ. None: not
-    yet."""
+    """When a new snapshot was first seen, by our clock (the owner's may differ). None: not yet."""
     _rows: int | None = None
     _rate: str = ""
     _watermark: str = ""

@@ -68,9 +68,8 @@ def request(store: Store, job: str, kind: StopKind, execution_id: int) -> int:
 class RequestWatcher(BackgroundThread):
     """Turns requests for a job's executions in this process into stop signals, on its own thread.
 
-    Watches from before the first execution until after the last one, because the record says
-    RUNNING between executions, too. A request during a back-off ends it, and the next execution
-    carries it out.
+    Watches from before the first execution until after the last one, because between executions the
+    record says RUNNING. A request ends a back-off, and the next execution carries it out.
     """
 
     def __init__(self, store: Store, job: str, stop: StopSignal, *, last_execution_id: int) -> None:

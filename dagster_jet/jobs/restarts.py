@@ -12,8 +12,7 @@ WINDOW_S = 600
 class Restarts:
     """Failed executions since the job last made progress, and those of the last ten minutes.
 
-    Failures may be an hour apart, so time alone clears nothing: executions without progress count
-    until one makes progress.
+    Failures may be an hour apart, so only progress clears them, never time alone.
 
     Args:
         attempts_max: number of failures that are followed by another execution.

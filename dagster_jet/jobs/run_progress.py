@@ -126,8 +126,7 @@ class RunProgress:
         self._watermark = f"watermark {event_time(min(known))}" if known else ""
 
     def _rate(self, now: float) -> str:
-        """Rate over the last seconds, or over the last epochs if they are long; it falls without
-        input."""
+        """Rate over the last seconds, or the last epochs if they are long; falls without input."""
         while len(self._marks) > _RATE_OVER_EPOCHS + 1 and self._marks[1][0] <= now - _RATE_OVER_S:
             self._marks.popleft()
         if not self._marks:

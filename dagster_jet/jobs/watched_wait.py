@@ -19,8 +19,8 @@ def wait(
 ) -> bool:
     """Waits for `done`; returns whether it is set.
 
-    The waiting thread draws the line, so no other thread is needed, and the line has ended before
-    any later output, errors too.
+    The waiting thread draws the line: no other thread is needed, and the line ends before any later
+    output, errors too.
 
     Args:
         progress: progress of the job that is waited for.

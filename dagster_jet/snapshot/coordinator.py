@@ -5,8 +5,7 @@ results, with the time where it matters. The loop (`execution/loop.py`) is the o
 production; the simulator in ``tests/simulation`` drives it with crashes between any two steps.
 
 Three machines with tables of legal moves: `Recovery` until data flows, then `EpochCycle`, and
-beside it `PendingSnapshot`. The coordinator passes every event to its machine and determines how
-the execution ends.
+beside it `PendingSnapshot`. The coordinator routes events and decides the execution's end.
 
 Invariant: nothing that a task writes counts until the record names it, and everything that the
 record names is made visible after any crash.
@@ -74,7 +73,7 @@ class Coordinator:
         self.recovery = recovery(self.job, self.pending)
         self.cycle = cycle(self.job, self.pending)
 
-    # --- the two entry points -------------------------------------------------------------------
+    # --- entry points ---------------------------------------------------------------------------
 
     def begin(self) -> list[Command]:
         return [Claim()]
@@ -122,7 +121,7 @@ class Coordinator:
             case Failed():
                 return self._on_failed(event)
 
-    # --- what others may see --------------------------------------------------------------------
+    # --- views ----------------------------------------------------------------------------------
 
     def view(self) -> CoordinatorView:
         """A frozen view of the current state, for other threads."""
@@ -169,8 +168,7 @@ class Coordinator:
                 return []
             job.record = replace(job.record, status=JobStatus.RUNNING)
             return [WriteRecord(Purpose.RUNNING, job.record)]
-        # A new job: pin its starting positions, so that a crash before the first regular snapshot
-        # cannot move them.
+        # A new job: pin its starting positions against a crash before the first regular snapshot.
         self.cycle.become(CycleState.AWAITING_DECISION)
         snapshot_id = self.pending.take_id()
         return self.pending.begin((), event.now_ms, completed=False, snapshot_id=snapshot_id)
@@ -242,8 +240,7 @@ class Coordinator:
         return self.pending.reserve_ids()
 
     def _after_completion(self) -> list[Command]:
-        """Called once the newest snapshot is committed. In an epoch the stop waits for the next
-        tick."""
+        """Once the newest snapshot is committed. In an epoch the stop waits for the next tick."""
         is_between = self.cycle.state is CycleState.READY
         ending = self.job.ending
         return [ending.as_asked()] if is_between and ending.asked is not None else []

@@ -67,7 +67,7 @@ class EpochCycle(Machine[CycleState]):
         self._is_first = True
         """True until an epoch of this execution begins."""
 
-    # --- the beginning of an epoch --------------------------------------------------------------
+    # --- start of an epoch ----------------------------------------------------------------------
 
     def on_tick(self, event: Tick) -> list[Command]:
         if self.state is not CycleState.READY:
@@ -132,7 +132,7 @@ class EpochCycle(Machine[CycleState]):
         self.become(CycleState.IN_EPOCH)
         return [job.running]
 
-    # --- its answer -----------------------------------------------------------------------------
+    # --- answers of an epoch --------------------------------------------------------------------
 
     def on_epoch_failed(self, event: EpochFailed) -> list[Command]:
         if not self._is_running(event.execution_id, event.epoch_id):

@@ -1,5 +1,4 @@
-"""State shared by the coordinator's machines: the record, and the job's data as of the last
-epoch."""
+"""State shared by the coordinator's machines: the record, and the job as of the last epoch."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ class CoordinatorConfig:
     partition_count: int
     plan_fingerprint: str
     published_sinks: frozenset[str] = frozenset()
-    """Sinks below exactly-once in an exactly-once job. Their output is published after each
-    epoch."""
+    """Sinks below exactly-once in an exactly-once job; published after each epoch."""
     suspend_on_failure: bool = False
     initial_snapshot: int | str | None = None
     """Snapshot id to go back to or export to begin with; applied once

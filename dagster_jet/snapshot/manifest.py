@@ -2,8 +2,7 @@
 
 The manifest lists the chunk sets with the state of every vertex and shard, and the artifacts that
 phase 2 commits for every sink (docs/design/protocol.md). It is written before the record names it
-(S5 before S6). Its name contains execution and snapshot, so manifests of dead executions cannot be
-mistaken for ours.
+(S5 before S6). Its name contains execution and snapshot, so names of dead executions differ.
 """
 
 from __future__ import annotations
@@ -182,8 +181,8 @@ class ShardState:
     chain: tuple[ChunkSet, ...] = ()
     """Chunk sets, oldest first. From the newest base onwards they hold the snapshot's state."""
     deciding: tuple[Run, ...] = ()
-    """Runs saved in a snapshot that is not decided yet. Epochs read them and do not change them
-    until the decision is known."""
+    """Runs of an undecided snapshot. Epochs read them and leave them unchanged until the
+    decision."""
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -252,8 +251,7 @@ class Manifest:
     prepared: tuple[str, ...] = ()
     """Stages whose processors have prepared transactions; the ids are in the stages' state."""
     sinks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Destination per sink (`snapshot.owed.Destination`). A start whose pipeline no longer has the
-    sink can finish its commits."""
+    """Destination per sink (`snapshot.owed.Destination`), also for a start without the sink."""
     unacknowledged: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Per acknowledging source: the messages to acknowledge in phase 2. Message id to the data that
     acknowledges it (JSON, in the connector's own form)."""

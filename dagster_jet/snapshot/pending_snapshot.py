@@ -75,8 +75,7 @@ class PendingSnapshot(Machine[PendingState]):
         self.epochs = 0
         """Epochs that the pending snapshot decides about."""
         self.completed_ms: int | None = None
-        """End of the last phase 2 or time of the last discard; the snapshot interval starts
-        here."""
+        """End of the last phase 2 or discard; the snapshot interval starts here."""
         self.failures = 0
         self.last_failure: str | None = None
         self.retention = Retention()
@@ -103,8 +102,7 @@ class PendingSnapshot(Machine[PendingState]):
         return self.next_id + block if self.next_id + block // 2 > reserved else reserved
 
     def reserve_ids(self) -> list[Command]:
-        """Reserves more ids if needed. Every decision reserves ids too, but repeated failures do
-        not.
+        """Reserves more ids if needed; decisions do so too, but repeated failures do not.
 
         No decision starts meanwhile: two writes of the record must not overtake each other.
         """

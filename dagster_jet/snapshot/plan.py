@@ -24,8 +24,7 @@ KEYS = "keys"
 stage that deduplicates whole rows names none in its pipeline and has all columns here."""
 
 PLAIN = "plain"
-"""Names of user state that is saved as plain values. Other user state is pickled; without this key
-all of it is."""
+"""Names of user state saved as plain values. Other state is pickled; without this key all of it."""
 
 EVENT_TIME = "event_time"
 """Conversion of event times from their columns; without this key: none."""

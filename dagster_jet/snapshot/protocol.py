@@ -92,7 +92,7 @@ class WriteOutcome(Enum):
     UNKNOWN = "perhaps written"
 
 
-# --- commands: what the caller must do -----------------------------------------------------------
+# --- commands to the caller ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ Command = (
     | Stop
 )
 
-# --- events: what became of it -------------------------------------------------------------------
+# --- events from the caller ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

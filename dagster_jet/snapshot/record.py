@@ -197,8 +197,7 @@ class ExecutionRecord:
         """Whether no epoch can be visible in a sink yet, except by others or a weaker guarantee.
 
         Without a guarantee there are no snapshots: every start is from scratch. The first snapshot
-        contains no epoch. After it nothing is visible under exactly-once, possibly something under
-        at-least-once.
+        has no epoch. After it nothing is visible under exactly-once, but maybe under at-least-once.
         """
         if guarantee is Guarantee.NONE:
             return False

@@ -104,8 +104,8 @@ class Recovery(Machine[RecoveryState]):
 
     @property
     def restores_the_end(self) -> bool:
-        """Whether the job was completed: the last execution died after its last decision, and all
-        of it is committed by now."""
+        """Whether the restored snapshot completed the job. Its execution died after the decision;
+        everything is committed by now."""
         return self._manifest is not None and self._manifest.completed
 
     def on_claimed(self, event: Claimed) -> list[Command]:
@@ -134,8 +134,7 @@ class Recovery(Machine[RecoveryState]):
 
     @property
     def _owes_commit(self) -> bool:
-        """Whether a dead execution's decision is not committed yet and this start does not go
-        back."""
+        """Whether a dead execution's decision is uncommitted and this start does not go back."""
         record, wanted = self._job.record, self._job.config.initial_snapshot
         ref = record.snapshot
         if ref is None or ref.committed or record.imports(wanted):
@@ -144,8 +143,7 @@ class Recovery(Machine[RecoveryState]):
 
     @property
     def can_be_left(self) -> bool:
-        """Whether a cancel may end the start: the record is ours, and no write or commit is
-        outstanding."""
+        """Whether a cancel may end it: the record is ours, nothing is being written or owed."""
         is_before = self.state in (_LOADING, _RESTORING, _RECOMMITTING)
         return self.state.can_be_left and not (is_before and self._owes_commit)
 

@@ -1,8 +1,7 @@
 """Finds the chunk sets that become garbage when a snapshot is dropped, at a cost of the changes.
 
 A chunk set belongs to the chain of one shard and never returns once it has left that chain. So each
-retained snapshot has a list of its chunk sets that are not in the next snapshot. That list is
-garbage when the snapshot is dropped.
+retained snapshot lists its chunk sets that the next one lacks: the garbage once it is dropped.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ class Retention:
         self._newest, self._chains, self._needed = snapshot_id, chains, {}
 
     def dropped(self, snapshot_ids: Iterable[int]) -> Names:
-        """Returns the sets that only these snapshots needed. They are the oldest ones, and the
-        record no longer names them."""
+        """Returns the sets that only these needed: the oldest snapshots, no longer in the
+        record."""
         garbage: Names = {}
         for snapshot_id in snapshot_ids:
             garbage = _both(garbage, self._left.pop(snapshot_id, {}))

@@ -2,8 +2,7 @@
 
 Each row belongs to a part, by the hash of its key, and each part has a partition. A chunk set
 appends the new rows and holds one part whole, in turn, as state does with its partitions
-(`chunks.ROTATION`). So a snapshot costs the new rows and 1/64 of the journal, and values stay
-small.
+(`chunks.ROTATION`). So a snapshot costs the new rows and 1/64 of the journal, in small values.
 """
 
 from __future__ import annotations
