@@ -78,13 +78,13 @@ def _change(saved: StagePlan | None, wanted: StagePlan) -> tuple[Change, str]:
     if saved is None:
         return Change.NEW, ""
     if saved.get(EVENT_TIME) != wanted.get(EVENT_TIME):
-        had, has = (plan.get(EVENT_TIME, "as the column has it") for plan in (saved, wanted))
-        return Change.INCOMPATIBLE, f"the event time of its rows was {had}, is {has}"
+        had, has = (plan.get(EVENT_TIME, "the column unchanged") for plan in (saved, wanted))
+        return Change.INCOMPATIBLE, f"the event time of its rows was {had} and is now {has}"
     if saved.get("format", 1) > wanted.get("format", 1):
         return Change.INCOMPATIBLE, "its state was written by a newer version of dagster-jet"
     compared = [name for name in wanted if name in saved and name not in _JUDGED_APART]
     differing = [
-        f"{name} was {saved[name]!r}, is {wanted[name]!r}"
+        f"{name} was {saved[name]!r} and is now {wanted[name]!r}"
         for name in compared
         if saved[name] != wanted[name]
     ]
@@ -93,8 +93,8 @@ def _change(saved: StagePlan | None, wanted: StagePlan) -> tuple[Change, str]:
         # Pickles are read only if the pipeline asks for it by name: anybody who can write to a
         # member may have written what a snapshot says of itself.
         return Change.INCOMPATIBLE, (
-            f"its {', '.join(pickled)} were saved with pickle, and reading a pickle runs what it "
-            'says; to go on from it say state_format="pickle"'
+            f"its {', '.join(pickled)} were saved with pickle, and unpickling runs code from the "
+            'snapshot; to restore them, set state_format="pickle"'
         )
     # The reader of an older format checks that format's columns itself.
     same_format = saved.get("format") == wanted.get("format")

@@ -54,7 +54,7 @@ class Supervisor:
             said = self.tick(max_age, more=more).skip_reason
             assert said is not None and said.skip_message is not None
             assert said.skip_message.startswith("adopt"), said.skip_message
-            return why in said.skip_message and "asked to make room" in said.skip_message
+            return why in said.skip_message and "asked to end" in said.skip_message
 
         worker.wait_for(f"a tick that says: {why}", is_asked)
         worker.end()

@@ -162,7 +162,7 @@ class FilesSink:
                     f"the output folder {self.path!r} cannot be used now: {error}.",
                     job=job,
                     stage=stage,
-                    cure="Free some space or bring the file system back; meanwhile the job "
+                    cure="Free disk space or bring the file system back. Meanwhile the job "
                     "restarts from its last snapshot.",
                 ) from error
             raise ConfigurationError(

@@ -483,7 +483,7 @@ def test_no_password_is_shown(queue: RabbitQueue, monkeypatch: pytest.MonkeyPatc
     named = sources.rabbitmq(Secret(env="RABBIT"), queue=queue.name, schema="id long")
     for text in (repr(named), str(named.describe()), pickle.dumps(named).decode("latin-1")):
         assert PASSWORD not in text
-    with pytest.raises(ConfigurationError, match="written out with its password") as refused:
+    with pytest.raises(ConfigurationError, match="contains its password") as refused:
         sources.rabbitmq(queue.url, queue=queue.name, schema="id long")
     assert PASSWORD not in str(refused.value)
 
