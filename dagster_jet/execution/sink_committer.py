@@ -291,7 +291,7 @@ class SinkCommitter:
             return None
         raise SinkMismatchError(
             f"{owed.rows} rows of epochs {_span(owed.epoch_ids)} are decided and not committed "
-            f"yet. The sink {owed.fate.value} since, and its former location cannot be opened "
+            f"yet. Since then the sink {owed.fate.value}, and its former location cannot be opened "
             f"without the former pipeline: {why}",
             job=self.job,
             stage=owed.sink,

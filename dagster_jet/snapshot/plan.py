@@ -78,13 +78,13 @@ def _change(saved: StagePlan | None, wanted: StagePlan) -> tuple[Change, str]:
     if saved is None:
         return Change.NEW, ""
     if saved.get(EVENT_TIME) != wanted.get(EVENT_TIME):
-        had, has = (plan.get(EVENT_TIME, "the column unchanged") for plan in (saved, wanted))
-        return Change.INCOMPATIBLE, f"the event time of its rows was {had} and is now {has}"
+        had, has = (plan.get(EVENT_TIME, "as the column has it") for plan in (saved, wanted))
+        return Change.INCOMPATIBLE, f"the event time of its rows was {had}, is {has}"
     if saved.get("format", 1) > wanted.get("format", 1):
         return Change.INCOMPATIBLE, "its state was written by a newer version of dagster-jet"
     compared = [name for name in wanted if name in saved and name not in _JUDGED_APART]
     differing = [
-        f"{name} was {saved[name]!r} and is now {wanted[name]!r}"
+        f"{name} was {saved[name]!r}, is {wanted[name]!r}"
         for name in compared
         if saved[name] != wanted[name]
     ]

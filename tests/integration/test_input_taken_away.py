@@ -77,7 +77,7 @@ def test_a_file_that_goes_between_listing_and_loading(
         return split
 
     monkeypatch.setattr(FilesReader, "plan", plan_and_lose)
-    with pytest.raises(InputLostError, match=r"left/00002\.json.*taken away before it was read"):
+    with pytest.raises(InputLostError, match=r"left/00002\.json.*removed before it was read"):
         world.run()
     move(taken, world.folder / "in/left")
     with world.jet() as jet:

@@ -352,7 +352,7 @@ def test_a_table_for_people_says_the_same(monkeypatch: pytest.MonkeyPatch, tmp_p
         (["sqlite:///a", "--find", "'; drop"], "is no name that --leave gives out"),
         (["sqlite:///a", "--snapshot-interval", "soon"], "--snapshot-interval: 'soon' is not a"),
         (["postgresql://me@127.0.0.1:1/db"], "does not do what it is asked"),
-        (["kafka://h:1", "--option", "sasl.password=hush"], "sasl.password is written out"),
+        (["kafka://h:1", "--option", "sasl.password=hush"], "sasl.password is given in plain text"),
     ],
 )
 def test_a_wrong_call_is_a_sentence(words: list[str], said: str) -> None:

@@ -147,5 +147,5 @@ def test_what_cannot_be_done_is_a_sentence(tmp_path: Path) -> None:
         tmp_path, "job", JOB, "export", "--name", "7"
     )
     answer(tmp_path, "job", JOB, "export", "--name", "kept")
-    assert "is of job 'shop'" in refused(tmp_path, "snapshots", "other", "delete", "kept")
-    assert "is of job 'shop'" in refused(tmp_path, "snapshots", "other", "show", "kept")
+    assert "belongs to job 'shop'" in refused(tmp_path, "snapshots", "other", "delete", "kept")
+    assert "belongs to job 'shop'" in refused(tmp_path, "snapshots", "other", "show", "kept")

@@ -559,7 +559,7 @@ def test_whoever_does_not_return_is_named_and_left_behind(caplog):
     assert called.wait(30)
     job.cancel(timeout_s=0.05)
     assert job.result(30).status is LocalStatus.CANCELLED
-    assert "source#0 does not return from its callback; its thread is left behind" in caplog.text
+    assert "source#0 does not return from its callback; its thread is abandoned" in caplog.text
     release.set()
 
 

@@ -192,7 +192,7 @@ def test_what_is_decided_or_not_wholly_there_is_not_deleted(store: Store, tmp_pa
         delete_job(store, "nobody")
     assert (left_of(store, "owes"), read_record(store, "owes")) == before
     (tmp_path / "c").rename(tmp_path / "away")
-    with pytest.raises(StoreUnavailableError, match="members do not answer"):
+    with pytest.raises(StoreUnavailableError, match="members of the store do not answer"):
         delete_job(store, "shop")
     (tmp_path / "away").rename(tmp_path / "c")
     assert read_record(store, "shop") is not None

@@ -93,7 +93,7 @@ def kinds(findings: list[Finding]) -> list[FindingKind]:
             None,
             FindingKind.FAILED,
             "The job has FAILED: orders: no such topic.",
-            "Correct it, then submit its pipeline",
+            "Remove the cause, then submit its pipeline",
         ),
         (
             record(JobStatus.SUSPENDED, cause=StopCause.SUSPEND, failure="suspend"),
@@ -171,7 +171,7 @@ def test_rows_that_come_out_are_said_before_what_else_there_is() -> None:
         report=report(sources={"orders": source(lag={"rows": 5_000})}),
     )
     assert kinds(findings) == [FindingKind.FLOWING, FindingKind.BEHIND]
-    assert "out got 50 in the last 1 min 3 s" in findings[0].text
+    assert "out got 50 rows in the last 1 min 3 s" in findings[0].text
 
 
 def test_an_old_success_is_no_sign_that_rows_come_out() -> None:
@@ -206,7 +206,7 @@ def test_snapshots_that_fail() -> None:
         report=report(failing_since_ms=NOW - 3 * MINUTE, last_failure="member b: disk full.")
     )
     assert kinds(findings) == [FindingKind.SNAPSHOTS_FAIL]
-    assert "for 3 min: member b: disk full. Epochs go on" in findings[0].text
+    assert "for 3 min: member b: disk full. Epochs continue" in findings[0].text
     assert findings[0].since_ms == NOW - 3 * MINUTE
 
 

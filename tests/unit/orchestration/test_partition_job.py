@@ -186,7 +186,10 @@ def test_a_run_of_no_partition_is_a_sentence(jet: Jet, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda day: shop(day).renamed(f"shop_{day}"), "is named 'shop_tue', that of another"),
+        (
+            lambda day: shop(day).renamed(f"shop_{day}"),
+            "is named 'shop_tue', and the pipeline of another",
+        ),
         (lambda day: shop(day) if day == "mon" else _more(day), "has other stages"),
     ],
 )

@@ -258,7 +258,7 @@ def test_streams_of_two_pipelines_are_not_mixed(names):
 
 
 def test_a_reaction_that_does_not_exist():
-    with pytest.raises(PipelineError, match="stage 'mapped': on_error='skip' is not known"):
+    with pytest.raises(PipelineError, match="stage 'mapped': on_error='skip' is unknown"):
         mapped(Pipeline("p"), on_error="skip")
 
 
