@@ -144,12 +144,14 @@ class FilesSink:
                     stage=stage,
                     cure="Use the old store, or an empty output folder.",
                 )
+            self._check_store(job, stage, looks)
 
     def claim_place(self, job: str, stage: str) -> None:
         with self._errors_named(job, stage):
             place = self.place()
             place.make(job, stage)
             self._check_owner(job, stage, partial(_claim, place))
+            self._check_store(job, stage, partial(_claim, place))
 
     @contextmanager
     def _errors_named(self, job: str, stage: str) -> Iterator[None]:
@@ -189,13 +191,17 @@ class FilesSink:
                 else f"A crash has emptied {self.path}/{_OWNER}: delete it if the folder is this "
                 "sink's.",
             )
+
+    def _check_store(
+        self, job: str, stage: str, owner_of: Callable[[str, str], str | None]
+    ) -> None:
+        """As `_check_owner`, for the folder's store: a mark of its own."""
         if self.store is None:
             return
-        # A separate mark: folders of older versions lack it, and only the first claimant gets it.
         other = owner_of(_STORE, self.store)
         if other not in (None, self.store):
             raise ConfigurationError(
-                f"the output folder {self.path!r} belongs to {owner!r} of another store or "
+                f"the output folder {self.path!r} belongs to '{job}/{stage}' of another store or "
                 f"namespace: of {other}; this is {self.store}.",
                 job=job,
                 stage=stage,
