@@ -21,15 +21,16 @@ def check_compatible(
             f"snapshot {manifest.snapshot_id} has state of {', '.join(gone)}, which the pipeline "
             "does not have.",
             job=job,
-            cure="Restore the stage under its old name, or give the new pipeline another name.",
+            cure="Bring the stage back under its old name, or run the new pipeline under "
+            "another name.",
         )
     if refused:
         raise JetError(
-            f"the pipeline cannot continue from the state in snapshot {manifest.snapshot_id}: "
+            f"the state in snapshot {manifest.snapshot_id} would not mean the same: "
             f"{refused[0].reason}.",
             job=job,
             stage=refused[0].stage,
-            cure="Undo the change, or give the stage a new name: it then starts with empty state.",
+            cure="Take the change back, or give the stage a new name: it then starts empty.",
         )
     if manifest.partition_count != partition_count:
         raise JetError(

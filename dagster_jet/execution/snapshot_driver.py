@@ -97,11 +97,7 @@ class SnapshotDriver:
             # Decision point: once this write is on a majority of members the snapshot is valid.
             outcome = self._write_record(Purpose.SNAPSHOT, record)
             clock.end(Phase.RECORD)
-            reason = (
-                ""
-                if outcome is WriteOutcome.WRITTEN
-                else "fewer than a majority of the store's members answered"
-            )
+            reason = "" if outcome is WriteOutcome.WRITTEN else "too few store members answered"
         return protocol.Decided(
             manifest, acks, record, outcome, self.now_ms(), reason, clock.times()
         )

@@ -50,10 +50,9 @@ class EndedExecution:
     def not_written(self, job: str) -> EndedExecution:
         """The same end, to be written again by another execution."""
         error = StoreUnavailableError(
-            "the request to stop could not be saved in the store: a supervisor may start the job "
-            "again.",
+            "that it was asked to stop could not be written down: the job may be started again.",
             job=job,
-            cure="Repeat the request when the store answers.",
+            cure="Ask for it again when the store answers.",
         )
         return replace(self, stop=replace(self.stop, restart=True), failure=error)
 
@@ -94,7 +93,7 @@ class EndedExecution:
             raise SnapshotFailedError(
                 f"the last snapshot failed, its output is not committed: {self.undecided}.",
                 job=job,
-                cure="Start the job again: it continues from the snapshot before.",
+                cure="Run again: the job goes on from the snapshot before.",
             )
         if self.record is None:  # a stop was requested before the claim succeeded
             raise failure or JetError(f"{stop.reason}.", job=job)

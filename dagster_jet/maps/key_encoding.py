@@ -54,9 +54,7 @@ def entry_key(text: str, partition: int, name_bytes_max: int) -> MapKey:
 def _encoded(key: Key) -> str:
     if isinstance(key, tuple):
         if not key:
-            raise ConfigurationError(
-                "the key is an empty tuple.", cure="A key needs at least one value."
-            )
+            raise ConfigurationError("the key is an empty tuple.", cure="Give it a column.")
         return _json([_plain(column) for column in key])
     return _json(_plain(key))
 

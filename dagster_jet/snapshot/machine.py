@@ -31,7 +31,5 @@ class Machine(Generic[State]):
         """
         if state not in self.moves[self.state]:
             name = type(self).__name__
-            raise IllegalMoveError(
-                f"{name}: {self.state.name} -> {state.name} is not a legal transition"
-            )
+            raise IllegalMoveError(f"{name}: {self.state.name} -> {state.name} is no legal move")
         self.state = state

@@ -46,8 +46,7 @@ def state_frame(
     chains = manifest.shards.get(stage)
     if chains is None:
         raise SnapshotInvalidError(
-            "the snapshot has no state of this name; it has state of: "
-            f"{', '.join(sorted(manifest.shards))}.",
+            f"there is no state of this name; there is: {', '.join(sorted(manifest.shards))}.",
             job=manifest.job,
             stage=stage,
         )
@@ -58,7 +57,7 @@ def state_frame(
     schemas = [schema for reader in readers for schema in reader.schemas()]
     if not schemas:
         raise SnapshotInvalidError(
-            "its state is empty, and its columns are not known.",
+            "its state is empty, and nothing says which columns it would have.",
             job=manifest.job,
             stage=stage,
         )

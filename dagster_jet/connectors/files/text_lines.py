@@ -54,9 +54,9 @@ def open_text(place: tuple[str, StorageOptions], file: InputFile) -> Iterator[Bi
             if watched.has_failed:
                 raise
             raise BadRowError(
-                f"the compressed file is damaged, truncated, or not compressed: {error}.",
+                f"the compressed file is damaged, cut off, or none: {error}.",
                 position=file.path,
-                cure="Replace it by the complete file, or correct its name extension.",
+                cure="Put the whole file in its place, or name it as what it is.",
             ) from error
 
 

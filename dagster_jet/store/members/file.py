@@ -153,8 +153,7 @@ class FileMember:
             if self._shared.run(lambda batch: batch.transaction.get(_PING), write=False) == token:
                 return  # else another process may have written its own token in between
         raise StoreUnavailableError(
-            f"the store member {self._member_id} did not return the value that was just written "
-            "to it."
+            f"the store member {self._member_id} does not give back what was written."
         )
 
     def close(self) -> None:

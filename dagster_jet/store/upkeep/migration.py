@@ -142,8 +142,7 @@ class _Copying:
             self._replace(member, differing)
             keys = [key for key, _, _ in differing]
         raise StoreUnavailableError(
-            f"{described(keys[0])} could not be copied: another process wrote it {_LOOKS_MAX} "
-            "times meanwhile.",
+            f"{described(keys[0])} was written {_LOOKS_MAX} times while it was being copied.",
             cure="Run the repair again.",
         )
 

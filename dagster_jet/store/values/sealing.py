@@ -133,10 +133,9 @@ class Sealer:
         if self.accept_older:
             return
         raise BadCopyError(
-            "a copy is not encrypted, although keys are configured"
+            "a copy is not encrypted, although there are keys"
             if form is Form.PLAIN
-            else "a copy is encrypted by an earlier version, which did not bind copies to their "
-            "store"
+            else "a copy is encrypted as earlier versions did, not bound to its store"
         )
 
 
