@@ -31,7 +31,15 @@ from dagster_jet.connectors.contract import (
 from dagster_jet.errors import FencedError, Reaction, SinkError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system import failpoint
-from dagster_jet.testing.sink_place import JOB, STAGE, MakeSink, Place, batches_of, commit
+from dagster_jet.testing.sink_place import (
+    JOB,
+    STAGE,
+    MakeSink,
+    Place,
+    batches_of,
+    commit,
+    commit_with,
+)
 from dagster_jet.testing.sink_rows import EXTREMES, Row
 
 if TYPE_CHECKING:
@@ -285,13 +293,13 @@ def _late_commit(place: Place) -> None:
     sink, dead = place.make_sink(), place.execution_id - 1
     of_dead = place.stage(old := place.rows(4), shards=2, execution_id=dead)
     by_dead = sink.open_committer(JOB, STAGE)
-    by_dead.commit(of_dead, place.context(dead))
+    commit_with(by_dead, of_dead, place.context(dead))
     place.expect(old)
     ours = sink.open_committer(JOB, STAGE)
     before = place.stage(new := place.rows(4), shards=2)
-    ours.commit(before, place.context())
+    commit_with(ours, before, place.context())
     after = place.stage(newest := place.rows(4))
-    ours.commit(after, place.context())
+    commit_with(ours, after, place.context())
     place.expect(new, newest)
     for committer, artifacts, execution_id in (
         (ours, before, place.execution_id),
@@ -300,7 +308,7 @@ def _late_commit(place: Place) -> None:
         (ours, before, place.execution_id),
     ):
         with suppress(FencedError):
-            committer.commit(artifacts, place.context(execution_id))
+            commit_with(committer, artifacts, place.context(execution_id))
         place.expect()
     by_dead.close()
     ours.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -13,17 +14,22 @@ import pyarrow.compute as pc
 
 from dagster_jet.connectors.contract import (
     CommitContext,
+    Committer,
     HoldsTransactions,
     KnowsCommits,
     LooksAtItsPlace,
     Sink,
     TransactionId,
+    reaction_to,
 )
+from dagster_jet.errors import Reaction
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.testing.sink_rows import SCHEMA, Row, compare, row_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_PATIENCE_S, _PAUSE_S = 20.0, 0.1
 
 MakeSink = Callable[[], Sink]
 JOB, STAGE = "check_sink", "out"
@@ -180,8 +186,28 @@ def batches_of(table: pa.Table) -> list[pa.RecordBatch]:
 
 
 def commit(sink: Sink, artifacts: Collection[Artifact], context: CommitContext) -> None:
+    """Commits with a new committer."""
     committer = sink.open_committer(context.job, context.sink)
     try:
-        committer.commit(artifacts, context)
+        commit_with(committer, artifacts, context)
     finally:
         committer.close()
+
+
+def commit_with(
+    committer: Committer, artifacts: Collection[Artifact], context: CommitContext
+) -> None:
+    """Commits as a job does: errors to be retried are, for up to half a minute.
+
+    A server may still count the transaction of a connection that has just been closed.
+    """
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            committer.commit(artifacts, context)
+            return
+        except Exception as error:
+            is_over = time.monotonic() > until
+            if is_over or reaction_to(error, committer) is not Reaction.RETRY:
+                raise
+        time.sleep(_PAUSE_S)
