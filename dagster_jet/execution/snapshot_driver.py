@@ -1,5 +1,6 @@
-"""Carries out what follows a snapshot's acks: phase 1 up to the decision, and phase 2 up to its
-note. Beside the next epoch, which waits for none of it.
+"""Carries out a snapshot after its acks: phase 1 up to the decision, phase 2 up to its note.
+
+The next epoch runs meanwhile and waits for neither.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class ManifestStore(Protocol):
 
 @dataclass
 class SnapshotDriver:
-    """Of one execution. One thread calls it, which must get an answer to everything."""
+    """Carries out one execution's snapshot commands. One thread calls it, and every command must
+    be answered."""
 
     write_record: Callable[[ExecutionRecord, Purpose], WriteOutcome]
     manifests: ManifestStore
@@ -52,9 +54,9 @@ class SnapshotDriver:
     _closing: threading.Event = field(default_factory=threading.Event)
 
     def carry_out(self, command: protocol.Command, view: CoordinatorView) -> protocol.Event:
-        """Answers a command. Whatever goes wrong is an answer: without one the job would hang.
+        """Answers a command. An error is an answer, too: without one the job would hang.
 
-        A crash inside is made good by the next start.
+        After a crash inside, the next start completes or discards the snapshot.
         """
         match command:
             case protocol.Decide():
@@ -72,12 +74,12 @@ class SnapshotDriver:
             return protocol.Failed(reason, restartable=True)
 
     def give_up(self) -> None:
-        """Waits for no more state, and tries no commit again."""
+        """Stops waiting for state and retrying commits."""
         self._closing.set()
         self.committer.retrying.ending.set()
 
     def _decide(self, command: protocol.Decide) -> protocol.Decided:
-        """S4 to S6. Before the write of the record any failure discards the snapshot."""
+        """Does S4 to S6. A failure before the write of the record discards the snapshot."""
         clock = PhaseClock(self.seconds)
         manifest, acks, record = command.manifest, command.acks, command.record
         outcome, reason = WriteOutcome.UNAVAILABLE, ""
@@ -97,7 +99,10 @@ class SnapshotDriver:
             # Decision point: once this write is on a majority of members the snapshot is valid.
             outcome = self._write_record(Purpose.SNAPSHOT, record)
             clock.end(Phase.RECORD)
-            reason = "" if outcome is WriteOutcome.WRITTEN else "too few store members answered"
+            if outcome is WriteOutcome.WRITTEN:
+                self.journals.decided()  # before another snapshot may begin
+            else:
+                reason = "too few store members answered"
         return protocol.Decided(
             manifest, acks, record, outcome, self.now_ms(), reason, clock.times()
         )
@@ -110,13 +115,10 @@ class SnapshotDriver:
 
     def _write_record(self, purpose: Purpose, record: ExecutionRecord) -> WriteOutcome:
         try:
-            outcome = self.write_record(record, purpose)
-            if purpose is Purpose.SNAPSHOT and outcome is WriteOutcome.WRITTEN:
-                self.journals.decided()  # before another snapshot may begin
+            return self.write_record(record, purpose)
         except Exception:
             _logger.exception("the record could not be written")
             return WriteOutcome.UNKNOWN
-        return outcome
 
     def _commit(self, command: protocol.Command, view: CoordinatorView) -> protocol.Event:
         match command:
@@ -140,7 +142,7 @@ class SnapshotDriver:
         raise TypeError(f"{type(command).__name__} does not follow a snapshot's acks")
 
     def _commit_times(self, manifest: Manifest) -> tuple[PhaseTime, ...]:
-        """How long the commit of each sink took."""
+        """Returns the duration of each sink's commit."""
         took_ms = self.committer.took_ms
         sinks = sorted({artifact.sink for artifact in manifest.artifacts})
         return tuple(PhaseTime(Phase.COMMIT, took_ms.get(sink, 0.0), sink) for sink in sinks)

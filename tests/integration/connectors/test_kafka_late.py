@@ -25,7 +25,7 @@ from dagster_jet.connectors.kafka import held_committer, producing, transactions
 from dagster_jet.errors import SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.store import Store, StoreConfig
-from tests.servers import wait_until
+from tests.integration.connectors.late_commit import commit_until_done
 from tests.servers.kafka import network
 from tests.servers.proxy import HeldRequest, Proxy
 
@@ -66,17 +66,8 @@ class Late:
     def commit(
         self, artifacts: list[Artifact], execution: int = 1, *, recovering: bool = False
     ) -> None:
-        """Until it is done, as the engine does."""
         context = CommitContext(JOB, STAGE, 1, execution, recovering=recovering)
-
-        def done() -> bool:
-            try:
-                self.committer.commit(artifacts, context)
-            except SinkUnavailableError:
-                return False
-            return True
-
-        wait_until(done, within=60)
+        commit_until_done(self.committer, artifacts, context)
 
     def values(self) -> list[int]:
         return sorted(row["v"] for row in self.kafka.rows(self.place["topic"]))

@@ -22,6 +22,7 @@ from dagster_jet.connectors.sql import committer, place
 from dagster_jet.connectors.sql.held_rows import PREFIX
 from dagster_jet.errors import SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
+from tests.integration.connectors.late_commit import commit_until_done
 from tests.integration.connectors.sql_places import MadeSink
 from tests.servers import mariadb, postgres, wait_until
 from tests.servers.pgbouncer import pooler
@@ -67,17 +68,8 @@ class Late:
         return found
 
     def commit(self, artifacts: list[Artifact], execution: int = 1) -> None:
-        """Until it is done, as the engine does."""
         context = CommitContext(JOB, STAGE, 1, execution, recovering=execution > 1)
-
-        def done() -> bool:
-            try:
-                self.committer.commit(artifacts, context)
-            except SinkUnavailableError:
-                return False
-            return True
-
-        wait_until(done, within=60)
+        commit_until_done(self.committer, artifacts, context)
 
     def abort_orphans(self, execution: int) -> None:
         self.committer.abort_orphans(CommitContext(JOB, STAGE, 1, execution, recovering=True), ())
