@@ -91,7 +91,7 @@ class Jet:
         show_progress: bool = True,
     ) -> None:
         if isinstance(store, str):
-            raise ConfigurationError("store: expected a list of URLs, not one text.")
+            raise ConfigurationError("store: expected a list of URLs, not a single string.")
         self.store = Store.open(
             StoreConfig(
                 urls=tuple(store),
@@ -179,7 +179,7 @@ class Jet:
         running = self._jobs.get(pipeline.name)
         if running is not None and not running.done.is_set():
             raise JobStateError(
-                "the job is running in this process already.",
+                "the job is already running in this process.",
                 job=pipeline.name,
                 cure="Stop it first, or use the job that submit() returned.",
             )

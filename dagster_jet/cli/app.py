@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Look at and steer streaming jobs and their store.",
+    help="Inspect and control streaming jobs and their store.",
     pretty_exceptions_enable=False,
 )
 app.add_typer(store_app, name="store")
@@ -71,12 +71,14 @@ def job(
     target: Target,
     name: JobArgument,
     action: Annotated[Action, typer.Argument()] = Action.SHOW,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for it to happen.")] = 60,
+    wait: Annotated[
+        float, typer.Option(help="Seconds to wait until the request is carried out.")
+    ] = 60,
     export_name: Annotated[
-        str | None, typer.Option("--name", help="Of the snapshot that is to be exported.")
+        str | None, typer.Option("--name", help="Name of the snapshot to be exported.")
     ] = None,
     release_sinks: Annotated[
-        bool, typer.Option(help="With delete: also remove the job's marks in its sinks' places.")
+        bool, typer.Option(help="With delete: also remove the job's commit markers from its sinks.")
     ] = False,
 ) -> None:
     """Shows one job and why it produces no output, or asks it to suspend, resume, restart, shut
@@ -103,7 +105,9 @@ def job(
         record = jet.observed(name)
         if record is None:
             raise JetError(
-                "no job of this name ever ran here.", job=name, cure="See 'dagster-jet jobs'."
+                "no job of this name has ever run with this store.",
+                job=name,
+                cure="See 'dagster-jet jobs'.",
             )
         supervision = read_supervision(jet.store, name)
         intent = supervision.intent.value if supervision is not None else None
@@ -135,7 +139,7 @@ def _ask(asked: RemoteJob, action: Action, seconds: float) -> None:
                 asked.join(seconds)
     except TimeoutError:
         raise JetError(
-            f"the request is in the store, but after {seconds:g} s the job is still "
+            f"the request is saved in the store, but after {seconds:g} s the job is still "
             f"{asked.status.value}.",
             job=asked.name,
         ) from None
@@ -223,11 +227,16 @@ def profile(target: Target, name: JobArgument) -> None:
 def plan(
     target: Target,
     pipeline: Annotated[
-        str, typer.Argument(help="package.module:name; a function is called without arguments.")
+        str,
+        typer.Argument(
+            help="The pipeline, as package.module:name; a function is called without arguments."
+        ),
     ],
     snapshot: Annotated[
         str | None,
-        typer.Option(help="A retained one, or the name of an exported one; default: the newest."),
+        typer.Option(
+            help="Id of a retained snapshot, or name of an exported one; default: the newest."
+        ),
     ] = None,
 ) -> None:
     """Shows how a changed pipeline would use the state of a snapshot (by default the last), and the

@@ -31,8 +31,9 @@ _SHARED = {
             "--store",
             "-s",
             envvar="DAGSTER_JET_STORE",
-            help="Member URL; once per member, or separated by spaces in DAGSTER_JET_STORE. One "
-            "with a password: env:NAME of a variable, or @FILE.",
+            help="URL of a member. Repeat the option for each member, or separate URLs by spaces "
+            "in DAGSTER_JET_STORE. For a URL with a password: env:NAME of an environment "
+            "variable, or @FILE.",
         ),
     ],
     "namespace": Annotated[str, typer.Option(envvar="DAGSTER_JET_NAMESPACE")],
@@ -40,10 +41,10 @@ _SHARED = {
         str | None,
         typer.Option(
             envvar="DAGSTER_JET_ENCRYPTION_KEYS",
-            help="The environment variable with the keys of an encrypted store.",
+            help="The environment variable that holds the keys of an encrypted store.",
         ),
     ],
-    "json": Annotated[bool, typer.Option("--json", help="One JSON document.")],
+    "json": Annotated[bool, typer.Option("--json", help="Print one JSON document.")],
 }
 _DEFAULTS = {
     "store": inspect.Parameter.empty,
@@ -134,8 +135,9 @@ def refuse_password(given: Iterable[str]) -> None:
     open_secrets = [member_id_of(url) for url in urls if holds_password(url)]
     if open_secrets:
         raise ConfigurationError(
-            f"the password of {', '.join(open_secrets)} is on the command line, where everybody on "
-            "this machine can read it, and which your shell remembers. Change it.",
+            f"the password of {', '.join(open_secrets)} is on the command line, where every user "
+            "of this machine can read it; your shell saves it in its history. Change the "
+            "password.",
             cure="Put the URL into the environment (DAGSTER_JET_STORE, or --store env:NAME) or "
             "into a file (--store @FILE), or name the password: ?password_env=NAME.",
         )

@@ -62,27 +62,36 @@ def probe(
         ),
     ],
     snapshot_interval: Annotated[
-        str, typer.Option(help="Of the job that is to use it.")
+        str, typer.Option(help="Snapshot interval of the job that will use the server.")
     ] = "1 second",
-    queue: Annotated[str | None, typer.Option(help="Of RabbitMQ: the one to be read.")] = None,
-    topic: Annotated[str | None, typer.Option(help="Of Kafka: one to be read or written.")] = None,
+    queue: Annotated[str | None, typer.Option(help="RabbitMQ: the queue to be read.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Kafka: a topic to be read or written.")] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(help="Of Kafka's client: name=value; a secret as name=env:VARIABLE."),
+        typer.Option(help="Option of Kafka's client: name=value; a secret as name=env:VARIABLE."),
     ] = None,
-    region: Annotated[str | None, typer.Option(help="Of SQS, if the URL has none.")] = None,
-    endpoint_url: Annotated[str | None, typer.Option(help="Of SQS, if it is not AWS's.")] = None,
+    region: Annotated[
+        str | None, typer.Option(help="SQS: the region, if the URL has none.")
+    ] = None,
+    endpoint_url: Annotated[
+        str | None, typer.Option(help="SQS: the endpoint, if it is not AWS's.")
+    ] = None,
     leave: Annotated[
         bool,
         typer.Option(
-            "--leave", help="Leave something behind that has to survive a restart; see --find."
+            "--leave",
+            help="Write test data that must survive a restart of the server; check it later with "
+            "--find.",
         ),
     ] = False,
     find: Annotated[
         str | None,
-        typer.Option(help="What --leave has named: is it there still? It is removed."),
+        typer.Option(
+            help="The name that --leave printed: check whether the test data still exists, and "
+            "remove it."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Checks whether a server supports exactly-once: reads its settings and rights, and tries the
     rest without leaving anything behind.
@@ -129,9 +138,10 @@ def _show(findings: list[Finding], server: str, *, as_json: bool) -> None:
     ]
     show(rows, title=server, as_json=False)
     say(
-        "Nothing here is in the way of exactly once, by the default recipe."
+        "The server supports exactly once with the default recipe."
         if is_good
-        else "Not exactly once by the default recipe: see the answers that are no."
+        else "The server does not support exactly once with the default recipe: see the answers "
+        "that are no."
     )
 
 
@@ -143,7 +153,10 @@ def _say_what_is_left(kind: _Kind, asked: Asked, *, as_json: bool) -> None:
     if as_json:
         show_json({"server": shown(url), "left": name})
         return
-    say(f"{name} is left at {shown(url)}. Restart the server, then look for it, which removes it:")
+    say(
+        f"The test data {name} was written to {shown(url)}. Restart the server, then check it; "
+        "the check removes it:"
+    )
     say(f"dagster-jet probe {shown(url)} --find {name}")
 
 
@@ -155,7 +168,7 @@ def _found(kind: _Kind, asked: Asked, name: str) -> list[Finding]:
 
 def _nothing_to_leave(url: Url) -> ConfigurationError:
     return ConfigurationError(
-        f"--leave, --find: {shown(url)} has nothing that a restart could take away.",
+        f"--leave, --find: {shown(url)} has no data that a restart could lose.",
         cure="Use them with a database, Kafka or RabbitMQ.",
     )
 
@@ -165,8 +178,8 @@ def _url(given: str) -> Url:
     url = named(text_in(given).strip())
     if holds_password(url) and not given.startswith("@"):
         raise ConfigurationError(
-            f"the password of {shown(url)} is on the command line, where everybody on this machine "
-            "can read it, and which your shell remembers. Change it.",
+            f"the password of {shown(url)} is on the command line, where every user of this "
+            "machine can read it; your shell saves it in its history. Change the password.",
             cure="Put the URL into a variable (env:NAME) or into a file (@FILE).",
         )
     return url
@@ -188,7 +201,7 @@ def _kind_of(url: Url) -> _Kind:
     family = scheme.partition("+")[0]
     if family not in _KINDS:
         raise ConfigurationError(
-            f"{family or 'nothing'}: is no kind of server that can be probed.",
+            f"{family or 'nothing'}: this kind of server cannot be probed.",
             cure=f"Use one of {', '.join(f'{known}://' for known in _KINDS)}.",
         )
     return _KINDS[family]()

@@ -47,7 +47,9 @@ def snapshots(
         list[str] | None,
         typer.Argument(help="Ids of retained snapshots, or names of exported ones."),
     ] = None,
-    stage: Annotated[str | None, typer.Option(help="Only of this stage: its rows.")] = None,
+    stage: Annotated[
+        str | None, typer.Option(help="Show only the state rows of this stage.")
+    ] = None,
 ) -> None:
     """Lists the snapshots of a job, retained (newest first) and exported; shows one (show ID),
     compares two (diff A B), or deletes an exported one (delete NAME).
@@ -86,7 +88,7 @@ def ask_for_export(
     """Requests an export of a job's snapshot, waits for it and prints it."""
     if export_name is None:
         raise ConfigurationError(
-            "the export needs a name.", job=asked.name, cure="Say it with --name."
+            "the export has no name.", job=asked.name, cure="Give one with --name."
         )
     ask = asked.cancel_and_export_snapshot if cancels else asked.export_snapshot
     try:
@@ -227,7 +229,9 @@ def _counts(one: StateDifference) -> dict[str, Any]:
 def _delete(jet: Jet, name: str, wanted: str, target: Target) -> None:
     present = next((one for one in jet.exports() if one.name == wanted), None)
     if present is not None and present.job != name:
-        raise JetError(f"the exported snapshot {wanted!r} is of job {present.job!r}.", job=name)
+        raise JetError(
+            f"the exported snapshot {wanted!r} belongs to job {present.job!r}.", job=name
+        )
     jet.delete_export(wanted)
     if target.as_json:
         show_json({"deleted": wanted})

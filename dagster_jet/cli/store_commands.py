@@ -25,7 +25,8 @@ AcceptLossOption = Annotated[
     bool,
     typer.Option(
         "--accept-loss",
-        help="Let partitions of which no copy is left begin empty; their jobs are refused.",
+        help="Let partitions that have no copy left begin empty. Jobs that had state in them do "
+        "not start.",
     ),
 ]
 _NAMED_MAX = 20
@@ -46,7 +47,9 @@ def status(target: Target) -> None:
 @on_store
 def verify(
     target: Target,
-    repair: Annotated[bool, typer.Option("--repair", help="Rewrite copies that are bad.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Rewrite missing and damaged copies.")
+    ] = False,
 ) -> None:
     """Reads and compares every copy of every key; exit code 1 if damage is found."""
     with target.open_store() as store, _interruptible("verify"), progress_bars() as bars:
@@ -170,7 +173,7 @@ def _interruptible(goes_on: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         say(
-            f"Interrupted. Nothing is lost: 'dagster-jet store {goes_on}' goes on from here; "
+            f"Interrupted. Nothing is lost: 'dagster-jet store {goes_on}' continues from here. "
             "'dagster-jet store status' shows whether a change of the members had begun."
         )
         raise typer.Exit(1) from None
@@ -228,7 +231,9 @@ def _show_verified(found: Verified) -> None:
     show([row], title="Copies", as_json=False)
     _list("No good copy is left of", found.lost)
     _list("Cannot be read", found.unreadable)
-    _list("Copies differ, and nothing says which one counts (put the key again)", found.undecided)
+    _list(
+        "Copies differ, and it is not known which one is right (put the key again)", found.undecided
+    )
     for member_id, trouble in found.unreachable.items():
         say(f"{member_id} could not be read: {trouble}")
 

@@ -79,9 +79,9 @@ class Order(str, Enum):
 @on_store
 def top(
     target: Target,
-    once: Annotated[bool, typer.Option("--once", help="One table, and no more.")] = False,
-    sort: Annotated[Order, typer.Option(help="What stands first.")] = Order.JOB,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one table and end.")] = False,
+    sort: Annotated[Order, typer.Option(help="Sort order of the table.")] = Order.JOB,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two updates.")] = 2.0,
 ) -> None:
     """Shows all jobs of the store, live: status, rows, lag, watermarks, snapshots.
 

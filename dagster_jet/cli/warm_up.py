@@ -24,7 +24,7 @@ _ROWS = [{"k": "a", "ts": second * 1000, "v": second} for second in range(20)]
 
 def warm_up(
     quiet: Annotated[
-        bool, typer.Option(help="Say nothing, and let everybody else go first.")
+        bool, typer.Option(help="Print nothing, and run with the lowest priority.")
     ] = False,
 ) -> None:
     """Makes Spark start in about half the time, by storing its classes for later starts.
@@ -56,12 +56,12 @@ def _made(archive: ClassArchive | None) -> str:
             cure=f"Set {class_archive.VARIABLE} to a folder of your own.",
         )
     if not archive.claim():
-        return "Another process is making it."
+        return "Another process is writing the archive."
     try:
         _record(archive)
         if archive.publish():
             return f"Spark's classes are in {archive.path}."
-        return "This Java keeps no classes for the next start; Spark starts without."
+        return "This Java does not support an archive of classes; Spark starts without one."
     finally:
         archive.give_back()
 

@@ -505,9 +505,9 @@ class Refused:
 
 
 DECIDED_CURE = (
-    "what is decided is kept and committed then. If rows are decided that the place shall never "
-    "take, start with JobConfig(refused_to_dead_letters=True): they go to the sink's dead-letter "
-    "sink (write_to(...).dead_letter_to(...)), and the others are committed."
+    "the decided rows are kept, and that start commits them. If the sink can never accept some "
+    "of them, start with JobConfig(refused_to_dead_letters=True): these rows go to the sink's "
+    "dead-letter sink (write_to(...).dead_letter_to(...)), and the others are committed."
 )
 """Rest of the cure of a `RowsRefusedError`, after "start again;"."""
 

@@ -120,9 +120,9 @@ class HeldCommitter(Committer):
                     job=self.job,
                     stage=self.sink,
                     position=artifact.token,
-                    cure="Let transactions live longer than a restart takes; let the job go on "
-                    "without these rows with JobConfig(accept_loss=True), or stage rows instead "
-                    '(transactions="roll-forward").',
+                    cure="Raise the transaction time-out above the duration of a restart, or "
+                    'stage rows instead (transactions="roll-forward"). To continue without '
+                    "these rows, use JobConfig(accept_loss=True).",
                 )
             context.report_lost(artifact)
 

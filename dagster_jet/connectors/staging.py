@@ -216,7 +216,7 @@ def _unframed(framed: bytes, place: str) -> bytes:
         raise ArtifactLostError(
             "a staged chunk is damaged.",
             position=place,
-            cure="Bring it back from a copy, or let the job go on without its rows with "
+            cure="Restore it from a copy, or continue without its rows with "
             "JobConfig(accept_loss=True).",
         )
     return data
@@ -332,8 +332,8 @@ class Segment:
             f"{self.artifact.target!r} are lost.",
             stage=self.artifact.sink,
             position=self.artifact.token,
-            cure="Bring back what holds the staged rows, or let the job go on without them with "
-            "JobConfig(accept_loss=True).",
+            cure="Bring the store's members with the staged rows back, or continue without the "
+            "rows with JobConfig(accept_loss=True).",
         )
 
 
@@ -445,7 +445,9 @@ def _removed(area: StagingArea, token: str) -> None:
     try:
         area.delete(_chunk_names(token))
     except Exception as error:  # noqa: BLE001 - areas raise errors of their clients
-        _logger.warning("the staged segment %s stays until a later start: %s", token, error)
+        _logger.warning(
+            "the staged segment %s could not be deleted, a later start deletes it: %s", token, error
+        )
 
 
 def _checksum(data: bytes) -> bytes:

@@ -98,9 +98,10 @@ def refuse_written_out(url: Url, name: str) -> None:
     """
     if holds_password(url):
         raise ConfigurationError(
-            f"{name}: {shown(url)} is written out with its password, for everybody to read who "
-            "sees the code or what is sent to tasks.",
-            cure=f'Name a variable that holds all of it: {name}=Secret(env="...").',
+            f"{name}: {shown(url)} contains its password in plain text, and everybody who sees "
+            "the code or the tasks can read it.",
+            cure="Name an environment variable that holds the whole URL: "
+            f'{name}=Secret(env="...").',
         )
 
 

@@ -217,7 +217,7 @@ def _close(tasklet: Tasklet) -> None:
 
 
 def _warn_of(tasklet: Tasklet, thread: str) -> None:
-    _logger.warning("%s does not return from its callback; %s is left behind", tasklet.name, thread)
+    _logger.warning("%s does not return from its callback; %s is abandoned", tasklet.name, thread)
 
 
 class _Idle:

@@ -21,16 +21,15 @@ def check_compatible(
             f"snapshot {manifest.snapshot_id} has state of {', '.join(gone)}, which the pipeline "
             "does not have.",
             job=job,
-            cure="Bring the stage back under its old name, or run the new pipeline under "
-            "another name.",
+            cure="Restore the stage under its old name, or give the new pipeline another name.",
         )
     if refused:
         raise JetError(
-            f"the state in snapshot {manifest.snapshot_id} would not mean the same: "
+            f"the pipeline cannot continue from the state in snapshot {manifest.snapshot_id}: "
             f"{refused[0].reason}.",
             job=job,
             stage=refused[0].stage,
-            cure="Take the change back, or give the stage a new name: it then starts empty.",
+            cure="Undo the change, or give the stage a new name: it then starts with empty state.",
         )
     if manifest.partition_count != partition_count:
         raise JetError(

@@ -95,4 +95,8 @@ class Dispatch:
             with self._exporting.garbage:
                 self._recovery.context.snapshots.delete(command.manifests, command.chunk_sets)
         except Exception as error:  # noqa: BLE001 - what is left is found at the next start
-            _logger.warning("garbage of a snapshot stays until the next start: %s", error)
+            _logger.warning(
+                "the files of an old snapshot could not be deleted, the next start deletes them: "
+                "%s",
+                error,
+            )

@@ -77,8 +77,8 @@ class EpochAccounting:
                     f"{arrived.rows - arrived.rows_with_time} rows have no event time.",
                     job=context.job,
                     stage=source,
-                    cure="Every row needs one: correct the input, filter before "
-                    "with_timestamps(), or send bad rows to a sink with dead_letter_to().",
+                    cure="Correct the input, filter such rows before with_timestamps(), or send "
+                    "them to a sink with dead_letter_to().",
                 )
             rows_of[source] = arrived.rows
         return rows_of

@@ -61,13 +61,13 @@ def expected(error: Exception, job: str) -> JetError:
         return ExecutorLostError(f"{error}.", job=job)
     if isinstance(error, OSError) and error.errno in TRANSIENT - DENIED:
         return ExecutorLostError(
-            f"the driver could not read or write: {error}.",
+            f"the driver could not read or write a file: {error}.",
             job=job,
-            cure="Free some space or bring the file system back; meanwhile the job restarts from "
+            cure="Free disk space or bring the file system back. Meanwhile the job restarts from "
             "its last snapshot.",
         )
     if is_of_gateway(error):  # a killed JVM is noticed by whoever asks it something first
         return translate(error, job, ())
-    _logger.error("the execution of %s fails", job, exc_info=error)
-    cure = "If it does not come from a callback of yours, please report it."
+    _logger.error("the execution of %s failed", job, exc_info=error)
+    cure = "If the exception is not from your own callback, please report it as a bug."
     return JetError(f"the driver raised {type(error).__name__}: {error}.", job=job, cure=cure)

@@ -43,7 +43,9 @@ class KeptValue:
             self._older = [key]
             kept.delete_all(older)
         except (StoreError, OSError) as error:
-            _logger.debug("job %r: its %s could not be kept: %s", self.job, self.what, error)
+            _logger.debug(
+                "job %r: its %s could not be saved in the store: %s", self.job, self.what, error
+            )
             self._older = None
 
 

@@ -63,7 +63,7 @@ class ProfileKeeper:
     def _note(self, notification: Notification) -> None:
         if isinstance(notification, Died):
             _logger.warning(
-                "job %r: its profile could not be kept: %r", self.job, notification.error
+                "job %r: its profile could not be saved: %r", self.job, notification.error
             )
 
 

@@ -102,10 +102,12 @@ class RecoveryDriver:
         }
         if in_two_phases and guarantee is Guarantee.NONE:
             raise PipelineError(
-                "the processor commits with snapshots, and the guarantee is none.",
+                'the processor commits with snapshots, but the job\'s guarantee is "none", '
+                "which takes no snapshots.",
                 job=context.job,
                 stage=", ".join(in_two_phases),
-                cure="Choose another JobConfig(guarantee=...), or write without preparing.",
+                cure="Choose another JobConfig(guarantee=...), or a processor that does not "
+                "commit in two phases.",
             )
         return protocol.Claimed(
             self.claimed,
@@ -127,8 +129,8 @@ class RecoveryDriver:
                 f"({restart_s:g} seconds) take together.",
                 job=self.context.job,
                 stage=stage,
-                cure="Let them live longer (Kafka: transaction.timeout.ms in options=), take "
-                'snapshots more often, or use transactions="roll-forward".',
+                cure="Raise the transaction time-out (Kafka: transaction.timeout.ms in "
+                'options=), take snapshots more often, or use transactions="roll-forward".',
             )
 
     def _report_lowered_guarantees(self) -> None:
@@ -161,11 +163,12 @@ class RecoveryDriver:
         """Without its state?"""
         if manifest.prepared:
             raise ConfigurationError(
-                "the guarantee is none, and transactions that processors have prepared are decided "
-                "and not committed: their state knows them, which is not restored.",
+                'the guarantee is now "none", but processors have prepared transactions that are '
+                "decided and not committed. Only the processors' state names them, and this "
+                "guarantee does not restore state.",
                 job=self.context.job,
                 stage=", ".join(manifest.prepared),
-                cure="Start once with the guarantee as it was, which commits them.",
+                cure="Start once with the former guarantee: that start commits them.",
             )
 
     def bring_in(self, command: protocol.ImportSnapshot) -> protocol.SnapshotImported:
@@ -223,8 +226,8 @@ class RecoveryDriver:
         queues = [n for n, one in self.context.readers.items() if isinstance(one, Acknowledging)]
         if queues:
             _logger.warning(
-                "job %r begins with the exported snapshot %r: messages of %s that were "
-                "acknowledged since are gone",
+                "job %r starts from the exported snapshot %r: messages of %s that were "
+                "acknowledged after it cannot be read again",
                 self.context.job,
                 export,
                 ", ".join(queues),
@@ -274,16 +277,17 @@ class RecoveryDriver:
         for sink, newest in missing.items():
             if not context.config.accept_loss:
                 raise OutputLostError(
-                    f"epoch {newest.artifact.epoch_id} was committed to the sink, and its place "
-                    "does not have it any more: it is empty, older, or another one. What was "
-                    "written there since would be missing.",
+                    f"epoch {newest.artifact.epoch_id} was committed to the sink, but the sink's "
+                    "location no longer has it: the location is empty, was restored from an "
+                    "older copy, or is another one. Output committed since then would be missing.",
                     job=context.job,
                     stage=sink,
                     position=str(newest.artifact.target),
-                    cure="If it is not mounted, or a replica that is behind, bring the right one "
-                    "back. If it was restored from a copy, go back to a snapshot that it has, with "
-                    "JobConfig(initial_snapshot=...) (Jet.ledger says which). Or let the job go on "
-                    "without what is gone with JobConfig(accept_loss=True).",
+                    cure="If the location is not mounted, or is a replica that is behind, bring "
+                    "the right one back. If it was restored from a copy, start from a "
+                    "snapshot whose output it has: JobConfig(initial_snapshot=...); "
+                    "Jet.ledger lists them. To continue without the missing output, use "
+                    "JobConfig(accept_loss=True).",
                 )
             context.committer.report_missing(sink, newest)
         self._claim_places()
@@ -309,17 +313,22 @@ class RecoveryDriver:
             several = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
             if not context.config.accept_loss:
                 raise InputLostError(
-                    f"input is gone that was read in epochs {', '.join(map(str, epoch_ids))} and "
-                    f"is in no decided snapshot: {', '.join(shown[:3])}{several}. It cannot be "
-                    "read again, and its rows would be missing.",
+                    f"input that epochs {', '.join(map(str, epoch_ids))} had read is gone, and "
+                    f"no decided snapshot has its rows: {', '.join(shown[:3])}{several}. The job "
+                    "would have to read it again; without it the rows are missing.",
                     job=context.job,
                     stage=name,
                     position=shown[0],
-                    cure="Put it back as it was (cp -p), or let the job go on without its rows "
-                    "with JobConfig(accept_loss=True). Input may be deleted once a committed "
-                    "snapshot has it: Jet.consumed_files() says which that is.",
+                    cure="Put the input back unchanged (cp -p), or continue without its rows "
+                    "with JobConfig(accept_loss=True). Delete input only after a snapshot "
+                    "that has its rows is committed: Jet.consumed_files() lists such files.",
                 )
-            _logger.warning("job %r, stage %r: lost, as accepted: %s", context.job, name, shown)
+            _logger.warning(
+                "job %r, stage %r: this input is lost, and accept_loss allows it: %s",
+                context.job,
+                name,
+                shown,
+            )
             context.emit(InputLost(context.job, execution_id, name, epoch_ids, shown))
         context.undecided.take_over(name, execution_id)
 
@@ -366,20 +375,20 @@ class RecoveryDriver:
         written = output_after(newest, is_committed=True, lost=(), sinks=sinks)
         if written:
             raise ConfigurationError(
-                "the guarantee is none now, which reads all input again, and the places of these "
-                f"sinks have output up to epoch {newest.epoch_id}: their rows would be there "
+                'the guarantee is now "none", which reads all input again, but these sinks '
+                f"already have output up to epoch {newest.epoch_id}: its rows would be written "
                 "twice.",
                 job=self.context.job,
                 stage=", ".join(sorted(written)),
-                cure="Keep the guarantee, with which the job goes on; or give the job another name "
-                "and these sinks other places.",
+                cure="Keep the former guarantee: the job then continues. Or give the job another "
+                "name and these sinks other locations.",
             )
 
     def _report_damaged(self, damaged: Mapping[int, str]) -> None:
         job = self.context.job
         for snapshot_id, reason in damaged.items():
             _logger.warning(
-                "%s: snapshot %d can no longer be gone back to: %s", job, snapshot_id, reason
+                "%s: snapshot %d cannot be restored any more: %s", job, snapshot_id, reason
             )
             dropped = SnapshotDropped(job, self.claimed.execution_id, snapshot_id, reason)
             self.context.emit(dropped)

@@ -49,11 +49,11 @@ class RefusedOutput:
         context, node = self.context, self.dead_letters
         if node is None:
             raise RowsRefusedError(
-                f"{len(rows)} rows of epoch {epoch_id} are refused, and the sink has no "
+                f"the sink refuses {len(rows)} rows of epoch {epoch_id}, and it has no "
                 f"dead-letter sink for them: {rows[0].reason}: {rows[0].raw:.300}.",
                 job=context.job,
                 stage=context.sink,
-                cure="Give it one: write_to(...).dead_letter_to(sink, name=...).",
+                cure="Add a dead-letter sink: write_to(...).dead_letter_to(sink, name=...).",
             )
         by, attempt = context.execution_id, secrets.token_hex(4)
         transaction = TransactionId(

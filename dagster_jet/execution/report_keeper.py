@@ -132,7 +132,7 @@ class ReportKeeper:
     def _note(self, notification: Notification) -> None:
         if isinstance(notification, Died):
             _logger.warning(
-                "job %r: its progress could not be kept: %r", self.job, notification.error
+                "job %r: its progress could not be saved: %r", self.job, notification.error
             )
 
 

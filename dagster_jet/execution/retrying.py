@@ -129,10 +129,10 @@ class Retrying:
 
     def _given_up(self, of: Attempted) -> GivenUpError:
         given_up = GivenUpError(
-            f"the execution ends before its {of.what} to {of.place} could be made.",
+            f"the execution ends before its {of.what} to {of.place} succeeded.",
             job=self.job,
             stage=of.stage,
-            cure="Nothing is lost: the next start makes it.",
+            cure="Nothing is lost: the next start tries it again.",
         )
         if self.stop.kind is StopKind.CANCEL:
             given_up.reaction = Reaction.FAIL
@@ -144,9 +144,9 @@ class Retrying:
         what = f"the {of.what} raised {type(error).__name__}: {error}."
         if reaction is Reaction.STOP:
             return FencedError(what, job=self.job, stage=of.stage)
-        cure = f"Nothing is lost: the job restarts and makes the {of.what} again."
+        cure = f"Nothing is lost: the job restarts and tries the {of.what} again."
         if reaction is Reaction.FAIL:
-            cure = f"Nothing is lost: correct it and start again, which makes the {of.what}."
+            cure = f"Nothing is lost: remove the cause and start again to retry the {of.what}."
         named = SinkError(what, job=self.job, stage=of.stage, cure=cure)
         named.reaction = reaction
         return named

@@ -124,7 +124,7 @@ class SinkCommitter:
             except (JetError, OSError) as error:
                 where = _where(destination)
                 _logger.warning(
-                    "%s: orphans of the former sink %s (%s) stay: %s",
+                    "%s: staged output of the former sink %s (%s) could not be removed: %s",
                     self.job,
                     sink,
                     where,
@@ -252,7 +252,9 @@ class SinkCommitter:
     def report_missing(self, sink: str, newest: NewestOutput) -> None:
         """Of output whose loss is accepted."""
         owed = OwedCommit(sink, None, SinkFate.KEPT, (newest.artifact,))
-        self._report_lost(owed, "its place came back without this epoch, perhaps without others.")
+        self._report_lost(
+            owed, "the sink's location no longer has this epoch, and perhaps not others."
+        )
 
     def _commit_owed(
         self, owed: OwedCommit, context: CommitContext, one_failed: threading.Event
@@ -278,7 +280,7 @@ class SinkCommitter:
 
     def _former_sink(self, owed: OwedCommit) -> Sink | None:
         """None where it cannot be had and the loss is accepted."""
-        why = "the snapshot is of a version that did not note where its sinks write."
+        why = "an older version took the snapshot, and it did not save where the sinks write."
         if owed.destination is not None:
             try:
                 return self.reopen(owed.destination)
@@ -288,13 +290,14 @@ class SinkCommitter:
             self._report_lost(owed, why)
             return None
         raise SinkMismatchError(
-            f"{owed.rows} rows of epochs {_span(owed.epoch_ids)} are decided and wait for their "
-            f"commit; the sink {owed.fate.value}, and cannot be opened without it: {why}",
+            f"{owed.rows} rows of epochs {_span(owed.epoch_ids)} are decided and not committed "
+            f"yet. Since then the sink {owed.fate.value}, and its former location cannot be opened "
+            f"without the former pipeline: {why}",
             job=self.job,
             stage=owed.sink,
             position=_where(owed.destination),
-            cure="Start once with the pipeline as it was, which commits them; or let the job go on "
-            "without these rows with JobConfig(accept_loss=True).",
+            cure="Start once with the former pipeline: that start commits the rows. Or continue "
+            "without them with JobConfig(accept_loss=True).",
         )
 
     def _report_reopened(self, owed: OwedCommit) -> None:
@@ -318,7 +321,8 @@ class SinkCommitter:
 
     def _report_lost(self, owed: OwedCommit, why: str) -> None:
         _logger.warning(
-            "%s: %d rows of epochs %s are lost, as accepted, and never reach the sink %s: %s",
+            "%s: %d rows of epochs %s are lost and never reach the sink %s, as accept_loss "
+            "allows: %s",
             self.job,
             owed.rows,
             _span(owed.epoch_ids),
@@ -387,7 +391,7 @@ class SinkCommitter:
 
     def _report_refused(self, event: OutputRefused) -> None:
         _logger.warning(
-            "%s: %d rows of epoch %d that the sink %s refuses are in %s: %s",
+            "%s: %d rows of epoch %d that the sink %s refuses were written to %s: %s",
             self.job,
             event.rows,
             event.epoch_id,
@@ -399,7 +403,9 @@ class SinkCommitter:
 
     def _report_artifact_lost(self, artifact: Artifact) -> None:
         owed = OwedCommit(artifact.sink, None, SinkFate.KEPT, (artifact,))
-        self._report_lost(owed, "what was staged is gone, and nothing says that it was committed.")
+        self._report_lost(
+            owed, "the staged rows are gone, and no marker shows that they were committed."
+        )
 
 
 def _close(sink: str, committer: Committer) -> None:

@@ -102,7 +102,7 @@ class SnapshotDriver:
             if outcome is WriteOutcome.WRITTEN:
                 self.journals.decided()  # before another snapshot may begin
             else:
-                reason = "too few store members answered"
+                reason = "fewer than a majority of the store's members answered"
         return protocol.Decided(
             manifest, acks, record, outcome, self.now_ms(), reason, clock.times()
         )

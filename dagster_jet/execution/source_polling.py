@@ -256,7 +256,9 @@ class SourcePolling:
         for name, thread in self.threads.items():
             if not thread.join(max(0.0, until - time.monotonic())):
                 _logger.warning(
-                    "%s: the source %s is still busy, and is not closed", self.job, name
+                    "%s: the source %s is still in a call, so its reader is not closed",
+                    self.job,
+                    name,
                 )
 
     def _given_up(self) -> JetError:

@@ -112,8 +112,9 @@ class UndecidedInput:
         except (StoreError, FailPointError) as error:
             if not self._fails:
                 _logger.warning(
-                    "job %r, stage %r: what this epoch reads cannot be noted: %s. If the job dies "
-                    "before its next snapshot, nobody notices input that was deleted until then.",
+                    "job %r, stage %r: the list of the input that this epoch reads could not be "
+                    "saved: %s. If the job dies before its next snapshot, the next start does "
+                    "not detect input that was deleted meanwhile.",
                     self.job,
                     source,
                     error,
@@ -176,7 +177,8 @@ def _table(note: bytes, job: str) -> pa.Table:
     found = int((table.schema.metadata or {}).get(_FORMAT_KEY, b"0"))
     if found > _FORMAT:
         raise StoreMismatchError(
-            f"a note of what was read has format {found}, this version reads up to {_FORMAT}.",
+            f"the saved list of undecided input has format {found}, this version reads up to "
+            f"{_FORMAT}.",
             job=job,
             cure="Upgrade dagster-jet on this machine.",
         )

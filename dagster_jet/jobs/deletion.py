@@ -67,9 +67,7 @@ def delete_job(store: Store, job: str, *, release_sinks: bool = False) -> JobDel
     if found is not None:
         _marked(found)
     elif not _has_orphans(store, job):
-        raise JobStateError(
-            "there is no job of this name.", job=job, cure="See 'dagster-jet jobs'."
-        )
+        raise JobStateError("no job of this name exists.", job=job, cure="See 'dagster-jet jobs'.")
     keeper = RecordKeeper(store, job, _LEASE_TTL_MS, None)
     record = keeper.claim(change=_marked, deletes=True)
     try:
@@ -97,16 +95,16 @@ def _marked(record: ExecutionRecord) -> ExecutionRecord:
     snapshot = record.snapshot
     if snapshot is not None and not snapshot.committed:
         raise JobStateError(
-            f"its snapshot {snapshot.snapshot_id} is decided and not committed yet: rows that its "
-            "sinks are to have would be lost.",
+            f"its snapshot {snapshot.snapshot_id} is decided but not committed: a deletion would "
+            "lose rows that its sinks do not have yet.",
             job=record.job,
-            cure="Start it once, which commits them; then stop and delete it.",
+            cure="Start the job once, which commits these rows. Then stop and delete it.",
         )
     return replace(
         record,
         status=JobStatus.FAILED,
         cause=StopCause.DELETE,
-        failure="it is being deleted; delete it once more if nobody does",
+        failure="it is being deleted; if no deletion is running, delete it once more",
     )
 
 
@@ -123,10 +121,11 @@ def _check_members(store: Store, job: str) -> None:
     away = store.away()
     if away:
         raise StoreUnavailableError(
-            f"members do not answer: {'; '.join(f'{m}: {why}' for m, why in sorted(away.items()))}",
+            "these members of the store do not answer: "
+            f"{'; '.join(f'{m}: {why}' for m, why in sorted(away.items()))}",
             job=job,
-            cure="Bring them back, or remove them from the store: what they hold of the job would "
-            "come back with them.",
+            cure="Bring them back, or remove them from the store. Otherwise the job's data on "
+            "them would reappear when they come back.",
         )
 
 

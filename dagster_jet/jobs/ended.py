@@ -50,9 +50,10 @@ class EndedExecution:
     def not_written(self, job: str) -> EndedExecution:
         """The same end, to be written again by another execution."""
         error = StoreUnavailableError(
-            "that it was asked to stop could not be written down: the job may be started again.",
+            "the request to stop could not be saved in the store: a supervisor may start the job "
+            "again.",
             job=job,
-            cure="Ask for it again when the store answers.",
+            cure="Repeat the request when the store answers.",
         )
         return replace(self, stop=replace(self.stop, restart=True), failure=error)
 
@@ -93,7 +94,7 @@ class EndedExecution:
             raise SnapshotFailedError(
                 f"the last snapshot failed, its output is not committed: {self.undecided}.",
                 job=job,
-                cure="Run again: the job goes on from the snapshot before.",
+                cure="Start the job again: it continues from the snapshot before.",
             )
         if self.record is None:  # a stop was requested before the claim succeeded
             raise failure or JetError(f"{stop.reason}.", job=job)

@@ -47,8 +47,8 @@ class Explanation:
         """For people: a line per finding, followed by its cure."""
         if not self.findings:
             if self.reported_at_ms is None:
-                return "Nothing is known of it yet: its first report follows within seconds."
-            return "Nothing is wrong that it knows of."
+                return "The job has not reported yet. Its first report follows within seconds."
+            return "No problem was found."
         lines = []
         for number, finding in enumerate(self.findings, start=1):
             lines.append(f"{number}. {finding.text}")
@@ -88,9 +88,10 @@ def explain(store: Store, record: ExecutionRecord | None, job: str) -> Explanati
     """
     if record is None:
         raise JobStateError(
-            "no job of this name ever ran here.",
+            "no job of this name has ever run with this store.",
             job=job,
-            cure="See 'dagster-jet jobs'; submit its pipeline, or launch its Dagster job.",
+            cure="'dagster-jet jobs' lists the jobs. Submit the pipeline, or launch its Dagster "
+            "job.",
         )
     facts = read_facts(store, record)
     return Explanation(

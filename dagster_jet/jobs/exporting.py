@@ -93,7 +93,7 @@ def export_snapshot(
     while True:
         entry = next((one for one in read_exports(store) if one.token == token), None)
         if entry is None:
-            raise JobStateError(f"the export {name!r} was deleted before it was made.", job=job)
+            raise JobStateError(f"the export {name!r} was deleted before it was finished.", job=job)
         if entry.is_done:
             return entry
         if entry.state is ExportState.FAILED:
@@ -104,8 +104,8 @@ def export_snapshot(
             continue
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError(
-                f"job {job!r}: the export {name!r} is {entry.state.value}; it will be made when "
-                "its owner comes to it"
+                f"job {job!r}: the export {name!r} is {entry.state.value}; the execution that "
+                "owns the job makes it later"
             )
         time.sleep(_WAIT_S)
 
@@ -167,16 +167,16 @@ def carry_out(
             raise
     ExportList(store).give_back(export)
     raise StoreUnavailableError(
-        f"the export {export.name!r} was begun {_ATTEMPTS_MAX} times, and each time the snapshot "
-        "was dropped or the store's members changed meanwhile.",
+        f"the export {export.name!r} was tried {_ATTEMPTS_MAX} times; each time the snapshot was "
+        "deleted or the store's members changed meanwhile.",
         job=export.job,
-        cure="Ask for it again; or keep more snapshots with JobConfig(retained_snapshots=...).",
+        cure="Repeat the request, or keep more snapshots with JobConfig(retained_snapshots=...).",
     )
 
 
 def _nothing_to_export(job: str) -> JobStateError:
     return JobStateError(
-        "the job has no committed snapshot that could be exported.",
+        "the job has no committed snapshot to export.",
         job=job,
         cure="Start it once: its first snapshot is taken before it reads anything.",
     )
@@ -273,7 +273,7 @@ class ExportWatcher(BackgroundThread):
             if export.asked_execution_id > self._last_execution_id:
                 self._stop.request(StopKind.CANCEL_AND_EXPORT)
             else:
-                reason = "the execution that was to be cancelled had ended before"
+                reason = "the execution to be cancelled had already ended"
                 ExportList(self._store).fail(export, reason)
             return  # made at the end, from the terminal snapshot
         if _is_anothers(export):

@@ -214,8 +214,8 @@ def _flowing(facts: JobFacts) -> Iterator[Finding]:
             yield Finding(
                 FindingKind.FLOWING,
                 sink,
-                f"Rows come out: {sink} got {rows:,}{over}; the last snapshot was committed "
-                f"{span(max(0, age_ms))} ago.",
+                f"Rows are being written: {sink} got {rows:,} rows{over}; the last snapshot was "
+                f"committed {span(max(0, age_ms))} ago.",
                 since_ms=since_ms,
             )
 
@@ -227,24 +227,27 @@ def _down(facts: JobFacts) -> Finding:
     job, kind = record.job, FindingKind.DOWN
     resume = f"dagster-jet job {job} resume"
     if record.status is JobStatus.COMPLETED:
-        text = "The job is COMPLETED: its inputs are over, and it reads nothing more."
-        cure = "Give the pipeline another name to begin anew."
+        text = "The job is COMPLETED: its inputs have ended, and it reads nothing more."
+        cure = "Give the pipeline another name to start from the beginning."
         return Finding(FindingKind.COMPLETED, job, text, cure, since_ms)
     if record.status is JobStatus.FAILED:
         text = f"The job has FAILED{failure}"
-        cure = f"Correct it, then {_start(supervision)}: the job goes on from its last snapshot."
+        cure = (
+            f"Remove the cause, then {_start(supervision)}: the job continues from its last "
+            "snapshot."
+        )
         return Finding(FindingKind.FAILED, job, text, cure, since_ms)
     is_resumed = supervision is not None and supervision.resumed_execution >= record.execution_id
     if record.status is JobStatus.SUSPENDED and not is_resumed:
         kind, text = FindingKind.SUSPENDED, f"The job is SUSPENDED{failure}"
         return Finding(kind, job, text, f"Start it again: {resume}.", since_ms)
     if supervision is not None and supervision.intent is Intent.PAUSED:
-        text = f"The job is down because somebody has paused it{failure}"
+        text = f"The job is not running because a user has paused it{failure}"
         return Finding(FindingKind.PAUSED, job, text, f"Start it again: {resume}.", since_ms)
     cause = f" ({record.cause.value})" if record.cause is not None else ""
     text = f"The job is not running{cause}{failure}"
     if supervision is not None and supervision.intent is Intent.DRAINED:
-        text += " Its runs end when they have read what was there."
+        text += " Its runs end when they have read the available input."
     return Finding(kind, job, text, f"{_start(supervision, first=True)}.", since_ms)
 
 
@@ -255,8 +258,8 @@ def _start(supervision: Supervision | None, *, first: bool = False) -> str:
         how = "wait for its schedule, or launch its Dagster job"
     elif supervision is not None and supervision.intent is Intent.ALWAYS_ON:
         how = (
-            "see that its supervisor sensor is on and the Dagster daemon runs, which start it; or "
-            "launch its Dagster job"
+            "check that its supervisor sensor is on and that the Dagster daemon is running: they "
+            "start it; or launch its Dagster job"
         )
     return how[0].upper() + how[1:] if first else how
 
@@ -268,22 +271,25 @@ def _at_work(facts: JobFacts) -> Iterator[Finding]:
     activity, record = facts.activity, facts.record
     if record.status is JobStatus.STARTING:
         at = f" for {span(activity.for_ms)}" if activity is not None else ""
-        trouble = f" What keeps it: {activity.trouble}." if activity and activity.trouble else ""
-        text = f"The job has been starting{at}: Spark, then what the last snapshot says.{trouble}"
+        trouble = f" It waits for: {activity.trouble}." if activity and activity.trouble else ""
+        text = (
+            f"The job has been starting{at}: it starts Spark, then restores the last "
+            f"snapshot.{trouble}"
+        )
         yield Finding(FindingKind.STARTING, record.job, text, since_ms=_since(facts))
     elif activity is not None and activity.doing in (Doing.EPOCH, Doing.ASKING, Doing.OTHER):
         if activity.is_stuck(STUCK_AFTER_MS):
             trouble = f": {activity.trouble.rstrip('.')}" if activity.trouble else ""
             cure = (
-                "Make the source answer: the job asks again by itself."
+                "Bring the source back: the job polls it again by itself."
                 if activity.doing is Doing.ASKING
-                else "Look at Spark's UI for tasks that do not end; restart the job with "
+                else "Look in Spark's UI for tasks that do not end. Restart the job with "
                 f"dagster-jet job {record.job} restart."
             )
             yield Finding(
                 FindingKind.STUCK,
                 record.job,
-                f"The job lives and has been {activity.doing.value} for "
+                f"The job is alive and has been {activity.doing.value} for "
                 f"{span(activity.for_ms)}{trouble}.",
                 cure,
                 _since(facts),
@@ -315,8 +321,8 @@ def _commits(facts: JobFacts) -> Iterator[Finding]:
             sink,
             f"Snapshot {snapshot.snapshot_id} is decided, and its commit to {sink} has been "
             f"pending for {span(age_ms)}" + (f": {why}." if why else "."),
-            "Make the sink's place answer: the commit is tried again until it succeeds, and no row "
-            "is lost."
+            "Bring the sink's server or file system back: the commit is retried until it "
+            "succeeds, and no row is lost."
             if facts.is_live
             else "The next start commits it.",
             snapshot.taken_at_ms,
@@ -334,8 +340,9 @@ def _snapshots(facts: JobFacts) -> Iterator[Finding]:
         yield Finding(
             FindingKind.SNAPSHOTS_FAIL,
             facts.record.job,
-            f"No snapshot has succeeded for {span(facts.clock_ms - since_ms)}: {why.rstrip('.')}. "
-            "Epochs go on; without a snapshot none of their output is visible.",
+            f"No snapshot has succeeded for {span(facts.clock_ms - since_ms)}: "
+            f"{why.rstrip('.')}. Epochs continue, but their output is not visible without a "
+            "snapshot.",
             "See dagster-jet store status: a member that is away or full fails snapshots.",
             since_ms,
         )
@@ -350,7 +357,8 @@ def _input(facts: JobFacts) -> Iterator[Finding]:
                 f"The source {name} has not been readable for "
                 f"{span(facts.clock_ms - source.unavailable_since_ms)}: "
                 f"{(source.unavailable or '').rstrip('.')}.",
-                "Make it answer: the job asks again by itself, and goes on with its other sources.",
+                "Bring it back: the job polls it again by itself, and meanwhile reads its other "
+                "sources.",
                 source.unavailable_since_ms,
             )
     report = facts.report
@@ -363,14 +371,14 @@ def _input(facts: JobFacts) -> Iterator[Finding]:
         return
     names = ", ".join(report.sources)
     read = sum(source.rows_read for source in report.sources.values())
-    ever = f"{read:,} rows were read before" if read else "not one row was ever read"
+    ever = f"{read:,} rows were read before" if read else "no row was ever read"
     yield Finding(
         FindingKind.NO_INPUT,
         names,
-        f"There is no input: {names} had nothing new for {span(facts.clock_ms - quiet_since)}; "
+        f"There is no input: {names} had no new rows for {span(facts.clock_ms - quiet_since)}; "
         f"{ever}.",
-        "Look whether anybody writes to it, and whether the source's folder, topic or table is the "
-        "one that you mean.",
+        "Check that new data is written there, and that the source names the right folder, topic "
+        "or table.",
         quiet_since,
     )
 
@@ -388,8 +396,8 @@ def _lost_on_the_way(facts: JobFacts) -> Iterator[Finding]:
             yield Finding(
                 FindingKind.ROWS_LATE,
                 name,
-                f"{late:,} of the last {rows:,} rows of {name} ({late / rows:.0%}) were late: they "
-                f"are behind its watermark{_where(stage.watermark_ms)}.",
+                f"{late:,} of the last {rows:,} rows of {name} ({late / rows:.0%}) were late: "
+                f"their event time is behind its watermark{_where(stage.watermark_ms)}.",
                 "Raise allowed_lag in with_timestamps; look for rows with times in the future, "
                 "which move the watermark.",
             )
@@ -430,7 +438,7 @@ def _open(facts: JobFacts, name: str, stage: StageProgress, due_ms: int) -> Find
     to_go = ""
     if stage.watermark_ms is not None:
         to_go = f", {span(due_ms - stage.watermark_ms)} of event time from there"
-    cure = "The next run goes on from there; until='completed' closes every window."
+    cure = "The next run continues from there. A run with until='completed' closes every window."
     return Finding(
         FindingKind.WINDOW_OPEN,
         name,
@@ -448,20 +456,20 @@ def _held(facts: JobFacts, name: str, stage: StageProgress, since_ms: int) -> Fi
     waits = source is not None and any(source.lag.values())
     if source is not None and partition:
         waits = source.partition_lag.get(partition, 0) > 0
-    why = "what waits there is not read yet" if waits else "nothing new came from there"
+    why = "its waiting rows are not read yet" if waits else "it had no new rows"
     return Finding(
         FindingKind.WATERMARK_HELD,
         name,
         f"The watermark of {name} {_is_at(stage.watermark_ms)}; {who} has held it back for "
         f"{span(facts.clock_ms - since_ms)}: {why}.",
-        "If it may stay silent, give its with_timestamps an idle_timeout (its watermark then does "
-        "not count), or the job a max_watermark_retention.",
+        "If it may have no rows for a long time, set idle_timeout in its with_timestamps (its "
+        "watermark is then ignored), or max_watermark_retention of the job.",
         since_ms,
     )
 
 
 def _is_at(watermark_ms: int | None) -> str:
-    return "is not there yet" if watermark_ms is None else f"is at {event_time(watermark_ms)}"
+    return "is not known yet" if watermark_ms is None else f"is at {event_time(watermark_ms)}"
 
 
 def _where(watermark_ms: int | None) -> str:

@@ -93,7 +93,7 @@ def _entry(
     except _CannotSayError as error:
         note = str(error)
     except (JetError, OSError) as error:
-        note = f"it cannot be asked now: {error}"
+        note = f"the sink cannot be read now: {error}"
     recorded = next((ref.epoch_id for ref, _ in retained if ref.committed), None)
     return LedgerEntry(sink, recorded, decided, Witness.RECORD, note)
 

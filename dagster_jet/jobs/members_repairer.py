@@ -97,7 +97,7 @@ class MembersRepairer(BackgroundThread):
                 self._look()
                 self._repair_around_the_lost()
             except StoreError as error:  # tried again at the next poll
-                _logger.debug("the members of the store cannot be looked at: %s", error)
+                _logger.debug("the state of the store's members cannot be read: %s", error)
 
     def _look(self) -> None:
         with self._looking:

@@ -54,10 +54,10 @@ LEGAL: Mapping[JobStatus, frozenset[Move]] = {
 }
 """Legal requests by status, without regard to the job's intent; see `check`."""
 _CURES = {
-    JobStatus.COMPLETED: "Its inputs are over. Give the pipeline another name, or go back with "
-    "JobConfig(initial_snapshot=...).",
-    JobStatus.FAILED: "Remove the cause, then launch or submit it: it goes on from its last "
-    "snapshot.",
+    JobStatus.COMPLETED: "Its inputs have ended. Give the pipeline another name, or start from an "
+    "older snapshot with JobConfig(initial_snapshot=...).",
+    JobStatus.FAILED: "Remove the cause, then launch or submit the job: it continues from its "
+    "last snapshot.",
     JobStatus.SUSPENDED: "Resume it first.",
     JobStatus.NOT_RUNNING: "Start it first.",
 }
@@ -84,7 +84,7 @@ def refusal(job: str, move: Move, status: JobStatus, failure: str | None) -> Job
     return JobStateError(
         f"cannot {move.value}: the job is {status.value}{why}.",
         job=job,
-        cure=_CURES.get(status, "Nothing has to be done."),
+        cure=_CURES.get(status, "No action is needed."),
     )
 
 
@@ -92,7 +92,7 @@ def refuse_without_name(job: str, kind: StopKind) -> None:
     """Raises `JobStateError` for a stop that needs the name of an export."""
     if kind is StopKind.CANCEL_AND_EXPORT:
         raise JobStateError(
-            "a stop alone does not say under which name the snapshot is to be exported.",
+            "a stop has no name under which the snapshot is exported.",
             job=job,
             cure="Use cancel_and_export_snapshot(name).",
         )

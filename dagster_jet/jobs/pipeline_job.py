@@ -181,7 +181,7 @@ class PipelineJob(Job):
         return JobStateError(
             f"cannot {kind.value}: the job has ended in this process.",
             job=self.name,
-            cure="Submit it again to go on.",
+            cure="Submit the pipeline again to continue.",
         )
 
     def release_lease(self) -> None:
@@ -265,7 +265,7 @@ class PipelineJob(Job):
         ignored = list(ignored_input(self.name, self._graph, self._store, manifest))
         for event in ignored:
             _logger.warning(
-                "job %r is COMPLETED and reads nothing more, although input waits in %r: %s",
+                "job %r is COMPLETED and reads nothing more, although %r has unread input: %s",
                 self.name,
                 event.source,
                 event.waiting,

@@ -118,9 +118,9 @@ def read_profile(store: Store, job: str) -> JobProfile:
     found = read_laps(store, job)
     if found is None or found[1].first is None:
         raise JobStateError(
-            "there is no profile: no epoch of it has ended yet, or not under this version.",
+            "the job has no profile: no epoch has ended yet under this version.",
             job=job,
-            cure="See 'dagster-jet jobs'. A running job leaves its profile in the store after its "
+            cure="See 'dagster-jet jobs'. A running job saves its profile in the store after its "
             "first epoch, and then every few seconds.",
         )
     execution_id, laps, written_at_ms = found

@@ -51,7 +51,9 @@ class RemoteJob(Job):
         record = self._ended(timeout)
         if record is None:
             raise JobStateError(
-                "no job of this name ever ran here.", job=self.name, cure="See Jet.jobs()."
+                "no job of this name has ever run with this store.",
+                job=self.name,
+                cure="See Jet.jobs().",
             )
         if record.failure is not None and record.cause not in _WANTED:
             raise JobFailedError(f"{record.failure}.", job=self.name)
@@ -99,10 +101,11 @@ class RemoteJob(Job):
         supervision = read_supervision(self._store, self.name)
         if supervision is None:
             raise JobStateError(
-                f"cannot resume: the job is {record.status.value}, its pipeline is not here, and "
-                "no supervisor has ever started it.",
+                f"cannot resume: the job is {record.status.value}, this process does not have "
+                "its pipeline, and no supervisor has ever started it.",
                 job=self.name,
-                cure="Submit its pipeline, in any process: it goes on from the last snapshot.",
+                cure="Submit its pipeline from any process: the job continues from its last "
+                "snapshot.",
             )
         resume(self._store, self.name, record.execution_id)
 

@@ -38,7 +38,7 @@ class StopRequest:
         try:
             return cls(StopKind(fields["kind"]), fields["execution_id"])
         except ValueError:
-            _logger.warning("a request of an unknown kind is passed over: %r", fields["kind"])
+            _logger.warning("a request of an unknown kind is ignored: %r", fields["kind"])
             return None
 
 

@@ -62,7 +62,7 @@ def find_snapshot(store: Store, job: str | None, wanted: Wanted) -> StoredSnapsh
         export = finished_export(store, wanted, job)
         if job is not None and export.job != job:
             raise JobStateError(
-                f"the exported snapshot {wanted!r} is of job {export.job!r}.", job=job
+                f"the exported snapshot {wanted!r} belongs to job {export.job!r}.", job=job
             )
         assert export.ref is not None
         data = export_data(store, export)
@@ -79,7 +79,7 @@ def find_snapshot(store: Store, job: str | None, wanted: Wanted) -> StoredSnapsh
     raise JobStateError(
         f"snapshot {snapshot_id} is not retained; there are: {known}."
         if snapshot_id is not None
-        else "there is no snapshot yet.",
+        else "the job has no snapshot yet.",
         job=job,
     )
 
@@ -101,7 +101,7 @@ def compare(
     known = sorted({*before.manifest.shards, *after.manifest.shards})
     if stage is not None and stage not in known:
         raise SnapshotInvalidError(
-            f"there is no state of this name; there is: {', '.join(known)}.",
+            f"the snapshot has no state of this name; it has state of: {', '.join(known)}.",
             job=after.manifest.job,
             stage=stage,
         )

@@ -52,8 +52,8 @@ class Journal:
                 record = Record.from_bytes(data) if data is not None else None
                 if record is None or record.version < sequence:
                     raise StoreUnavailableError(
-                        f"event {sequence} of partition {partition} of the journal of the map "
-                        f"{self.name!r} is not on the members that answer.",
+                        f"no member that answers has event {sequence} of partition {partition} "
+                        f"of the journal of the map {self.name!r}.",
                         cure="Bring all members back, or repair the store.",
                     )
                 if record.version == sequence:

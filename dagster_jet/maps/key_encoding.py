@@ -54,7 +54,9 @@ def entry_key(text: str, partition: int, name_bytes_max: int) -> MapKey:
 def _encoded(key: Key) -> str:
     if isinstance(key, tuple):
         if not key:
-            raise ConfigurationError("the key is an empty tuple.", cure="Give it a column.")
+            raise ConfigurationError(
+                "the key is an empty tuple.", cure="A key needs at least one value."
+            )
         return _json([_plain(column) for column in key])
     return _json(_plain(key))
 

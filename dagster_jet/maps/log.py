@@ -136,8 +136,8 @@ class MapLog:
                 self._owned = None
                 if time.monotonic() > deadline:
                     raise StoreUnavailableError(
-                        f"other processes wrote to the map {self.name!r} all the time for "
-                        f"{_PATIENCE_S:g} s.",
+                        f"the write to the map {self.name!r} did not succeed within "
+                        f"{_PATIENCE_S:g} s: other processes kept writing to it.",
                         cure="Write in larger batches (put_all), or from fewer processes.",
                     ) from error
             except (StaleConfigurationError, StoreUnavailableError) as error:

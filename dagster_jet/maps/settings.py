@@ -84,6 +84,6 @@ class MapSettings:
     @staticmethod
     def _differs(name: str, what: str, has: Any, wants: Any) -> ConfigurationError:
         return ConfigurationError(
-            f"{what}: the map {name!r} was created with {has!r}, asked for is {wants!r}.",
-            cure="Open it as it is (leave the option out), or use another name.",
+            f"{what}: the map {name!r} was created with {has!r}, but {wants!r} was given.",
+            cure="Leave the option out, which opens the map as it is, or use another name.",
         )

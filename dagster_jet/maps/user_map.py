@@ -117,7 +117,7 @@ class JetMap:
         """
         if self._log is None:
             raise ConfigurationError(
-                f"the map {self.name!r} can only be read here, in a Spark task.",
+                f"a Spark task can only read the map {self.name!r}.",
                 cure="Write to it with sinks.map(), or from the driver.",
             )
         return self._log
@@ -169,8 +169,8 @@ class JetMap:
         format = self.settings.format
         if format == "pickle" and not self._reads_pickles:
             raise ConfigurationError(
-                f"the values of the map {self.name!r} are pickled, and reading a pickle runs what "
-                "it says.",
+                f"the values of the map {self.name!r} are pickled, and unpickling runs code from "
+                "the value.",
                 cure='Open it with format="pickle" if you trust everybody who may write to it and '
                 "to the store's members.",
             )

@@ -35,7 +35,8 @@ def check_columns(operator: Operator, keys: Sequence[str]) -> None:
         taken = sorted({name for name in schema.names if schema.names.count(name) > 1})
         if taken:
             raise PipelineError(
-                f"{', '.join(taken)} cannot be a column of the stream: the stage has its own.",
+                f"{', '.join(taken)} cannot be a column of the stream: the stage adds a column "
+                "of that name.",
                 cure="Rename it with select() before the stage.",
             )
         for key in keys:
@@ -43,7 +44,8 @@ def check_columns(operator: Operator, keys: Sequence[str]) -> None:
             if pa.types.is_nested(kind):
                 raise PipelineError(
                     f"{key!r} is {kind}, which cannot be a key.",
-                    cure="Use its fields as keys, or a text of it: select to_json(...) first.",
+                    cure="Use its fields as keys, or convert it to a string: select to_json(...) "
+                    "first.",
                 )
 
 

@@ -79,7 +79,7 @@ def _refusal(stage: str, what: str) -> SnapshotInvalidError:
     return SnapshotInvalidError(
         f"the state in the last snapshot {what}.",
         stage=stage,
-        cure="Take the change back, or give the stage a new name: it then starts empty.",
+        cure="Undo the change, or give the stage a new name: it then starts with empty state.",
     )
 
 

@@ -49,7 +49,7 @@ def difference(stage: str, before: pa.Table, after: pa.Table, plan: StagePlan) -
     """
     if before.schema.names != after.schema.names or before.schema.types != after.schema.types:
         raise SnapshotInvalidError(
-            "its state has other columns in the one snapshot than in the other.",
+            "the two snapshots have different columns of its state.",
             stage=stage,
             cure="Read both with Jet.read_state, and compare what you need.",
         )

@@ -64,6 +64,6 @@ def check_times(milliseconds: np.ndarray) -> None:
     far = (milliseconds < -FARTHEST_MS) | (milliseconds > FARTHEST_MS)
     if far.any():
         raise BadRowError(
-            f"an event time near {milliseconds[far][0]} ms is beyond what a timestamp can say.",
+            f"an event time near {milliseconds[far][0]} ms is outside the range of timestamps.",
             cure="Event time is milliseconds since 1970: convert micro- or nanoseconds.",
         )

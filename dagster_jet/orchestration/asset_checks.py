@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from dagster_jet.jet import Jet
 
 _DESCRIPTIONS = {
-    "alive": "Somebody runs the job and gets on, or it is wanted down.",
-    "snapshot_age": "The job has a recent snapshot, or it is alive and waits for input.",
-    "committed": "All sinks have what the last snapshot has decided.",
+    "alive": "The job is running and makes progress, or was stopped on purpose.",
+    "snapshot_age": "The job has a recent snapshot, or is alive and waits for input.",
+    "committed": "All sinks have the output that the last snapshot decided.",
     "store_safe": "The store has all its members, and no copy is missing or damaged.",
-    "rejected_rows": "Few of the sources' rows did not fit the schema.",
-    "late_rows": "Few of the stage's rows came behind the watermark.",
+    "rejected_rows": "The share of source rows that did not fit the schema is small.",
+    "late_rows": "The share of the stage's rows that came late, behind the watermark, is small.",
     "watermark_lag": "Event time is not far behind the clock.",
 }
 _OF_SINKS = ("alive", "snapshot_age", "committed", "store_safe", "rejected_rows")

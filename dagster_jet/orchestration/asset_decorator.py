@@ -27,9 +27,11 @@ _CONFIG_SCHEMA = {
     UNTIL: dg.Field(
         str,
         is_required=False,
-        description='When the run ends: "stopped" (until cancelled), "drained", "completed", or a '
-        'duration such as "10 minutes". By default "stopped", and "drained" where the run is of '
-        'no job of its own, as after "Materialize all".',
+        description='When the run ends: "stopped" (when it is cancelled), "drained" (when it has '
+        'read the available input), "completed" (when the input has ended and all '
+        'windows are closed), or a duration such as "10 minutes". The default is '
+        '"stopped"; for a run without a job of its own, as after "Materialize all", '
+        'it is "drained".',
     )
 }
 _PARTITION_CONFIG_SCHEMA = {
@@ -42,8 +44,9 @@ _PARTITION_CONFIG_SCHEMA = {
     ANEW: dg.Field(
         bool,
         default_value=False,
-        description="Compute the partition from its beginning, as another job. Remove what its "
-        "sinks have before: a sink that still has rows of it refuses, or would have them twice.",
+        description="Compute the partition from its beginning, as a new job. First remove its "
+        "rows from the sinks: a sink that still has them refuses to start, or would "
+        "have them twice.",
     ),
 }
 
@@ -159,8 +162,8 @@ def _check_inputs(pipeline: str, specs: Sequence[dg.AssetSpec]) -> None:
         name = "_".join(key.path).replace("-", "_").replace(".", "_")
         if dagster_name(name) != name:
             raise ConfigurationError(
-                f"the asset {key.to_user_string()!r} cannot be an input: Dagster takes ASCII "
-                "letters, digits, '_', '-' and '.' there.",
+                f"the asset {key.to_user_string()!r} cannot be an input: its key may contain "
+                "only ASCII letters, digits, '_', '-' and '.'.",
                 job=pipeline,
                 cure="Rename the source, or give it another key in the translator.",
             )

@@ -59,8 +59,8 @@ def build_jet_job(
     retries = assets.op.retry_policy is not None
     if retries and executor_def is not None and executor_def.name == dg.in_process_executor.name:
         raise ConfigurationError(
-            "a retry policy and the in-process executor contradict each other: Dagster would "
-            "answer a cancel with a retry, and a process that dies is not begun anew.",
+            "a retry policy does not work with the in-process executor: Dagster would retry a "
+            "cancelled run, and would not restart a process that dies.",
             job=pipeline.name,
             cure="Leave out executor_def, or the retry_policy of @jet_assets.",
         )

@@ -24,11 +24,12 @@ _DELETE = "delete"
 _FORM = {
     "action": dg.Field(
         dg.Enum("JetAction", [dg.EnumValue(name) for name in (*(m.value for m in Move), _DELETE)]),
-        description="suspend: down until resumed. resume: wanted again. restart: a new execution "
-        "at once. shutdown: a new run. complete: close all windows and end. cancel: down, without "
-        "a snapshot. export: keep a snapshot under a name. cancel_and_export: down, after a last "
-        "snapshot that is kept under a name. delete: what a job that does not run keeps in the "
-        "store is removed.",
+        description="suspend: take a snapshot and stop until resumed. resume: start a stopped "
+        "job again. restart: begin a new execution at once. shutdown: end this run "
+        "and begin a new one. complete: close all windows and end. cancel: stop "
+        "without a snapshot. export: keep a snapshot under a name. "
+        "cancel_and_export: take a last snapshot, keep it under a name, and stop. "
+        "delete: remove the data of a job that is not running from the store.",
     ),
     "export_name": dg.Field(
         dg.Noneable(str),
@@ -36,18 +37,20 @@ _FORM = {
         description="The name of the exported snapshot, for export and cancel_and_export.",
     ),
     "wait_seconds": dg.Field(
-        float, default_value=60.0, description="How long to wait for it to happen; 0: not at all."
+        float,
+        default_value=60.0,
+        description="Seconds to wait until the request is carried out; 0: do not wait.",
     ),
     "partitions": dg.Field(
         dg.Noneable([str]),
         default_value=None,
-        description="For delete: the keys of the partitions whose jobs are deleted. Without any: "
-        "the job of the pipeline's own name.",
+        description="For delete: the keys of the partitions whose jobs are deleted. If empty, "
+        "the job with the pipeline's own name.",
     ),
     "release_sinks": dg.Field(
         bool,
         default_value=False,
-        description="For delete: also remove the job's marks in the places of its sinks.",
+        description="For delete: also remove the job's commit markers from its sinks.",
     ),
 }
 
@@ -74,7 +77,7 @@ def build_jet_control_job(
         config_schema=_FORM,
         required_resource_keys={jet},
         out=dg.Out(dg.Nothing),
-        description=f"Asks the streaming job `{pipeline_name}` for something.",
+        description=f"Sends a request to the streaming job `{pipeline_name}`.",
     )
     def ask(context: dg.OpExecutionContext) -> None:
         resource: JetResource = getattr(context.resources, jet)
@@ -117,7 +120,7 @@ def delete_jobs(
     deleted = [jet.delete_job(name, release_sinks=release_sinks) for name in names]
     kept = [f"{one.job}, {sink}: {why}" for one in deleted for sink, why in one.kept.items()]
     said = f"deleted: {', '.join(one.job for one in deleted) or 'nothing, there is no such job'}."
-    return f"{said} Marks that stay: {'; '.join(kept)}." if kept else said
+    return f"{said} Markers that were not removed: {'; '.join(kept)}." if kept else said
 
 
 def carry_out(
@@ -137,7 +140,7 @@ def carry_out(
         return _export(asked, move, wait_s, export_name)
     if move is Move.RESUME:
         asked.resume()
-        return f"{job!r} is wanted again: its supervisor starts it at the next tick."
+        return f"{job!r} is resumed: its supervisor starts it at the next tick."
     if move is Move.SUSPEND:
         asked.suspend(wait_s)
     else:

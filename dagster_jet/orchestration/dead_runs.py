@@ -48,12 +48,13 @@ def report_fenced_run(
     assert record.lease is not None
     successor = f"execution {record.execution_id} of run {record.lease.run_id}"
     why = (
-        f"This run has lost the job {record.job!r} to {successor}, and has not ended since: its "
-        "process is gone, or stands still. What it had not decided then is done by its successor."
+        f"{successor} has taken the job {record.job!r} over from this run, and the run has not "
+        "ended since: its process is gone or hangs. The new execution continues from the last "
+        "decided snapshot."
     )
     if not _report(instance, run_id, why):
         return None
-    return f"run {run_id} is dead: {successor} has fenced it, and it has not ended by itself"
+    return f"run {run_id} is dead: {successor} has fenced it, and its process has not ended it"
 
 
 def report_dead_runs(instance: dg.DagsterInstance, launches: Launches) -> list[str]:
@@ -68,8 +69,9 @@ def report_dead_runs(instance: dg.DagsterInstance, launches: Launches) -> list[s
         if worker is None or not worker.is_gone:
             continue
         why = (
-            f"Process {worker.pid} on {worker.host}, which worked on this run, is gone, and so is "
-            f"the one that started it. The supervisor of {launches.pipeline!r} has found out."
+            f"Process {worker.pid} on {worker.host}, which executed this run, is gone, and so is "
+            f"the process that started it. The supervisor of {launches.pipeline!r} has detected "
+            "this."
         )
         if _report(instance, run.run_id, why):
             found.append(f"run {run.run_id} is dead: process {worker.pid} on {worker.host} is gone")

@@ -84,18 +84,20 @@ def why_not_now(jet: Jet, job: str) -> str | None:
     """
     supervision, record = read_supervision(jet.store, job), jet.record(job)
     if supervision is not None and supervision.intent is Intent.PAUSED:
-        return f"the job is paused; 'dagster-jet job {job} resume' or a launch by hand go on"
+        return (
+            f"the job is paused; continue with 'dagster-jet job {job} resume' or a launch by hand"
+        )
     if record is None:
         return None
     seen = observed(jet.store, record)
     if seen.status.is_live:
-        return f"execution {record.execution_id} still has the job ({seen.status.value})"
+        return f"execution {record.execution_id} still runs the job ({seen.status.value})"
     if seen.status is JobStatus.COMPLETED:
-        return "the job is COMPLETED: its inputs are over"
+        return "the job is COMPLETED: its inputs have ended"
     resumed = supervision.resumed_execution if supervision is not None else 0
     if seen.status is JobStatus.SUSPENDED and resumed < record.execution_id:
         return (
-            f"the job is SUSPENDED ({record.failure or 'on request'}); "
-            f"'dagster-jet job {job} resume' or a launch by hand go on"
+            f"the job is SUSPENDED ({record.failure or 'on request'}); continue with "
+            f"'dagster-jet job {job} resume' or a launch by hand"
         )
     return None

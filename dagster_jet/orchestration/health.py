@@ -70,14 +70,14 @@ def alive(
     if decision.verdict is Verdict.ADOPT and record.fruitless >= _FRUITLESS_MAX and not is_idle:
         return Health(
             False,
-            f"{why[:-1]}, and it does not get on: {record.fruitless} executions before it have "
-            "ended unasked, and decided no snapshot.",
+            f"{why[:-1]}, and it makes no progress: {record.fruitless} executions before it "
+            "ended without being asked to, and decided no snapshot.",
             {"fruitless_executions": record.fruitless},
         )
     if decision.verdict is Verdict.ADOPT:
         return Health(True, f"{why[:-1]}: {activity}." if activity is not None else why)
     if decision.verdict is Verdict.STUCK:
-        return Health(False, f"It does not get on: {decision.reason}.")
+        return Health(False, f"The job makes no progress: {decision.reason}.")
     if decision.verdict is Verdict.GIVE_UP:
         return Health(False, f"The supervisor has given up: {decision.reason}.")
     if decision.verdict is Verdict.WAIT:
@@ -92,8 +92,8 @@ def alive(
         return Health(False, why, numbers)
     return Health(
         down_ms <= limits.snapshot_age_ms,
-        f"{why} Nobody has taken it up for {down_ms / 1000:,.0f} s: is its supervisor on, and the "
-        "daemon alive?"
+        f"{why} No run has started it for {down_ms / 1000:,.0f} s: check that its supervisor is "
+        "on and the daemon is alive."
         if down_ms > limits.snapshot_age_ms
         else why,
         numbers,
@@ -132,8 +132,8 @@ def committed(record: ExecutionRecord | None, now_ms: int, limits: Limits) -> He
     pending_ms = max(0, now_ms - newest.taken_at_ms)
     return Health(
         pending_ms <= limits.snapshot_age_ms,
-        f"Epoch {newest.epoch_id} is decided since {pending_ms / 1000:,.0f} s, and not known to be "
-        "in all sinks: `dagster-jet job` says what the job is at.",
+        f"Epoch {newest.epoch_id} was decided {pending_ms / 1000:,.0f} s ago, and is not known "
+        "to be in all sinks: `dagster-jet job` shows what the job is doing.",
         {"epoch": newest.epoch_id, "pending_seconds": pending_ms / 1000},
     )
 
@@ -148,7 +148,7 @@ def store_safe(status: StoreStatus) -> Health:
     damaged = sum(member.damaged for member in status.members)
     numbers = {"members": len(status.members), "away": len(away), "damaged_copies": damaged}
     if status.is_safe:
-        return Health(True, " ".join(["All copies are there.", *said]), numbers)
+        return Health(True, " ".join(["All copies exist.", *said]), numbers)
     if away or status.under_replicated:
         said.append("Bring it back, or run `dagster-jet store repair`.")
     return Health(False, " ".join(said), numbers)
@@ -160,7 +160,7 @@ def late_rows(counters: Counters | None, limits: Limits) -> Health:
     rows = counters.rows_in + counters.late
     ratio = counters.late / max(1, rows)
     is_well = ratio <= limits.late_ratio
-    cure = "" if is_well else " A longer allowed_lag would take them in."
+    cure = "" if is_well else " A longer allowed_lag would include them."
     said = f"{counters.late:,} of {rows:,} rows came too late ({ratio:.2%}).{cure}"
     return Health(is_well, said, {"late": counters.late, "ratio": ratio})
 
@@ -172,7 +172,7 @@ def rejected_rows(counters: Mapping[str, Counters], limits: Limits) -> Health:
     ratio = rejected / max(1, rows)
     return Health(
         ratio <= limits.rejected_ratio,
-        f"{rejected:,} of {rows:,} rows did not fit and are dead letters ({ratio:.2%}).",
+        f"{rejected:,} of {rows:,} rows did not fit the schema and are dead letters ({ratio:.2%}).",
         {"rejected": rejected, "ratio": ratio},
     )
 

@@ -171,7 +171,7 @@ class JobWatch:
             if not self.job.done.is_set():
                 self.log.warning(
                     f"{self.job.name!r} did not stop within {self.drain_budget_seconds:g} s: its "
-                    "lease is released, the next execution goes on from the last committed "
+                    "lease is released, and the next execution continues from the last committed "
                     "snapshot."
                 )
         finally:
@@ -227,27 +227,27 @@ class JobWatch:
                 )
             case MembersRepaired():
                 self.log.warning(
-                    f"{', '.join(event.members)} stayed away too long: the store goes on without "
-                    f"it, {event.partitions} partitions ({event.bytes} bytes) were copied. Take it "
-                    "in again with 'dagster-jet store add' when it is back."
+                    f"{', '.join(event.members)} was away too long: the store continues without "
+                    f"it and has copied {event.partitions} partitions ({event.bytes} bytes). "
+                    "When it is back, add it again with 'dagster-jet store add'."
                 )
             case MembersNotRepaired():
                 self.log.warning(
-                    f"{', '.join(event.members)} stays away, and the store cannot go on without "
-                    f"it: {event.reason}"
+                    f"{', '.join(event.members)} does not come back, and the store cannot "
+                    f"continue without it: {event.reason}"
                 )
             case GuaranteeLowered():
                 self.log.warning(
-                    f"{event.stage!r} gives {event.effective.value}, the job asks for "
-                    f"{event.wanted.value}."
+                    f"The stage {event.stage!r} gives the guarantee {event.effective.value}; the "
+                    f"job asks for {event.wanted.value}."
                 )
             case SourceUnavailable():
                 self.log.warning(
-                    f"The source {event.source!r} cannot be read: {event.reason} The job waits for "
-                    "it, and goes on with its other sources."
+                    f"The source {event.source!r} cannot be read: {event.reason} The job waits "
+                    "for it, and meanwhile reads its other sources."
                 )
             case SourceAvailable():
-                self.log.info(f"The source {event.source!r} is read again.")
+                self.log.info(f"The source {event.source!r} can be read again.")
             case SnapshotDropped():
                 self.log.warning(
                     f"Snapshot {event.snapshot_id} is damaged and no longer retained: "
@@ -256,7 +256,8 @@ class JobWatch:
             case ItemsLost() if _has_doubled(event):
                 self.log.warning(
                     f"{event.lost} items of {event.source!r} were dropped before they were read; "
-                    f"{event.lost_in_all} since the job began. Read more often, or keep more."
+                    f"{event.lost_in_all} since the job began. Read more often, or raise the "
+                    "source's retention."
                 )
             case SinkReopened():
                 self.log.warning(
@@ -282,8 +283,9 @@ class JobWatch:
             case InputIgnored():
                 self.log.warning(
                     f"{event.job!r} is COMPLETED and reads nothing more, although "
-                    f"{_listed(event.waiting)} wait in {event.source!r}. Go back with "
-                    "JobConfig(initial_snapshot=...), or give the pipeline another name."
+                    f"{_listed(event.waiting)} wait in {event.source!r}. Start from an older "
+                    "snapshot with JobConfig(initial_snapshot=...), or give the pipeline another "
+                    "name."
                 )
             case ExecutionEnded():
                 self.log.info(
@@ -321,7 +323,7 @@ def _started(event: ExecutionStarted) -> str:
         else f"from snapshot {event.restored_snapshot_id} (epoch {event.restored_epoch_id})"
     )
     return (
-        f"Execution {event.execution_id} of {event.job!r} goes on {origin}; ready after "
+        f"Execution {event.execution_id} of {event.job!r} continues {origin}; ready after "
         f"{event.start_duration_ms / 1000:.1f} s, {event.restarts} restarts so far."
     )
 

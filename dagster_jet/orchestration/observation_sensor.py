@@ -165,7 +165,7 @@ def _who_reports(
     others: dict[str, Thing] = {}
     for run in launches.may_report(instance):
         if run.run_id == owner:
-            return f"run {owner} has the job, and reports itself", seen.after([], now)
+            return f"run {owner} runs the job, and reports its commits itself", seen.after([], now)
         worker = RunWorker.from_tag(run.tags.get(keys.TAG_WORKER), run.run_id)
         if worker is None or not worker.is_gone:
             others[run.run_id] = Thing(What.RUN, run.run_id)

@@ -99,7 +99,7 @@ def sample_of(
     key = key or _first_key(partitions)
     if key is None:
         raise ConfigurationError(
-            "no partition is known yet whose pipeline would show the stages.",
+            "no partition is known yet, and the stages are read from the pipeline of a partition.",
             cure="Give the key of some partition: jet_assets(sample_partition=...).",
         )
     found = pipeline(key)
@@ -142,8 +142,8 @@ class PartitionJob:
         where = f" ({', '.join(places)})" if places else ""
         return (
             f"partition {self.key!r} of {self.pipeline.name!r} is complete: its rows are in its "
-            f"sinks{where} once, and computing it again would write them twice. To compute it "
-            "anew, remove what its sinks have, then launch it with the op config anew: true."
+            f"sinks{where}, and computing it again would write them twice. To compute it again, "
+            "remove its rows from the sinks, then launch it with the op config anew: true."
         )
 
 
@@ -194,8 +194,8 @@ def _attempts(jet: Jet, base: str) -> list[Attempt]:
 def _key_of(context: dg.OpExecutionContext, defined: DefinedPipeline) -> str:
     if not context.has_partition_key:
         raise ConfigurationError(
-            f"this run is of {'no' if not context.has_partition_key_range else 'several'} "
-            "partitions, and each is a job of its own.",
+            f"this run has {'no' if not context.has_partition_key_range else 'several'} "
+            "partitions, but it needs exactly one: each partition is a job of its own.",
             job=str(defined),
             cure="Choose one partition, or launch a backfill: it makes a run for each.",
         )
@@ -205,14 +205,16 @@ def _key_of(context: dg.OpExecutionContext, defined: DefinedPipeline) -> str:
 def _check_same_stages(pipeline: Pipeline, defined: DefinedPipeline, key: str) -> None:
     if pipeline.name != defined.pipeline.name:
         raise ConfigurationError(
-            f"the pipeline of partition {key!r} is named {pipeline.name!r}, that of another "
-            f"{defined.pipeline.name!r}: they are the same assets.",
+            f"the pipeline of partition {key!r} is named {pipeline.name!r}, and the pipeline of "
+            f"another partition {defined.pipeline.name!r}: partitions of the same assets need "
+            "the same pipeline name.",
             job=str(defined),
             cure="Give the pipelines of all partitions one name; their jobs get the key added.",
         )
     if pipeline.graph.fingerprint() != defined.pipeline.graph.fingerprint():
         raise ConfigurationError(
-            f"the pipeline of partition {key!r} has other stages than that of another.",
+            f"the pipeline of partition {key!r} has other stages than the pipeline of another "
+            "partition.",
             job=str(defined),
             cure="A partition may differ in what it reads and where it writes, not in its stages.",
         )

@@ -36,26 +36,42 @@ class SupervisorSettings(dg.Model, dg.Resolvable):
     model_config = ConfigDict(extra="forbid")
 
     status: Annotated[
-        Literal["stopped", "running"], Field(description="Whether it is on when first loaded.")
+        Literal["stopped", "running"],
+        Field(description="Whether the sensor is on when it is first loaded."),
     ] = "stopped"
-    minimum_interval_seconds: Annotated[int | None, Field(description="Between two ticks.")] = None
+    minimum_interval_seconds: Annotated[
+        int | None, Field(description="Seconds between two ticks.")
+    ] = None
     start_timeout_seconds: Annotated[
-        float | None, Field(description="How long a requested run may take to take the job up.")
+        float | None,
+        Field(description="Seconds that a requested run may take until it runs the job."),
     ] = None
     backoff_initial_seconds: Annotated[
         float | None, Field(description="The first pause after a run without progress; it doubles.")
     ] = None
-    backoff_max_seconds: Annotated[float | None, Field(description="The longest pause.")] = None
+    backoff_max_seconds: Annotated[
+        float | None, Field(description="The longest pause between two runs without progress.")
+    ] = None
     give_up_after: Annotated[
-        int | None, Field(description="Runs in a row without progress; of the checks, too.")
+        int | None,
+        Field(
+            description="Number of runs in a row without progress after which the supervisor "
+            "gives up; the checks use it, too."
+        ),
     ] = None
     stuck_after_seconds: Annotated[
         float | None,
-        Field(description="How long a job may be at one thing; of the checks, too."),
+        Field(
+            description="Seconds that a job may spend in one activity before it counts as stuck; "
+            "the checks use it, too."
+        ),
     ] = None
     max_run_age_seconds: Annotated[
         float | None,
-        Field(description="A run that is older ends with a snapshot, and the next one goes on."),
+        Field(
+            description="Maximum age of a run: an older run ends with a snapshot, and the next "
+            "run continues."
+        ),
     ] = None
 
     def given(self, *names: str) -> dict[str, Any]:
@@ -71,21 +87,23 @@ class CheckSettings(dg.Model, dg.Resolvable):
     schedule: Annotated[
         str | None,
         Field(
-            description="A cron schedule of the checks, by an automation condition. Without one "
-            "something else has to run them."
+            description="A cron schedule of the checks, as an automation condition. Without it, "
+            "the checks run only when a user or another schedule runs them."
         ),
     ] = None
     max_snapshot_age: Annotated[
-        str | None, Field(description='How old the last snapshot may be: "10 minutes".')
+        str | None, Field(description='Maximum age of the last snapshot, for example "10 minutes".')
     ] = None
     max_watermark_lag: Annotated[
-        str | None, Field(description="How far event time may be behind the clock.")
+        str | None, Field(description="Maximum lag of event time behind the clock.")
     ] = None
     max_late_ratio: Annotated[
-        float | None, Field(description="Of a stage's rows that come behind the watermark.")
+        float | None,
+        Field(description="Maximum share of a stage's rows that are late, behind the watermark."),
     ] = None
     max_rejected_ratio: Annotated[
-        float | None, Field(description="Of the sources' rows that do not fit their schema.")
+        float | None,
+        Field(description="Maximum share of the sources' rows that do not fit their schema."),
     ] = None
 
     def given(self) -> dict[str, Any]:
@@ -118,38 +136,41 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     pipeline: Annotated[
         str,
         Field(
-            description="`package.module:name`, or `file.py:name` of a file beside this one: a "
-            "Pipeline, or a function that makes one."
+            description="`package.module:name`, or `file.py:name` for a file in this folder: a "
+            "Pipeline, or a function that returns one."
         ),
     ]
     arguments: Annotated[
-        dict[str, Any], Field(description="What the function is called with.")
+        dict[str, Any], Field(description="Arguments of the function, by name.")
     ] = {}  # noqa: RUF012  # pydantic copies it
     supervisor: Annotated[
         Literal["stopped", "running", "off"] | SupervisorSettings,
         Field(
-            description="The sensor that keeps the pipeline running: whether it is on when first "
-            "loaded, or not there; or its settings."
+            description="The sensor that keeps the pipeline running: whether it is on when it is "
+            "first loaded, or is not created; or its settings."
         ),
     ] = "stopped"
     schedule: Annotated[
         str | None,
         Field(
-            description="A cron schedule of runs that read what is there and end. Such a pipeline "
-            "has no supervisor."
+            description="A cron schedule of runs that read the available input and end. Such a "
+            "pipeline has no supervisor."
         ),
     ] = None
     checks: Annotated[
-        bool | CheckSettings, Field(description="Whether it has asset checks; or their settings.")
+        bool | CheckSettings,
+        Field(description="Whether the assets have asset checks; or the settings of the checks."),
     ] = True
     control: Annotated[
         bool,
         Field(
-            description="Whether it has a job whose launchpad suspends, resumes, restarts or ends "
-            "the stream, or exports a snapshot of it."
+            description="Whether a control job is created: its launchpad suspends, resumes, "
+            "restarts or ends the stream, or exports a snapshot."
         ),
     ] = True
-    group_name: Annotated[str | None, Field(description="The group of its assets.")] = None
+    group_name: Annotated[
+        str | None, Field(description="The asset group of the pipeline's assets.")
+    ] = None
     resource: Annotated[
         dict[str, Any] | None,
         Field(

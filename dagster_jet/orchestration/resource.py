@@ -63,37 +63,48 @@ class JetResource(dg.ConfigurableResource[Any]):
 
     store: list[str] = Field(
         description="One URL per member of the store. An EnvVar is read where the URL is used, "
-        "on the driver and on every executor: passwords are in no task and no run."
+        "on the driver and on every executor, so no task and no run contains a "
+        "password."
     )
     backup_count: int = Field(default=1, description="Replicas besides the primary, 0 to 6.")
     namespace: str = Field(default="default", description="Separates deployments in one store.")
     encryption_keys: str | None = Field(
         default=None,
-        description="The environment variable with the keys for values at rest, newest first.",
+        description="The environment variable that holds the encryption keys of stored values, "
+        "the newest first.",
     )
     accept_older_seals: bool = Field(
         default=False,
-        description="With keys, read also what is not encrypted, or was by an earlier version: "
-        "only while `dagster-jet store rotate-keys` is under way.",
+        description="With keys: also read values that are not encrypted, or that an earlier "
+        "version encrypted. Use it only while `dagster-jet store rotate-keys` is "
+        "running.",
     )
     work_dir: str | None = Field(
-        default=None, description="Where executors keep runs of state; a temporary folder if empty."
+        default=None,
+        description="Folder in which executors keep local state files; a temporary folder if "
+        "empty.",
     )
     spark_config: dict[str, Any] = Field(default_factory=dict, description="Spark settings.")
     pyspark: LazyPySparkResource | None = Field(
         default=None,
-        description="A PySparkResource whose settings are borrowed; `spark_config` wins.",
+        description="A PySparkResource whose settings are used; `spark_config` takes precedence.",
     )
     guarantee: str | None = Field(
         default=None, description='"exactly-once" (default), "at-least-once" or "none".'
     )
-    snapshot_interval: str | None = Field(default=None, description='For example "1 second".')
-    target_epoch_duration: str | None = Field(default=None, description='For example "500 ms".')
+    snapshot_interval: str | None = Field(
+        default=None, description='Interval between two snapshots, for example "1 second".'
+    )
+    target_epoch_duration: str | None = Field(
+        default=None, description='Target duration of an epoch, for example "500 ms".'
+    )
     catch_up_epoch_duration: str | None = Field(
-        default=None, description='Of a job with a backlog. For example "5 seconds".'
+        default=None,
+        description='Target duration of an epoch of a job with a backlog, for example "5 seconds".',
     )
     lease_ttl: str | None = Field(
-        default=None, description="How long a silent execution is believed to be alive."
+        default=None,
+        description="How long an execution counts as alive after it last renewed its lease.",
     )
     job_config: dict[str, Any] = Field(
         default_factory=dict, description="Further fields of `JobConfig`, by name."
@@ -101,14 +112,16 @@ class JetResource(dg.ConfigurableResource[Any]):
     min_report_interval_seconds: float = Field(
         default=30.0,
         ge=0,
-        description="At most one materialization per asset in this time, besides the first after "
-        "a recovery and the last of a run. Each costs Dagster 9 KB, for ever. 0: every snapshot.",
+        description="Minimum seconds between two materializations of an asset; the first after a "
+        "recovery and the last of a run are always reported. Dagster stores about 9 "
+        "KB for each, permanently. 0: report every snapshot.",
     )
     max_report_interval_seconds: float = Field(
         default=300.0,
         ge=0,
-        description="The longer a run lasts the longer that time grows, from 30 seconds in the "
-        "first 50 minutes to this one after some 8 hours. As the other one: it does not grow.",
+        description="The minimum interval grows with the age of the run, from 30 seconds in the "
+        "first 50 minutes to this value after about 8 hours. Set both to the same "
+        "value for a constant interval.",
     )
     drain_budget_seconds: float = Field(
         default=25.0,
@@ -265,8 +278,8 @@ class JetResource(dg.ConfigurableResource[Any]):
         job_config = self._job_config(config)
         if not self._is_wanted(context, pipeline.name, wish):
             context.log.warning(
-                f"{pipeline.name!r} is paused: a schedule does not start it. Resume it with "
-                f"'dagster-jet job {pipeline.name} resume', or launch it by hand."
+                f"{pipeline.name!r} is paused, and a schedule does not start a paused job. "
+                f"Resume it with 'dagster-jet job {pipeline.name} resume', or launch it by hand."
             )
             return
 
@@ -393,8 +406,8 @@ class JetResource(dg.ConfigurableResource[Any]):
             set_intent(self.jet.store, job, Intent.DRAINED, unless_paused=True)
         except JetError as error:
             context.log.warning(
-                f"It was not written down that {job!r} ends by itself, a supervisor may start it "
-                f"again: {error}"
+                f"The store could not save that the run of {job!r} ends by itself, so a "
+                f"supervisor may start the job again: {error}"
             )
 
     def _note_cancel(self, context: RunContext, job: PipelineJob) -> None:
@@ -406,7 +419,8 @@ class JetResource(dg.ConfigurableResource[Any]):
             set_intent(self.jet.store, job.name, Intent.PAUSED)
         except JetError as error:
             context.log.warning(
-                f"The cancel was not written down, {job.name!r} may start again: {error}"
+                f"The store could not save the cancel of {job.name!r}, so a supervisor may start "
+                f"it again: {error}"
             )
 
     def _job_config(self, config: JobConfig | Mapping[str, Any] | None) -> JobConfig:
@@ -481,8 +495,9 @@ def _until_of(context: RunContext, pipeline: Pipeline) -> str:
     if not _is_made_up(context):
         return "stopped"
     context.log.info(
-        f"{pipeline.name!r} reads what is there, and ends: this run is of no job of its own. To "
-        "run it as a stream, launch a job of build_jet_job, or set the op config until: stopped."
+        f"{pipeline.name!r} reads the available input and ends, because this run does not belong "
+        "to a job of build_jet_job. To run it as a stream, launch such a job, or set the op "
+        "config until: stopped."
     )
     return "drained"
 

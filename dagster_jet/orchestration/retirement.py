@@ -58,8 +58,8 @@ class Retirement:
             if refused:
                 stages = "; ".join(f"{c.stage!r}: {c.reason}" for c in refused)
                 return None, (
-                    "the pipeline's definition has changed and could not go on from the state of "
-                    f"the running one ({stages})"
+                    "the pipeline's definition has changed, and cannot continue from the state "
+                    f"of the running one ({stages})"
                 )
             return "the pipeline's definition has changed", None
         age_s = self._age_seconds(instance, record)

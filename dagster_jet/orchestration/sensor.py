@@ -149,10 +149,10 @@ def _check_that_it_runs(
     runs = None if isinstance(job, str) else (job.tags or {}).get(keys.TAG_PIPELINE)
     if not isinstance(job, str) and runs not in (None, pipeline):
         raise ConfigurationError(
-            f"the Dagster job {job.name!r} runs {runs!r}: the sensor would launch it for ever, "
-            "because this pipeline would not run.",
+            f"the Dagster job {job.name!r} runs {runs!r} and not this pipeline, so the sensor "
+            "would launch it again and again.",
             job=pipeline,
-            cure="Give the job that build_jet_job made of this pipeline's assets.",
+            cure="Pass the job that build_jet_job made of this pipeline's assets.",
         )
 
 
@@ -233,10 +233,10 @@ def _retired(
         return f"; {obstacle}"
     if why is None:
         return ""
-    context.log.info(f"{record.job}: {why}; the next run goes on from its terminal snapshot")
+    context.log.info(f"{record.job}: {why}; the next run continues from its terminal snapshot")
     with suppress(JobStateError):  # it has just ended
         retire(jet, record)
-    return f"; {why}: asked to make room for the next run"
+    return f"; {why}: the run was asked to end so that the next run can start"
 
 
 def _lease_as_it_is(record: ExecutionRecord | None) -> Thing:

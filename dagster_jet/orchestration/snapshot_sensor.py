@@ -80,7 +80,7 @@ def build_jet_snapshot_sensor(
     pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
     if (job is None) == (asset_selection is None):
         raise ConfigurationError(
-            "either job or asset_selection says what to run.",
+            "either job or asset_selection is needed, and not both.",
             job=pipeline_name,
             cure="Give one of them to build_jet_snapshot_sensor().",
         )
@@ -237,7 +237,8 @@ def _check_sinks(job: str, wanted: Sequence[str], known: Iterable[str]) -> None:
     unknown = sorted({*wanted} - {*known})
     if unknown:
         raise ConfigurationError(
-            f"there is no sink {unknown[0]!r}; there are: {', '.join(known) or 'none'}.",
+            f"the pipeline has no sink {unknown[0]!r}; its sinks are: "
+            f"{', '.join(known) or 'none'}.",
             job=job,
             cure="Correct sinks=[...] of build_jet_snapshot_sensor().",
         )

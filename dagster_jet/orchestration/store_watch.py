@@ -46,7 +46,7 @@ class StoreWatch:
         try:
             health = store_safe(self.store.status())
         except JetError as error:
-            said = f"The store cannot be asked: {error}"
+            said = f"The state of the store cannot be read: {error}"
         else:
             said = "" if health.is_well else f"The store is not safe. {health.why}"
         if said != self._said:

@@ -55,7 +55,7 @@ class TableFacts:
             found = columns()
             self._facts = {stage: table_facts(each, self.keys) for stage, each in found.items()}
         except Exception as error:  # noqa: BLE001 - Spark may end at any time
-            _logger.info("the columns of the assets are not known: %s", error)
+            _logger.info("the columns of the assets could not be determined: %s", error)
         finally:
             self._known.set()
 

@@ -38,17 +38,17 @@ def check_admission(
         raise StoreUnavailableError(
             f"no member that holds partitions {list(status.lost)} is reachable: {reasons}",
             job=job,
-            cure="More members are gone than backup_count allows: bring one of them back.",
+            cure="More members are away than backup_count allows. Bring one of them back.",
         )
     members_max = max(len(status.members), record.members_max if record else 0)
     reachable = len(status.members) - len(away)
     if split_brain_protection and reachable < quorum(members_max):
         raise StoreUnavailableError(
-            f"split-brain protection: {reachable} members are reachable, and of the {members_max} "
-            f"that the job has seen at most {quorum(members_max)} are needed"
+            f"split-brain protection: only {reachable} members are reachable, and the job needs "
+            f"{quorum(members_max)}, a majority of the {members_max} that it has seen"
             + (f": {reasons}" if reasons else "."),
             job=job,
-            cure="Heal the network or bring members back; only if the others are gone for good, "
-            "add members or start without split_brain_protection.",
+            cure="Repair the network or bring members back. Only if the others are gone for "
+            "good, add members or start without split_brain_protection.",
         )
     return members_max

@@ -146,9 +146,9 @@ def finished_export(store: Store, name: str, job: str | None = None) -> Export:
     if found is not None and found.is_done:
         return found
     known = ", ".join(one.name for one in exports if one.is_done) or "none"
-    what = "is not there" if found is None else f"is {found.state.value}"
+    what = "does not exist" if found is None else f"is {found.state.value}"
     raise JobStateError(
-        f"the exported snapshot {name!r} {what}; there are: {known}.",
+        f"the exported snapshot {name!r} {what}; the finished exports are: {known}.",
         job=job,
         cure="See 'dagster-jet exports'.",
     )
@@ -170,7 +170,7 @@ def delete_export(store: Store, name: str) -> Export:
     removed = ExportList(store).remove(name)
     if removed is None:
         finished_export(store, name)
-        raise JobStateError(f"the exported snapshot {name!r} is not there.")
+        raise JobStateError(f"the exported snapshot {name!r} does not exist.")
     fail_point("export.removed")
     drop_data(store, removed)
     return removed

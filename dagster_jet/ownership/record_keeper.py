@@ -181,10 +181,10 @@ class RecordKeeper:
     def _check_not_deleted(self, record: ExecutionRecord) -> None:
         if record.cause is StopCause.DELETE:
             raise JobStateError(
-                "the job is being deleted, and part of what it kept is gone.",
+                "the job is being deleted, and part of its data in the store is already gone.",
                 job=self._job,
-                cure=f"Delete it once more (dagster-jet job {self._job} delete); then it can be "
-                "started as a new job.",
+                cure=f"Delete it once more (dagster-jet job {self._job} delete). Then the name "
+                "can be used for a new job.",
             )
 
     def _check_not_taken_over(self, record: ExecutionRecord) -> None:
@@ -193,8 +193,8 @@ class RecordKeeper:
             return
         if record.lease is None or record.lease.owner not in self._earlier:
             raise FencedError(
-                f"execution {record.execution_id} has taken the job over; this process's last one "
-                f"was {self._last_execution_id}.",
+                f"execution {record.execution_id} has taken the job over; the last execution of "
+                f"this process was {self._last_execution_id}.",
                 job=self._job,
             )
 
@@ -219,7 +219,7 @@ class RecordKeeper:
                     + (f", run {latest.lease.run_id}" if latest.lease.run_id else "")
                     + ", has just renewed its lease.",
                     job=self._job,
-                    cure="Stop it first, or leave the job to it.",
+                    cure="Stop that execution first, or let it continue to run the job.",
                 )
 
     def _started(self, record: ExecutionRecord | None, execution_id: int) -> ExecutionRecord:

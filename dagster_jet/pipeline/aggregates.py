@@ -192,7 +192,8 @@ def custom(
         raise ConfigurationError("columns: a custom aggregate needs at least one column.")
     if result_type not in RESULT_TYPES and not _is_arrow_type(result_type):
         raise ConfigurationError(
-            f"result_type: {result_type!r} is none of {', '.join(RESULT_TYPES)}.",
+            f"result_type: {result_type!r} is unknown. The known types are "
+            f"{', '.join(RESULT_TYPES)}.",
             cure="Give an Arrow type, such as pa.list_(pa.string()).",
         )
     if state_format not in {known.value for known in StateFormat}:

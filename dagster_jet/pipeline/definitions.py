@@ -63,6 +63,6 @@ def check_definition(definition: object, owed: Iterable[str], *, job: str, stage
             f"a {type(definition).__name__} has no {', '.join(missing)}.",
             job=job,
             stage=stage,
-            cure="Pass what dagster_jet.sources, sinks or Table make; a connector of your own "
+            cure="Pass a result of dagster_jet.sources, sinks or Table. Your own connector "
             "implements dagster_jet.Source, Sink or Table.",
         )

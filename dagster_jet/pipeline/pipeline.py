@@ -96,7 +96,7 @@ class Pipeline:
     def __init__(self, name: str) -> None:
         if not name or name in (".", "..") or any(c in name for c in "/\\\0 \n"):
             raise PipelineError(
-                f"{name!r} cannot name a pipeline.",
+                f"{name!r} is not a valid pipeline name.",
                 cure="Use letters, digits, '_', '-' and '.'; it becomes part of store keys.",
             )
         self.name = name
@@ -128,9 +128,11 @@ class Pipeline:
         """
         graph = Graph(dict(self._nodes))
         if not graph.sources:
-            raise PipelineError("nothing is read.", job=self.name, cure="Call read_from().")
+            raise PipelineError(
+                "the pipeline has no source.", job=self.name, cure="Call read_from()."
+            )
         if not graph.sinks:
-            raise PipelineError("nothing is written.", job=self.name, cure="Call write_to().")
+            raise PipelineError("the pipeline has no sink.", job=self.name, cure="Call write_to().")
         with_dead_letters = {sink.upstream[0] for sink in graph.sinks if sink.of_dead_letters}
         for stage in graph.stages:
             if (
@@ -139,7 +141,7 @@ class Pipeline:
                 and stage.name not in with_dead_letters
             ):
                 raise PipelineError(
-                    'on_error="dead-letter", but there is no sink for the dead letters.',
+                    'on_error="dead-letter" needs a sink for the dead letters.',
                     job=self.name,
                     stage=stage.name,
                     cure="Call dead_letter_to(sink, name=...) directly after the stage.",
@@ -210,7 +212,7 @@ class Pipeline:
     def _add(self, node: _N) -> _N:
         if not node.name or node.name in (".", "..") or any(c in node.name for c in "/\\\0\n"):
             raise PipelineError(
-                f"{node.name!r} cannot name a stage.",
+                f"{node.name!r} is not a valid stage name.",
                 job=self.name,
                 cure="Use letters, digits, '_', '-' and '.'; it becomes part of keys and paths.",
             )
@@ -459,7 +461,7 @@ class Stage:
         """
         if how not in ("left", "inner"):
             raise PipelineError(
-                f"how={how!r} is not a way to enrich.",
+                f"how={how!r} is not valid for enrich().",
                 job=self._pipeline.name,
                 cure='Use "left" (keep rows without a match) or "inner".',
             )
@@ -503,7 +505,7 @@ class Stage:
         """
         if how not in ("inner", "left", "right", "outer"):
             raise PipelineError(
-                f"how={how!r} is not a way to join.",
+                f"how={how!r} is not valid for join().",
                 job=self._pipeline.name,
                 stage=name,
                 cure='Use "inner", "left", "right" or "outer".',
@@ -779,15 +781,16 @@ class Stage:
             node = self._pipeline._nodes[node.upstream[0]]
         if isinstance(node, StatefulMapNode) and not node.keeps_dead_letters:
             raise PipelineError(
-                "the stage keeps no dead letters: a row that it cannot take fails the job.",
+                "the stage has no dead letters: a row that its function cannot process fails the "
+                "job.",
                 job=self._pipeline.name,
                 stage=node.name,
-                cure='Say map_stateful(..., on_error="dead-letter").',
+                cure='Use map_stateful(..., on_error="dead-letter").',
             )
         if isinstance(node, StatefulMapInBatchesNode):
             raise PipelineError(
-                "the stage has no dead letters: its function is given many rows at once, and "
-                "nobody knows which of them it cannot take.",
+                "a stage with in_batches=True has no dead letters: its function gets many rows "
+                "in one call, and an error does not say which row caused it.",
                 job=self._pipeline.name,
                 stage=node.name,
                 cure="Filter bad rows in the function or before it, or leave in_batches out.",
@@ -1101,7 +1104,7 @@ def _map_stateful(
     job = stage._pipeline.name
     if on_error not in get_args(OnError):
         raise PipelineError(
-            f"on_error={on_error!r} is not known.",
+            f"on_error={on_error!r} is unknown.",
             job=job,
             stage=name,
             cure='Use "fail" or "dead-letter".',
@@ -1128,7 +1131,7 @@ def _format_of(stage: Stage, name: str, state_format: str) -> StateFormat:
         return StateFormat(state_format)
     except ValueError:
         raise PipelineError(
-            f"state_format={state_format!r} is not known.",
+            f"state_format={state_format!r} is unknown.",
             job=stage._pipeline.name,
             stage=name,
             cure='Use "plain" or "pickle".',
@@ -1166,7 +1169,7 @@ def _check_aggregates(
     """
     if not aggregates:
         raise PipelineError(
-            "there has to be at least one aggregate.",
+            "aggregate() needs at least one aggregate.",
             job=stage._pipeline.name,
             stage=name,
             cure="Name aggregates as keywords: n=agg.count().",

@@ -26,7 +26,7 @@ def load_pipeline(reference: str, arguments: Mapping[str, Any] | None = None) ->
     module_name, _, name = reference.partition(":")
     if not module_name or not name:
         raise ConfigurationError(
-            f"{reference!r} does not say where a pipeline is.",
+            f"{reference!r} is not a valid pipeline reference.",
             cure="Write package.module:name, for example pipelines.airport_delays:airport_delays.",
         )
     if "" not in sys.path:
@@ -54,7 +54,7 @@ def pipeline_in(
     reference = f"{module.__name__}:{name}"
     found: Any = getattr(module, name, None)
     if found is None:
-        raise ConfigurationError(f"{reference!r} is not there: the module has no {name!r}.")
+        raise ConfigurationError(f"{reference!r} does not exist: the module has no {name!r}.")
     if callable(found) and not isinstance(found, Pipeline):
         try:
             inspect.signature(found).bind(**(arguments or {}))
@@ -66,7 +66,7 @@ def pipeline_in(
             ) from error
         found = found(**(arguments or {}))
     elif arguments:
-        raise ConfigurationError(f"{reference!r} is no function: it takes no arguments.")
+        raise ConfigurationError(f"{reference!r} is not a function, so it takes no arguments.")
     if not isinstance(found, Pipeline):
         raise ConfigurationError(f"{reference!r} is a {type(found).__name__}, not a Pipeline.")
     return found

@@ -38,20 +38,20 @@ def stateful_map_node(
 
     if on_evict is not None and ttl_ms is None:
         raise refusal(
-            "on_evict would never be called: no state is forgotten without a time to live.",
+            "on_evict would never be called: without a ttl no state expires.",
             "Give a ttl, or leave on_evict out.",
         )
     if not in_batches:
         if state_schema is not None:
             raise refusal(
-                "state_schema is for in_batches=True: a function that is called with one row keeps "
-                "a Python value.",
-                "Say in_batches=True, or leave state_schema out.",
+                "state_schema is only valid with in_batches=True: a function that is called row "
+                "by row keeps its state as a Python value.",
+                "Set in_batches=True, or leave state_schema out.",
             )
         if create is None:
             raise refusal(
-                "there is no create: what is the state of a new key?",
-                "Give a function that makes it, for example create=int.",
+                "create is missing: it makes the state of a new key.",
+                "Give a function, for example create=int.",
             )
         return StatefulMapNode(
             name, (upstream,), keys, function, create, on_evict, ttl_ms, output_schema, time,
@@ -59,14 +59,15 @@ def stateful_map_node(
         )  # fmt: skip
     if keeps_dead_letters:
         raise refusal(
-            'on_error="dead-letter" is not there with in_batches=True: the function is given many '
-            "rows at once, and nobody knows which of them it cannot take.",
+            'on_error="dead-letter" is not available with in_batches=True: the function gets '
+            "many rows in one call, and an error does not say which row caused it.",
             "Filter bad rows in the function or before it, or leave in_batches out.",
         )
     if create is not None or state_format is not StateFormat.PLAIN:
         raise refusal(
-            f"{'create' if create is not None else 'state_format'} is not there with "
-            "in_batches=True: a state is the columns of state_schema, null for a new key.",
+            f"{'create' if create is not None else 'state_format'} is not available with "
+            "in_batches=True: a state consists of the columns of state_schema, which are null "
+            "for a new key.",
             "Leave it out.",
         )
     if state_schema is None or not state_schema.strip():

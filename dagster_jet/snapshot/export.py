@@ -117,8 +117,8 @@ class Exports:
             return self
         if present is not None and present.state is not ExportState.FAILED:
             raise JobStateError(
-                f"there is an export {export.name!r} already, {present.state.value}, of job "
-                f"{present.job!r}.",
+                f"an export named {export.name!r} of job {present.job!r} already exists "
+                f"({present.state.value}).",
                 job=export.job,
                 cure="Choose another name, or delete it: 'dagster-jet snapshots "
                 f"{present.job} delete {export.name}'.",
@@ -162,7 +162,7 @@ def check_name(name: str) -> str:
     """
     if not _NAME.fullmatch(name) or name.isdigit():
         raise ConfigurationError(
-            f"{name!r} is no name for an exported snapshot.",
+            f"{name!r} is not a valid name for an exported snapshot.",
             cure="Use up to 100 letters, digits, dots, dashes and underscores, beginning with a "
             "letter or digit, not digits alone: those are ids of retained snapshots.",
         )

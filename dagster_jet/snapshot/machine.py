@@ -31,5 +31,7 @@ class Machine(Generic[State]):
         """
         if state not in self.moves[self.state]:
             name = type(self).__name__
-            raise IllegalMoveError(f"{name}: {self.state.name} -> {state.name} is no legal move")
+            raise IllegalMoveError(
+                f"{name}: {self.state.name} -> {state.name} is not a legal transition"
+            )
         self.state = state

@@ -35,7 +35,7 @@ from dagster_jet.snapshot.retention import Retention
 class PendingState(Enum):
     """State of the newest snapshot once its acks are in."""
 
-    NONE = "none is pending"
+    NONE = "no snapshot is pending"
     """The last snapshot is valid and committed, or was discarded."""
     DECIDING = "saving state, then writing the manifest and the record"
     COMPLETING = "committing, then noting that in the record"

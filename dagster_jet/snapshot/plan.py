@@ -93,8 +93,8 @@ def _change(saved: StagePlan | None, wanted: StagePlan) -> tuple[Change, str]:
         # Pickles are read only if the pipeline asks for it by name: anybody who can write to a
         # member may have written what a snapshot says of itself.
         return Change.INCOMPATIBLE, (
-            f"its {', '.join(pickled)} were saved with pickle, and reading a pickle runs what it "
-            'says; to go on from it say state_format="pickle"'
+            f"its {', '.join(pickled)} were saved with pickle, and unpickling runs code from the "
+            'snapshot; to restore them, set state_format="pickle"'
         )
     # The reader of an older format checks that format's columns itself.
     same_format = saved.get("format") == wanted.get("format")

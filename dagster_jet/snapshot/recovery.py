@@ -227,7 +227,12 @@ class Recovery(Machine[RecoveryState]):
         if event.outcome is WriteOutcome.UNKNOWN:
             return [job.ending.undecided(job.record)]
         if event.outcome is not WriteOutcome.WRITTEN:
-            return [job.ending.failed("the rewind could not be written", restartable=True)]
+            return [
+                job.ending.failed(
+                    "the record that goes back to the chosen snapshot could not be written",
+                    restartable=True,
+                )
+            ]
         job.record = self._target
         if self._is_cancelled:
             return [job.ending.as_asked()]

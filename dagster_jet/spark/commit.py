@@ -49,7 +49,7 @@ def commit_stages(
     missing -= {(ack.vertex, ack.shard) for ack in acks}
     if missing:
         raise ExecutorLostError(
-            f"no answer to the commit of {sorted(missing)}.",
+            f"no task answered about the commit of {sorted(missing)}.",
             job=plan.job,
             cure="The job restarts and commits again.",
         )

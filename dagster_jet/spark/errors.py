@@ -106,15 +106,16 @@ def translate(
         return ResultError(
             f"a number does not fit its type: {_line_with([_OVERFLOW], text)}",
             job=job,
-            cure="Cast to decimal or double before summing or computing. If it is an event time, "
-            "filter out the rows whose time is at an end of its type.",
+            cure="Cast to decimal or double before the computation. If it is an event time, "
+            "filter out rows whose time is near the limits of its type.",
         )
     cause = _cause(text)
     if _OTHER_PYTHON in text:
         return MissingEnvironmentError(
-            f"Spark's workers have another Python: {_line_with([_OTHER_PYTHON], text)}",
+            "Spark's workers run another Python version than the driver: "
+            f"{_line_with([_OTHER_PYTHON], text)}",
             job=job,
-            cure="Give the executors the image, or the Python, of the driver.",
+            cure="Install the same image, or the same Python, on the executors as on the driver.",
         )
     if cause.startswith("ModuleNotFoundError"):
         return UserFunctionError(
@@ -159,15 +160,15 @@ def _passing(refused: str, text: str, job: str, scratch: str | None) -> JetError
             position=_path(reading[1]),
             cure="Bring the file system back; meanwhile the job restarts from its last snapshot.",
         )
-    cure = "Free some space or bring the file system back"
+    cure = "Free disk space or bring the file system back"
     if "/blockmgr-" in refused:
-        cure = "Keep cleaners of temporary folders away from spark.local.dir, and restart this "
+        cure = "Exclude spark.local.dir from the cleanup of temporary folders, and restart this "
         cure += "process if its folder is gone"
     where = f" (Spark's scratch folder is {scratch})" if scratch and "/" not in refused else ""
     return ExecutorLostError(
         f"a task could not read or write: {refused}{where}.",
         job=job,
-        cure=f"{cure}; meanwhile the job restarts from its last snapshot.",
+        cure=f"{cure}. Meanwhile the job restarts from its last snapshot.",
     )
 
 
@@ -179,7 +180,7 @@ def _unread(text: str, job: str) -> JetError | None:
             "an input file is gone.",
             job=job,
             position=_path(gone[1] or gone[2]),
-            cure="Put it back and start again; without it its rows are missing.",
+            cure="Put the file back and start again. Without it its rows are missing.",
         )
     header = _HEADER.search(text)
     if header is not None:
@@ -187,8 +188,8 @@ def _unread(text: str, job: str) -> JetError | None:
             f"the header of the file does not fit the schema: {' '.join(header[2].split())}.",
             job=job,
             position=_path(header[3]),
-            cure="Name the columns of schema= as the file does, in its order; or say that they go "
-            'by position: options={"enforceSchema": "true"}.',
+            cure="Use the file's column names in schema=, in its order. Or match columns by "
+            'position: options={"enforceSchema": "true"}.',
         )
     reading = _READING.search(text)
     if reading is None and not any(mark in text for mark in _SCHEMA):
@@ -197,7 +198,7 @@ def _unread(text: str, job: str) -> JetError | None:
     said = _line_with(_SCHEMA, text) if any(mark in text for mark in _SCHEMA) else None
     said = said or (why[0] if why else _first_line(text))
     return BadRowError(
-        f"an input file does not fit what was declared of it: {said[:500]}",
+        f"an input file does not fit the declared format or schema: {said[:500]}",
         job=job,
         position=None if reading is None else _path(reading[1]),
         cure="Correct the format or the schema, or the file.",

@@ -46,7 +46,8 @@ def state_frame(
     chains = manifest.shards.get(stage)
     if chains is None:
         raise SnapshotInvalidError(
-            f"there is no state of this name; there is: {', '.join(sorted(manifest.shards))}.",
+            "the snapshot has no state of this name; it has state of: "
+            f"{', '.join(sorted(manifest.shards))}.",
             job=manifest.job,
             stage=stage,
         )
@@ -57,7 +58,7 @@ def state_frame(
     schemas = [schema for reader in readers for schema in reader.schemas()]
     if not schemas:
         raise SnapshotInvalidError(
-            "its state is empty, and nothing says which columns it would have.",
+            "its state is empty, and its columns are not known.",
             job=manifest.job,
             stage=stage,
         )

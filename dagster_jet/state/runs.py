@@ -87,7 +87,7 @@ class RunFolder:
             raise ExecutorLostError(
                 f"the local state file {path} cannot be written: {error}.",
                 stage=self.vertex,
-                cure="Free some space, or give another work_dir; meanwhile the job restarts from "
+                cure="Free disk space, or give another work_dir. Meanwhile the job restarts from "
                 "its last snapshot.",
             ) from error
         return (Run(str(path), rows, path.stat().st_size, earliest, latest),)

@@ -71,7 +71,7 @@ def _read_outcome(path: Path) -> dict[str, Any]:
     if not path.is_symlink():
         outcome: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return outcome
-    unwritten = f"what became of saving state could not be written to {path.parent}"
+    unwritten = f"the result of saving state could not be written to {path.parent}"
     return {"snapshot_error": f"{unwritten}: {path.readlink()}"}
 
 
@@ -87,7 +87,9 @@ def await_saved(ack: Ack, give_up: threading.Event) -> Ack:
         elif not is_alive(ack.saving.pid, ack.saving.started):
             why_not = "the process that was saving state is gone"
         elif not path.parent.is_dir():
-            why_not = f"{path.parent} is gone, where a task says what became of saving state"
+            why_not = (
+                f"the folder {path.parent}, where tasks write the result of saving state, is gone"
+            )
         if why_not is not None and not os.path.lexists(path):
             return replace(ack, saving=None, snapshot_error=why_not)
     outcome = _read_outcome(path)

@@ -131,14 +131,14 @@ class Connection:
         if found is None:
             # Members answer only while they show their former identity, so this is an outage.
             raise StoreUnavailableError(
-                f"of the store's members {', '.join(sorted(view.configuration.members))} none "
+                f"none of the store's members {', '.join(sorted(view.configuration.members))} "
                 "answers.",
-                cure="Bring them back; nothing was lost by waiting.",
+                cure="Bring the members back. No data is lost while they are away.",
             )
         if found.metadata.store_id != view.metadata.store_id:
             raise StoreMismatchError(
-                "the store is another one than it was when it was opened.",
-                cure="Open it again.",
+                "the members now belong to another store than when this process opened it.",
+                cure="Open the store again.",
             )
         return found
 
@@ -254,7 +254,9 @@ class View:
         """
         value = self.register(METADATA).read()
         if value is None:
-            raise StoreUnavailableError("the store's metadata is on no majority of its members.")
+            raise StoreUnavailableError(
+                "no majority of the store's members has the store's metadata."
+            )
         return StoreMetadata.from_bytes(value.value)
 
     def check_routes(self) -> None:
@@ -271,9 +273,9 @@ class View:
 def changed_meanwhile() -> StaleConfigurationError:
     """Return the error of a process whose table is not the store's any more."""
     return StaleConfigurationError(
-        "the store's members, or what they hold, have changed, and this process works with the "
-        "former table.",
-        cure="Refresh the store and do it again; a job restarts by itself.",
+        "the store's members or their partitions have changed, and this process still uses the "
+        "old partition table.",
+        cure="Refresh the store and repeat the call. A job restarts by itself.",
     )
 
 

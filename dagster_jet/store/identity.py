@@ -69,10 +69,10 @@ def disown(member: Member) -> None:
 def member_rolled_back(member_id: str) -> StoreUnavailableError:
     """Return the error of a member that has forgotten confirmed writes."""
     return StoreUnavailableError(
-        f"the store member {member_id} came back older: it does not remember what it has "
-        "confirmed. It was restored from a copy, or a replica took its place.",
-        cure="It is given everything anew by 'dagster-jet store repair'. An older copy of its data "
-        "does not help.",
+        f"the store member {member_id} has older data than it had confirmed. It was restored "
+        "from a copy, or a replica took its place.",
+        cure="Run 'dagster-jet store repair', which copies all of its data to it again. "
+        "Restoring another old copy does not help.",
     )
 
 
@@ -162,9 +162,9 @@ class VerifiedMember:
                 state = "is empty" if found is None else "is not the one the store knows"
                 raise StoreUnavailableError(
                     f"the store member {self.member_id} {state}: its data was deleted or "
-                    "replaced, and other replicas serve what it held.",
-                    cure="Put the same data back, not an older copy, or rebuild it: dagster-jet "
-                    "store repair.",
+                    "replaced. Its partitions are read from other replicas.",
+                    cure="Put the same data back (not an older copy), or rebuild the member with "
+                    "'dagster-jet store repair'.",
                 )
             self._is_verified = True
         return self._member

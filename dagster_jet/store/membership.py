@@ -126,8 +126,9 @@ def _lost(partitions: list[int], gone: Collection[str]) -> StoreCorruptedError:
     named = ", ".join(str(partition) for partition in partitions[:_NAMED_MAX])
     more = f" and {len(partitions) - _NAMED_MAX} more" if len(partitions) > _NAMED_MAX else ""
     return StoreCorruptedError(
-        f"{len(partitions)} partitions were held by {', '.join(sorted(gone))} alone and would be "
-        f"lost: {named}{more}.",
-        cure="Bring one of these members back with its data; only if that is impossible, let the "
-        "partitions begin empty with --accept-loss: jobs whose state they held are refused.",
+        f"the only copies of {len(partitions)} partitions are on {', '.join(sorted(gone))} and "
+        f"would be lost: {named}{more}.",
+        cure="Bring one of these members back with its data. Only if that is impossible, use "
+        "--accept-loss: the partitions then begin empty, and jobs that had state in them do "
+        "not start.",
     )

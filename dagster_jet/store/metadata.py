@@ -174,9 +174,9 @@ class StoreMetadata:
         missing = self.missing_in(config)
         if missing:
             raise StoreMismatchError(
-                f"urls: the store has the members {', '.join(sorted(self.identities))}; of these "
-                f"the configuration lacks {', '.join(missing)}.",
-                cure="Add the URL, or take the member out with 'dagster-jet store remove'.",
+                f"urls: the store has the members {', '.join(sorted(self.identities))}, and the "
+                f"configuration does not name {', '.join(missing)}.",
+                cure="Add the URL, or remove the member with 'dagster-jet store remove'.",
             )
 
     def missing_in(self, config: StoreConfig) -> tuple[str, ...]:
@@ -203,14 +203,14 @@ class StoreMetadata:
             given = f"the keys given are {', '.join(ids)}" if ids else "no keys are configured"
             raise StoreMismatchError(
                 f"encryption_keys: the store is encrypted with the key {self.key_id}, and {given}.",
-                cure="Name the environment variable that holds that key; behind a newer one, if "
-                "the keys are being rotated.",
+                cure="Name the environment variable that holds that key. While keys are rotated, "
+                "it comes after the new key.",
             )
         if ids and not self.key_id and not sealer.accept_older:
             raise StoreMismatchError(
                 "encryption_keys: the store is not encrypted, and keys are configured.",
-                cure="Encrypt what is there with 'dagster-jet store rotate-keys', or leave the "
-                "keys out.",
+                cure="Encrypt the stored values with 'dagster-jet store rotate-keys', or leave "
+                "the keys out.",
             )
 
     def routes_like(self, other: StoreMetadata) -> bool:

@@ -26,10 +26,10 @@ def probe(url: Url) -> list[Finding]:
         member.close()
     return [
         answered(
-            "Can it be a member of the store?",
+            "Can it be used as a member of the store?",
             refused is None,
-            yes=f"{member_id} was written to and read back; where a server might ignore the "
-            "conditions of a write, they were tried.",
+            yes=f"A value was written to {member_id} and read back. If a server might ignore "
+            "conditions of writes, these were tested too.",
             no="" if refused is None else refused.message,
             cure="" if refused is None else refused.cure or "",
             needed=True,

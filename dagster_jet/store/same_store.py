@@ -50,7 +50,7 @@ def check_same_store(members: Mapping[str, Member]) -> None:
         + "; ".join(f"{', '.join(ids)} of store {store[:8]}" for store, ids in by_store.items())
         + ".",
         cure="Name the members of one store ('dagster-jet store status' with some of them lists "
-        "all); a member that is to change over is emptied first.",
+        "all); empty a member before you move it to another store.",
     )
 
 

@@ -38,7 +38,7 @@ class BackgroundThread(ABC):
                 self._watch()
                 return
             except Exception:
-                _logger.exception("%s fails, and begins again", self._thread.name)
+                _logger.exception("%s failed and is started again", self._thread.name)
             if self._ended.wait(_PAUSE_S):
                 return
 

@@ -33,7 +33,7 @@ def check_same(
             f"{', '.join(f'{name} {found[name]}' for name in differing)}; the driver has "
             f"{', '.join(f'{name} {drivers[name]}' for name in differing)}.",
             job=job,
-            cure="Give the executors the image, or the packages, of the driver.",
+            cure="Install the same image, or the same packages, on the executors as on the driver.",
         )
 
 

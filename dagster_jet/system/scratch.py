@@ -50,6 +50,6 @@ def _check(folder: Path) -> None:
 
 def _refused(folder: Path, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"work_dir: {folder} {why}, and whoever made it could read and exchange the state of jobs.",
+        f"work_dir: {folder} {why}, and its owner could read and change the state of jobs.",
         cure="Remove it, or give another work_dir.",
     )

@@ -19,16 +19,22 @@ Attributes = dict[str, str]
 Reading = tuple[float, Attributes]
 
 COUNTERS = {
-    "dagster_jet.epoch.rows": ("{row}", "Rows that epochs have read; after a restart again"),
+    "dagster_jet.epoch.rows": (
+        "{row}",
+        "Rows that epochs have read; rows that are read again after a restart count again",
+    ),
     "dagster_jet.source.rows": ("{row}", "Rows of a source in committed snapshots"),
-    "dagster_jet.source.lost": ("{item}", "Items that were dropped outside before they were read"),
+    "dagster_jet.source.lost": (
+        "{item}",
+        "Items that the source's system dropped before the job read them",
+    ),
     "dagster_jet.stage.rows": ("{row}", "Rows into a stateful stage, in committed snapshots"),
     "dagster_jet.sink.rows": ("{row}", "Rows of a sink in committed snapshots"),
     "dagster_jet.rows.late": ("{row}", "Late rows, in committed snapshots"),
     "dagster_jet.rows.rejected": ("{row}", "Dead letters, in committed snapshots"),
-    "dagster_jet.snapshot.failures": ("{snapshot}", "Snapshots that were given up"),
+    "dagster_jet.snapshot.failures": ("{snapshot}", "Snapshots that were discarded"),
     "dagster_jet.snapshot.written": ("By", "State that snapshots have written, one replica"),
-    "dagster_jet.commit.retries": ("{commit}", "Tries of a commit that did not succeed"),
+    "dagster_jet.commit.retries": ("{commit}", "Attempts of a commit that failed"),
 }
 HISTOGRAMS = {
     "dagster_jet.epoch.duration": ("s", "An epoch, from its plan to its acks"),
@@ -37,15 +43,18 @@ HISTOGRAMS = {
     "dagster_jet.commit.duration": ("s", "Phase 2: from the decision until all sinks have it"),
 }
 READINGS = {
-    "dagster_jet.restarts": ("{restart}", "Executions that followed one that ended unasked"),
+    "dagster_jet.restarts": (
+        "{restart}",
+        "Restarts: executions that followed one that ended without being asked to",
+    ),
     "dagster_jet.job.up": ("{job}", "Jobs that this process runs"),
-    "dagster_jet.source.lag": ("{item}", "What is known to wait in a source, by unit"),
+    "dagster_jet.source.lag": ("{item}", "Known backlog of a source, by unit"),
     "dagster_jet.source.available": ("{source}", "1: the source can be read; 0: it cannot"),
     "dagster_jet.source.watermark.lag": ("s", "How far a source's event time is behind the clock"),
     "dagster_jet.stage.watermark.lag": ("s", "How far a stage's watermark is behind the clock"),
     "dagster_jet.stage.state.rows": ("{row}", "Rows of a stage's state"),
     "dagster_jet.state.size": ("By", "State in the newest snapshot, one replica"),
-    "dagster_jet.snapshot.age": ("s", "Since the newest snapshot was committed"),
+    "dagster_jet.snapshot.age": ("s", "Age of the newest committed snapshot"),
     "dagster_jet.store.members": ("{member}", "Members of the store, by whether they answer"),
     "dagster_jet.store.partitions.under_replicated": (
         "{partition}",

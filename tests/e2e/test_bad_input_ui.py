@@ -158,7 +158,7 @@ def test_a_pipeline_that_does_not_build(tmp_path: Path) -> None:
     assert lines(error["stack"]) <= STACK_LINES_MAX
     (cause,) = error["errorChain"]
     assert cause["error"]["message"].strip() == (
-        "dagster_jet.errors.PipelineError: job 'half': nothing is written. Call write_to()."
+        "dagster_jet.errors.PipelineError: job 'half': the pipeline has no sink. Call write_to()."
     )
 
 

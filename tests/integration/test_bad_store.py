@@ -108,7 +108,7 @@ def test_an_unreachable_member_of_an_existing_store() -> None:
         fill(StoreConfig(tuple(urls)))
         servers[1].kill()
         with Store.open(StoreConfig(tuple(urls))) as store:
-            parts = (member_id_of(urls[1]), "Connection refused", "check the server")
+            parts = (member_id_of(urls[1]), "Connection refused", "Check the server")
             refused(lambda: put_others(store), StoreUnavailableError, *parts)
         servers[1].restart(empty=False)
         assert_undamaged(StoreConfig(tuple(urls)))

@@ -79,9 +79,7 @@ def test_a_change_that_state_cannot_follow_is_planned_refused_and_harmless(
             (change,) = [c for c in jet.plan(changed) if c.is_refused]
             assert (change.stage, change.change) == ("counts", Change.INCOMPATIBLE)
             assert change.reason == reason
-            with pytest.raises(
-                JetError, match="Take the change back, or give the stage a new"
-            ) as e:
+            with pytest.raises(JetError, match="Undo the change, or give the stage a new") as e:
                 jet.run(changed, config, until="drained")
             assert "job 'changing', stage 'counts'" in str(e.value) and reason in str(e.value)
         renamed = pipeline(name="sums")
@@ -90,7 +88,7 @@ def test_a_change_that_state_cannot_follow_is_planned_refused_and_harmless(
             ("sums", Change.NEW),
             ("counts", Change.DROPPED),
         ]
-        with pytest.raises(JetError, match=r"state of counts, .*Bring the stage back"):
+        with pytest.raises(JetError, match=r"state of counts, .*Restore the stage"):
             jet.run(renamed, config, until="drained")
         assert visible_files(world.folder / "out") == before
         assert jet.read_state("changing", "counts").equals(state)
@@ -130,7 +128,7 @@ def test_a_key_of_another_type_is_planned_and_refused(world: World, pipeline: Pi
         changed = pipeline(schema="k binary, ts long, v long")
         reason = "its state has 'k' as string, it is binary now"
         assert [c.reason for c in jet.plan(changed) if c.is_refused] == [reason]
-        with pytest.raises(JetError, match=f"stage 'counts': .* {reason}. Take the change back"):
+        with pytest.raises(JetError, match=f"stage 'counts': .* {reason}. Undo the change"):
             jet.run(changed, until="drained")
         assert visible_files(world.folder / "out") == before
         # Whether it may be null is no other type: it goes on so, and back again.
@@ -198,7 +196,7 @@ def test_a_column_that_the_state_lacks_or_would_lose_is_planned_and_refused(worl
         ):
             (change,) = [c for c in jet.plan(changed) if c.is_refused]
             assert change.stage == stage and change.reason.startswith(reason)
-            with pytest.raises(JetError, match="Take the change back") as e:
+            with pytest.raises(JetError, match="Undo the change") as e:
                 jet.run(changed, config, until="drained")
             assert f"stage '{stage}'" in str(e.value) and change.reason in str(e.value)
         assert visible_files(world.folder / "out") == before

@@ -155,7 +155,7 @@ def test_a_later_function_that_would_notice_the_partition(
     rows = rows.transform(later(function), name="change").with_timestamps("ts")
     rows.write_to(sinks.files(f"{world.folder}/out", format="json"), name="out")
     if is_told:
-        with pytest.raises(UserFunctionError, match=r"stage 'change': .*partition among them"):
+        with pytest.raises(UserFunctionError, match=r"stage 'change': .*worked on all columns"):
             run(world, p)
     else:
         run(world, p)

@@ -597,7 +597,7 @@ def test_a_rewind_that_cannot_be_changes_nothing_and_damage_stops_no_start(
             changed.setattr(child, "WINDOW_MS", 2 * child.WINDOW_MS)
             planned = jet.plan(child.crash_pipeline(world.folder), snapshot=wanted)
             assert [c.stage for c in planned if c.is_refused] == ["counts"]
-            with pytest.raises(JetError, match=f"state in snapshot {wanted} would not mean"):
+            with pytest.raises(JetError, match=f"from the state in snapshot {wanted}"):
                 world.run(initial_snapshot=wanted)
         assert jet.snapshots(child.JOB) == before
 

@@ -51,7 +51,7 @@ def test_a_job_that_would_wait_is_ended(spark: SparkSession) -> None:
         with pytest.raises(Exception, match="cancelled"):
             long(spark).collect()
         assert time.monotonic() - began < LONG_S / 2
-        with pytest.raises(ExecutorLostError, match="came and went"):
+        with pytest.raises(ExecutorLostError, match="started and ended"):
             watch.check()
     finally:
         watch.close()

@@ -18,7 +18,7 @@ def test_what_is_decided_is_committed_under_every_guarantee(world: World) -> Non
     world.fill()
     world.run_child(AFTER_DECISION)
     assert world.staged()
-    with pytest.raises(ConfigurationError, match=r"guarantee is none now.*would be there twice"):
+    with pytest.raises(ConfigurationError, match=r"guarantee is now.*would be written twice"):
         world.run(guarantee="none")
     with world.jet() as jet:
         newest = jet.snapshots(world.job)[0]

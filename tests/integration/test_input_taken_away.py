@@ -38,7 +38,7 @@ def test_files_are_taken_away_before_and_after_a_snapshot_has_them(world: World)
 
     with pytest.raises(InputLostError) as told:
         world.run()
-    for part in ("stage 'left'", f"{inbox}/00003.json (", "epochs 4", "Put it back"):
+    for part in ("stage 'left'", f"{inbox}/00003.json (", "epochs 4", "Put the input back"):
         assert part in str(told.value)
     record = world.record()
     assert record is not None and record.status is JobStatus.FAILED
@@ -77,7 +77,7 @@ def test_a_file_that_goes_between_listing_and_loading(
         return split
 
     monkeypatch.setattr(FilesReader, "plan", plan_and_lose)
-    with pytest.raises(InputLostError, match=r"left/00002\.json.*taken away before it was read"):
+    with pytest.raises(InputLostError, match=r"left/00002\.json.*removed before it was read"):
         world.run()
     move(taken, world.folder / "in/left")
     with world.jet() as jet:

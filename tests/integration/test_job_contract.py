@@ -80,7 +80,7 @@ def test_from_its_start_to_its_end(kind: Kind) -> None:
     assert job.status is JobStatus.SUSPENDED
     assert job.result(0) == job.join(0) == suspended, "it stays what it was"
     if kind.name == ELSEWHERE:
-        with pytest.raises(JobStateError, match=r"its pipeline is not here.*Submit"):
+        with pytest.raises(JobStateError, match=r"does not have its pipeline.*Submit"):
             job.resume()
     else:
         assert kind.jet.job(job.name) is job, "this process has it, and can resume it"

@@ -60,7 +60,7 @@ def test_a_folder_that_is_empty_is_refused_until_it_is_back(world: World, guaran
     assert had, "the first file has rows for it, the second one has none"
     quiet.rename(away)
     quiet.mkdir()
-    with pytest.raises(OutputLostError, match=r"'quiet_out'.*does not have it any more.*mounted"):
+    with pytest.raises(OutputLostError, match=r"'quiet_out'.*no longer has it.*mounted"):
         run(world, 3, guarantee)
     assert not [*quiet.iterdir()], "nothing is written before it is known to be the right one"
     quiet.rmdir()

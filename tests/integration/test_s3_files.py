@@ -323,7 +323,7 @@ def test_an_object_that_changes_or_goes_while_it_is_read(s3_world: S3World) -> N
     s3_world.client.delete_object(Bucket=s3_child.BUCKET, Key=f"{s3_world.folder.name}/in/a.json")
     with pytest.raises(Exception, match="the object is gone"):
         reader.frame(s3_world.spark, split).rows.collect()
-    with pytest.raises(InputLostError, match="taken away"):
+    with pytest.raises(InputLostError, match="removed"):
         reader.check_input(split)
 
 

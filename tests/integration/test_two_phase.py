@@ -175,7 +175,7 @@ def test_a_commit_that_fails_is_made_up_for(world: TwoPhaseWorld) -> None:
 
 
 def test_without_snapshots_it_is_refused(world: TwoPhaseWorld) -> None:
-    with pytest.raises(PipelineError, match=r"stage 'into_files'.*guarantee is none") as told:
+    with pytest.raises(PipelineError, match=r"stage 'into_files'.*guarantee is .none.") as told:
         world.run(guarantee="none")
     assert "JobConfig(guarantee=...)" in str(told.value)
 

@@ -13,6 +13,6 @@ def check_reachable(path: str, job: str, stage: str, *, is_reachable: bool) -> N
             f"{path!r} is a folder of this machine, and Spark's tasks run on others.",
             job=job,
             stage=stage,
-            cure="Use a bucket (s3://...), or say files(..., shared=True) if it is one file system "
-            "that all of them have mounted there.",
+            cure="Use a bucket (s3://...), or files(..., shared=True) if all machines have "
+            "mounted the same file system there.",
         )

@@ -64,17 +64,16 @@ class InputFolder:
             return
         if found is None:
             raise InputLostError(
-                "the file was taken away before it was read, or while it was: "
-                f"{file.shown(bytes_per_row)}.",
+                f"the file was removed before it was read completely: {file.shown(bytes_per_row)}.",
                 job=self.job,
                 stage=self.stage,
                 position=file.path,
-                cure="Put it back and start again; without it its rows are missing. Delete "
-                "files when a committed snapshot has them (Jet.consumed_files()).",
+                cure="Put it back and start again. Without it its rows are missing. Delete files "
+                "only when a committed snapshot has their rows (Jet.consumed_files()).",
             )
         if found.size == file.size:
             raise SourceUnavailableError(
-                "the file was written to, or touched, while it was read.",
+                "the file was modified, or its time was changed, while it was read.",
                 job=self.job,
                 stage=self.stage,
                 position=file.path,
@@ -109,8 +108,8 @@ class InputFolder:
         """Warns once about ignored subfolders, such as `date=.../`."""
         first = min(listing.subfolders)
         _logger.warning(
-            "job %r, stage %r: %d subfolders in %s are passed over, such as %s: a source reads "
-            "the files of one folder. Name deeper ones by a pattern (%s).",
+            "job %r, stage %r: %d subfolders in %s are not read, such as %s: a source reads the "
+            "files of one folder. To read subfolders, use a pattern (%s).",
             self.job,
             self.stage,
             len(listing.subfolders),

@@ -44,7 +44,9 @@ def open_parquet(stream: BinaryIO) -> Iterator[BinaryIO]:
         yield cast(BinaryIO, watched)
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         if not watched.has_failed:
-            raise pa.ArrowInvalid(f"the file is damaged, or no Parquet: {error}") from error
+            raise pa.ArrowInvalid(
+                f"the file is damaged or is not a Parquet file: {error}"
+            ) from error
         raise OSError(str(error)) from error
 
 

@@ -41,7 +41,7 @@ def schema_of_first(place: InputPlace, job: str, stage: str) -> str:
     if files:
         return schema_of(place, files[0], job, stage)
     raise ConfigurationError(
-        f"no Parquet file is in {place.folder_url!r} yet that says which columns there are.",
+        f"{place.folder_url!r} has no Parquet file yet from which the columns could be read.",
         job=job,
         stage=stage,
         cure=_CURE,

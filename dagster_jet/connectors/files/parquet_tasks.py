@@ -109,7 +109,7 @@ def _opened(
                 yield opened, pyarrow.parquet.ParquetFile(opened, coerce_int96_timestamp_unit="us")
         except (pa.ArrowInvalid, UnfitError) as error:
             raise BadRowError(
-                f"an input file does not fit what was declared of it: {error}.",
+                f"an input file does not fit the declared format or schema: {error}.",
                 position=file.path,
                 cure="Correct the format or the schema, or the file.",
             ) from error

@@ -82,12 +82,12 @@ class Recognition:
 
     def _input_lost(self, file: InputFile, bytes_per_row: float) -> InputLostError:
         return InputLostError(
-            f"the file was taken away while it was read: {file.shown(bytes_per_row)}.",
+            f"the file was removed while it was read: {file.shown(bytes_per_row)}.",
             job=self.folder.job,
             stage=self.folder.stage,
             position=file.path,
-            cure="Put it back as it was (cp -p) and start again; without it the rest of its rows "
-            "is missing. Delete files when a committed snapshot has them whole "
+            cure="Put it back unchanged (cp -p) and start again. Without it the rest of its rows "
+            "is missing. Delete files only when a committed snapshot has all of their rows "
             "(Jet.consumed_files()).",
         )
 
@@ -101,13 +101,13 @@ class Recognition:
         if self.folder.find(file.path) is None:
             return False  # a stale listing
         raise self.folder.refused(
-            f"the file may have been read before: it is of {shown_time(file.mtime_ns)}, and files "
-            f"as old as that were read, were gone for {in_words(self.memory.remember_ms)}, and are "
-            "forgotten.",
+            f"the file may have been read before: its time is {shown_time(file.mtime_ns)}, and "
+            "the job no longer remembers which files of that age it has read, because they were "
+            f"gone for {in_words(self.memory.remember_ms)}.",
             file.path,
-            "If its rows are new, give it a new time (touch). If it came back, from a copy for "
-            "example, take it away. sources.files(remember=...) says how long files are "
-            "remembered.",
+            "If its rows are new, give it a new time (touch). If it was read before and came "
+            "back, for example from a backup, remove it. sources.files(remember=...) sets how "
+            "long read files are remembered.",
         )
 
     def _name_late(self, passed: Sequence[InputFile]) -> None:
@@ -118,7 +118,7 @@ class Recognition:
             assert self.memory.horizon_ms is not None
             _logger.warning(
                 "job %r, stage %r: %d files are older than the horizon of %s and are not read, "
-                "such as %s. Give them a new time (touch) if they are to be.",
+                "such as %s. To read them, give them a new time (touch).",
                 self.folder.job,
                 self.folder.stage,
                 len(late),

@@ -124,7 +124,7 @@ class Rows:
             return False
         if self.is_remote:
             raise SourceError(
-                "tasks cannot unpack such a file.",
+                "the compression of the file is not supported.",
                 position=part.path,
                 cure="Compress it with gzip (.gz) or bzip2 (.bz2), or not at all.",
             )

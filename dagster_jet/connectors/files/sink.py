@@ -93,8 +93,8 @@ class FilesSink:
         object.__setattr__(self, "storage_options", storage)
         if scheme_of(self.path) in READ_ONLY:
             raise ConfigurationError(
-                f"path: {self.path!r} can only be read: its driver cannot make a document only "
-                "where there is none.",
+                f"path: {self.path!r} can only be read: its driver cannot create a file on the "
+                "condition that it does not exist.",
                 cure="Write to a bucket, or to a folder that is mounted: files(..., shared=True).",
             )
         if self.format not in FORMATS:
@@ -138,8 +138,8 @@ class FilesSink:
             self._check_owner(job, stage, looks)
             if is_new_job and any(n.endswith(".json") for n in place.names(f"{EPOCHS_FOLDER}/")):
                 raise ConfigurationError(
-                    f"{self.path!r} holds epochs of an earlier life of this job, but the store "
-                    "knows nothing of it: going on would write its rows twice.",
+                    f"{self.path!r} holds epochs of an earlier life of this job, which the store "
+                    "does not know: the job would write their rows twice.",
                     job=job,
                     stage=stage,
                     cure="Use the old store, or an empty output folder.",
@@ -164,7 +164,7 @@ class FilesSink:
                     f"the output folder {self.path!r} cannot be used now: {error}.",
                     job=job,
                     stage=stage,
-                    cure="Free some space or bring the file system back; meanwhile the job "
+                    cure="Free disk space or bring the file system back. Meanwhile the job "
                     "restarts from its last snapshot.",
                 ) from error
             raise ConfigurationError(
@@ -255,8 +255,8 @@ class FilesSink:
                 f"the output folder {self.path!r} cannot be written: {error}.",
                 job=context.job,
                 stage=context.sink,
-                cure="Free some space, correct the permissions or bring the file system back; "
-                "nothing is lost, what is staged is committed then.",
+                cure="Free disk space, correct the permissions or bring the file system back. "
+                "Nothing is lost: the staged rows are committed then.",
             ) from error
 
     def _commit_epoch(
@@ -319,8 +319,8 @@ class FilesSink:
                 job=context.job,
                 stage=context.sink,
                 position=f"{self.path}/{marker}",
-                cure="Give each sink a folder of its own; what is staged is still there, and is "
-                "committed at the next start.",
+                cure="Give each sink a folder of its own. The staged rows are still there, and "
+                "the next start commits them.",
             )
         return True
 
@@ -338,8 +338,8 @@ class FilesSink:
                 job=context.job,
                 stage=context.sink,
                 position=artifact.token,
-                cure="Start once with the sink's old path, which commits what is staged there; "
-                "then move the sink.",
+                cure="Start once with the sink's old path: that start commits the rows staged "
+                "there. Then change the path.",
             ) from error
 
     def _check_lost(self, place: OutputPlace, artifact: Artifact, context: CommitContext) -> None:
@@ -350,20 +350,20 @@ class FilesSink:
                 job=context.job,
                 stage=context.sink,
                 position=artifact.token,
-                cure="Bring it back; meanwhile the job restarts. Nothing is lost: what is staged "
-                "in it is committed then.",
+                cure="Bring it back. Meanwhile the job restarts. Nothing is lost: the rows "
+                "staged in the folder are committed then.",
             )
         if context.accept_loss:
             return
         raise ArtifactLostError(
             f"epoch {artifact.epoch_id}: the staged file with {artifact.rows} rows is gone, and "
-            f"{artifact.target!r} is not there (or is another file). The rows are in no output, "
-            "unless a reader took the file away before `_epochs` listed it.",
+            f"{artifact.target!r} does not exist (or is another file). The rows are not in the "
+            "output, unless a reader took the file away before `_epochs` listed it.",
             job=context.job,
             stage=context.sink,
             position=artifact.token,
-            cure="If its disk was not mounted, mount it. Else bring the staged file back, or put "
-            "the one that was taken into the folder again, or let the job go on without these "
+            cure="If its disk was not mounted, mount it. Otherwise bring the staged file back, "
+            "or put the file that was taken back into the folder, or continue without these "
             "rows with JobConfig(accept_loss=True).",
         )
 

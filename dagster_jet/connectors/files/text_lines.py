@@ -54,9 +54,9 @@ def open_text(place: tuple[str, StorageOptions], file: InputFile) -> Iterator[Bi
             if watched.has_failed:
                 raise
             raise BadRowError(
-                f"the compressed file is damaged, cut off, or none: {error}.",
+                f"the compressed file is damaged, truncated, or not compressed: {error}.",
                 position=file.path,
-                cure="Put the whole file in its place, or name it as what it is.",
+                cure="Replace it by the complete file, or correct its name extension.",
             ) from error
 
 

@@ -175,8 +175,8 @@ class Header:
                 f"the header of the file does not fit the schema: {', '.join(found)}; expected: "
                 f"{', '.join(self.names)}.",
                 position=path,
-                cure="Name the columns of schema= as the file does, in its order; or say that they "
-                'go by position: options={"enforceSchema": "true"}.',
+                cure="Use the file's column names in schema=, in its order. Or match columns by "
+                'position: options={"enforceSchema": "true"}.',
             )
 
     def _names_in(self, line: str) -> list[str]:

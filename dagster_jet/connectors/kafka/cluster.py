@@ -45,7 +45,8 @@ class Cluster:
         for name, value in given.items():
             if isinstance(value, str) and any(mark in name for mark in _HIDDEN):
                 raise ConfigurationError(
-                    f"options: {name} is written out, for everybody to read who sees the code.",
+                    f"options: {name} is given in plain text, and everybody who sees the code "
+                    "can read it.",
                     cure=f'Name a variable that holds it: {{"{name}": Secret(env="...")}}.',
                 )
         return cls(named(servers), tuple(sorted(given.items())))
@@ -184,7 +185,7 @@ def answered(offset: int) -> int:
             an error, which would look like an empty partition.
     """
     if offset == client_library().OFFSET_INVALID:
-        raise TimeoutError("the cluster has not said which offsets there are")
+        raise TimeoutError("the cluster has not returned its offsets")
     return offset
 
 
@@ -194,8 +195,9 @@ def said(error: KafkaError) -> str:
     if error.code() == client_library().KafkaError._SSL and "certificate verify failed" in text:
         # OpenSSL's own text contains a line of its source and names no cure.
         return (
-            "the broker's certificate cannot be verified: ssl.ca.location has to be the file of "
-            "the authority that has signed it, and it has to be for the host that we ask for"
+            "the broker's certificate cannot be verified: ssl.ca.location must be the file of "
+            "the authority that signed it, and the certificate must be valid for the broker's "
+            "host name"
         )
     return text.rstrip(". ")
 

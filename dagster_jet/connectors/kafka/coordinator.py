@@ -248,8 +248,8 @@ def client_settings(cluster: Cluster) -> dict[str, Any]:
             settings["ssl_check_hostname"] = text != "none"
         elif name.startswith(("sasl.", "ssl.", "enable.ssl.", "oauthbearer.")):
             raise ConfigurationError(
-                f'options: {name} cannot be used with transactions="held": the client that ends '
-                "transactions, kafka-python, does not know it.",
+                f'options: {name} cannot be used with transactions="held": kafka-python, the '
+                "client that ends transactions, does not support it.",
                 cure='Use transactions="roll-forward".',
             )
     protocol = settings.get("security_protocol", "plaintext")

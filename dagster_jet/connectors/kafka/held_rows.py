@@ -210,7 +210,7 @@ class HeldWriter(SinkWriter):
         while self._ids is None:
             self._client.poll(_CALL_S)
             if time.monotonic() - began > SILENCE_S:
-                raise TimeoutError("the client library does not tell its producer id")
+                raise TimeoutError("the client library does not return its producer id")
         self._raise_failed()
 
     def _stop_if_outdated(self) -> None:

@@ -78,8 +78,8 @@ def check_marker_topic(cluster: Cluster, topic: str, job: str, stage: str) -> No
                 raised = error_of(error)
                 if raised is None or raised.code() != code.TOPIC_ALREADY_EXISTS:
                     raise ConfigurationError(
-                        f"the topic {topic!r}, which says what is committed, is not there for us, "
-                        f"and cannot be created: {said(raised) if raised else error}.",
+                        f"the marker topic {topic!r} does not exist or this user may not see it, "
+                        f"and it cannot be created: {said(raised) if raised else error}.",
                         job=job,
                         stage=stage,
                         cure=f"Create it with {PARTITIONS} partitions and the settings {_SHOWN}, "
@@ -96,8 +96,7 @@ def check_marker_topic(cluster: Cluster, topic: str, job: str, stage: str) -> No
         explained = None if raised is None else troubles.explain(raised)
         if explained is not None and is_lasting(explained):
             raise ConfigurationError(
-                f"the topic {topic!r}, which says what is committed, cannot be looked at: "
-                f"{said(explained)}.",
+                f"the settings of the marker topic {topic!r} cannot be read: {said(explained)}.",
                 job=job,
                 stage=stage,
                 cure=f"Grant {MARKER_RIGHTS} on it.",
@@ -111,16 +110,15 @@ def check_marker_topic(cluster: Cluster, topic: str, job: str, stage: str) -> No
     policy = "unknown" if entry is None else entry.value
     if policy != "compact":
         raise ConfigurationError(
-            f"the topic {topic!r}, which says what is committed, has cleanup.policy={policy}: its "
-            "messages may not stay.",
+            f"the marker topic {topic!r} has cleanup.policy={policy}: the cluster may delete its "
+            "messages.",
             job=job,
             stage=stage,
             cure="Set it to compact.",
         )
     if 0 < (count := len(known.topics[topic].partitions)) < PARTITIONS:
         raise ConfigurationError(
-            f"the topic {topic!r}, which says what is committed, has {count} partitions, and "
-            f"markers are in {PARTITIONS}.",
+            f"the marker topic {topic!r} has {count} partitions, and markers need {PARTITIONS}.",
             job=job,
             stage=stage,
             cure=f"Add partitions, up to {PARTITIONS} or more.",

@@ -282,7 +282,7 @@ def _end(admin: Any, topic: str, partition: int) -> int:
             library.KafkaError._UNKNOWN_PARTITION,
         ):
             raise
-        raise TimeoutError(f"the topic {topic} is not there: {said(raised)}") from None
+        raise TimeoutError(f"the topic {topic} does not exist: {said(raised)}") from None
 
 
 def ends(admin: Any, topic: str, partitions: Iterable[int]) -> dict[int, int]:

@@ -81,4 +81,4 @@ def message_columns(
 
 def _check(types: dict[str, str], name: str | None, wanted: Sequence[str], words: str) -> None:
     if name is not None and types[name] not in wanted:
-        raise PipelineError(f"column {name!r} is {types[name]}, expected is {words}.")
+        raise PipelineError(f"column {name!r} is {types[name]}, expected {words}.")

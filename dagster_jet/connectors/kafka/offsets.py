@@ -58,7 +58,7 @@ class Topics:
     def __post_init__(self) -> None:
         if bool(self.names) == (self.pattern is not None):
             raise ConfigurationError(
-                "topics: give a list of topics or a pattern, one of them.",
+                "topics: either topics or pattern is needed, and not both.",
                 cure='topics=["bids"], or pattern="bids-.*".',
             )
         if self.pattern is not None:
@@ -66,7 +66,7 @@ class Topics:
                 re.compile(self.pattern)
             except re.error as error:
                 raise ConfigurationError(
-                    f"pattern: {self.pattern!r} is no regular expression: {error}."
+                    f"pattern: {self.pattern!r} is not a valid regular expression: {error}."
                 ) from None
 
     def has(self, topic: str) -> bool:
@@ -109,7 +109,7 @@ class Offsets:
             and topic.error.code() in (code.UNKNOWN_TOPIC_OR_PART, code._UNKNOWN_TOPIC)
         ):
             raise SourceError(
-                f"the topic {name!r} does not exist, or not for us.",
+                f"the topic {name!r} does not exist, or this user may not see it.",
                 job=self._job,
                 stage=self._stage,
                 cure="Create it, correct the name, or grant DESCRIBE on it.",
@@ -248,7 +248,7 @@ class Offsets:
                 f"the cluster cannot be reached: {text}.", job=self._job, stage=self._stage
             )
         return SourceError(
-            f"the cluster refuses: {text}.",
+            f"the cluster refuses the request: {text}.",
             job=self._job,
             stage=self._stage,
             position=str(self._topics),

@@ -142,7 +142,8 @@ class ReadTask:
                 f"retention has removed messages that were not read yet: {said(error)}.",
                 stage=self.stage,
                 position=f"{range_.partition.name}@{range_.start}",
-                cure='Keep them for longer, or go on without them: sources.kafka(lost="skip").',
+                cure="Raise the topic's retention. To continue without the removed messages, use "
+                'sources.kafka(lost="skip").',
             )
         if error.code() in (
             code.UNKNOWN_TOPIC_OR_PART,
@@ -153,7 +154,7 @@ class ReadTask:
                 "the topic was deleted while it was read.",
                 stage=self.stage,
                 position=f"{range_.partition.name}@{range_.start}",
-                cure="The job restarts from its last snapshot, and says what is lost.",
+                cure="The job restarts from its last snapshot, and then reports the lost messages.",
             )
         if not is_lasting(error):
             return False

@@ -213,7 +213,8 @@ class KafkaReader(SourceReader):
             if unfinished and not self.source.skips_lost:
                 partition, at = min(unfinished.items())
                 raise InputLostError(
-                    "the topic was deleted and made anew: that offset was one of the old topic.",
+                    "the topic was deleted and recreated: the saved offset is an offset of the "
+                    "old topic.",
                     job=self.job,
                     stage=self.stage,
                     position=f"{partition.name}@{at}",
@@ -239,7 +240,7 @@ class KafkaReader(SourceReader):
                 job=self.job,
                 stage=self.stage,
                 position=f"{partition.name}@{at}",
-                cure='Go on without it: sources.kafka(lost="skip").',
+                cure='To continue without it, use sources.kafka(lost="skip").',
             )
         self._lost += 0 if end is None else max(0, end - at)
         self._gone.add(partition)
@@ -259,7 +260,8 @@ class KafkaReader(SourceReader):
                 job=self.job,
                 stage=self.stage,
                 position=f"{partition.name}@{at}",
-                cure='Keep them for longer, or go on without them: sources.kafka(lost="skip").',
+                cure="Raise the topic's retention. To continue without the removed messages, use "
+                'sources.kafka(lost="skip").',
             )
         self._lost += first - at
         self._next[partition] = first
@@ -271,11 +273,12 @@ class KafkaReader(SourceReader):
             return
         if not self.source.skips_lost:
             raise InputLostError(
-                f"the topic ends before that, at {last}: it was made anew, or its end was lost.",
+                f"the topic ends before the saved offset, at {last}: it was recreated, or lost "
+                "its newest messages.",
                 job=self.job,
                 stage=self.stage,
                 position=f"{partition.name}@{at}",
-                cure='sources.kafka(lost="skip") reads what is there now from its beginning.',
+                cure='sources.kafka(lost="skip") reads the present topic from its beginning.',
             )
         self._next[partition] = first
 

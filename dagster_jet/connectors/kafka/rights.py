@@ -62,7 +62,7 @@ def check_rights(
         raise SourceUnavailableError("the cluster cannot be reached.") from None
     if lacking:
         raise ConfigurationError(
-            f"we may not: {', '.join(lacking)}.",
+            f"this user may not: {', '.join(lacking)}.",
             job=job,
             stage=stage,
             cure="Grant it to the user of the options.",

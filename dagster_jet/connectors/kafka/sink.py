@@ -134,7 +134,7 @@ class KafkaSink:
             if is_new_job and has_markers(self.cluster, self.marker_topic, owner):
                 raise ConfigurationError(
                     f"the topic {self.marker_topic!r} has epochs of an earlier life of this job, "
-                    "but the store knows nothing of it: its epochs would be taken for those.",
+                    "which the store does not know: new epochs would be taken for those.",
                     job=job,
                     stage=stage,
                     cure="Use another name for the job or the sink, or another marker_topic.",

@@ -53,10 +53,13 @@ class KafkaSource:
             raise ConfigurationError(f"schema: {self.value} values {has}.")
         if (self.avro is None) == (self.value == "avro"):
             raise ConfigurationError(
-                "avro_schema, registry: they are for Avro values, one of both."
+                'avro_schema, registry: exactly one of them is needed for value="avro", and none '
+                "for other values."
             )
         if self.lost not in ("fail", "skip"):
-            raise ConfigurationError(f"lost: {self.lost!r} is unknown.", cure="fail or skip.")
+            raise ConfigurationError(
+                f"lost: {self.lost!r} is unknown.", cure='Use "fail" or "skip".'
+            )
         known = ("skip", "pass") if self.value == "raw" else ("skip", "pass", "dead-letter")
         if self.tombstones not in known:
             raise ConfigurationError(

@@ -86,7 +86,7 @@ class TopicLimits:
         if key is None and self.needs_key:
             return "it has no key, and the topic is compacted"
         if partition is not None and not 0 <= partition < self.partitions:
-            return f"partition {partition} is none of its {self.partitions}"
+            return f"the topic has {self.partitions} partitions, and no partition {partition}"
         if any("\0" in name for name, _ in headers or ()):
             return "the name of a header has a zero byte, where the client would cut it"
         if at_ms is not None and at_ms <= 0:

@@ -34,8 +34,8 @@ SILENCE_S = 10.0
 for a call, not for a cluster."""
 CALL_S, _FULL_S = 2.0, 0.05
 _UNDECIDED_CURE = (
-    "a start looks at the topic's settings, and sends what it will not take to the sink's "
-    "dead-letter sink (write_to(...).dead_letter_to(...)), if it has one."
+    "a start reads the topic's settings, and sends messages that the topic does not accept to "
+    "the sink's dead-letter sink (write_to(...).dead_letter_to(...)), if it has one."
 )
 
 
@@ -95,7 +95,8 @@ def _of_messages() -> dict[int, tuple[str, str]]:
     return {
         code.MSG_SIZE_TOO_LARGE: (
             "a message, or a batch of them, is larger than max.message.bytes of the topic",
-            'Raise that; or, if no row is so large, give options={"batch.size": "100000"}',
+            "Raise max.message.bytes; or, if no single row is that large, use "
+            'options={"batch.size": "100000"}',
         ),
         code.INVALID_TIMESTAMP: (
             "the time of a message is too far ahead, or too long ago",
@@ -131,8 +132,9 @@ def sink_error(error: Any, topic: str, owner: Owner, *, is_decided: bool = True)
     )
     if error.code() == client_library().KafkaError.INVALID_TRANSACTION_TIMEOUT:
         cure = (
-            "transaction.timeout.ms is above the broker's transaction.max.timeout.ms: raise "
-            'that, or ask for less: options={"transaction.timeout.ms": "60000"}.'
+            "transaction.timeout.ms is above the broker's transaction.max.timeout.ms. Raise the "
+            'broker\'s setting, or lower the option: options={"transaction.timeout.ms": '
+            '"60000"}.'
         )
     found = SinkError(f"the topic {topic!r} cannot be written: {said(error)}.", **of, cure=cure)
     found.reaction = Reaction.FAIL

@@ -82,7 +82,7 @@ class MapEntriesReader(SourceReader):
         self._next = position["partitions"]
         if self._next > self.map.partition_count:
             raise SourceError(
-                f"{self._next} partitions were read, the store has {self.map.partition_count}.",
+                f"{self._next} partitions were read, but the store has {self.map.partition_count}.",
                 job=self.job,
                 stage=self.stage,
             )

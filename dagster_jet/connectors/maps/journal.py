@@ -285,7 +285,7 @@ class MapJournalReader(SourceReader):
             f"the journal of the map {self.source.map!r} is not the one that was read: {what}.",
             job=self.job,
             stage=self.stage,
-            cure="Run the pipeline under another name to begin anew.",
+            cure="Run the pipeline under another name to start from the beginning.",
         )
 
 

@@ -115,8 +115,8 @@ class MapSink:
         name = _producer_name(job, stage)
         if is_new_job and not state.sinks.keys().isdisjoint((name, f"{name}{_REPEATABLE}")):
             raise ConfigurationError(
-                f"the map {self.map!r} holds epochs of an earlier life of this job, but the store "
-                "knows nothing of it: its epochs would be taken for those.",
+                f"the map {self.map!r} holds epochs of an earlier life of this job, which the "
+                "store does not know: new epochs would be taken for those.",
                 job=job,
                 stage=stage,
                 cure="Use another map, or another name for the job or the sink.",

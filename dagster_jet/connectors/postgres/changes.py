@@ -60,7 +60,7 @@ class ChangesSource:
             raise ConfigurationError("publication: it is empty.")
         if not _SLOT_NAME.fullmatch(self.slot):
             raise ConfigurationError(
-                f"slot: {self.slot!r} is no name of a slot.",
+                f"slot: {self.slot!r} is not a valid name of a slot.",
                 cure="Use lower-case letters, digits and underscores, at most 63 of them.",
             )
         if not isinstance(self.place.url, Secret):
@@ -81,7 +81,7 @@ class ChangesSource:
         """Columns as DDL."""
         if self.found is None:
             raise PipelineError(
-                "the columns of a publication are known once a job starts.",
+                "the columns of a publication are known only when a job starts.",
                 cure="Plan the pipeline with Jet.plan.",
             )
         return rows.schema(self.found.table)
@@ -171,8 +171,8 @@ class ChangesSource:
             )
         if connection.exec_driver_sql("show server_encoding").scalar() == "SQL_ASCII":
             raise ConfigurationError(
-                f"the database at {shown(self.place.url)} has the encoding SQL_ASCII: nobody knows "
-                "what its texts mean.",
+                f"the database at {shown(self.place.url)} has the encoding SQL_ASCII, so the "
+                "encoding of its texts is not known.",
                 job=job,
                 stage=stage,
                 cure="Copy it into a database with an encoding, such as UTF8.",
@@ -191,7 +191,7 @@ class ChangesSource:
                 f"the slot {self.slot!r} is one of {row[0]} in the database {row[1]!r}.",
                 job=job,
                 stage=stage,
-                cure="Name another slot; one that does not exist is made.",
+                cure="Name another slot. A slot that does not exist is created.",
             )
         connection.rollback()  # a transaction that has written cannot create a slot
         if row is None:

@@ -202,9 +202,11 @@ class ChangesReader(SourceReader):
                 "(max_slot_wal_keep_size)"
             )
         if lsn_of(begins) > self._whole:
-            raise self._lost(f"the slot {self.slot!r} has been advanced to {begins}, by another")
+            raise self._lost(f"another client has advanced the slot {self.slot!r} to {begins}")
         if lsn_of(log_end) < max(self._whole, self._end):
-            raise self._lost(f"the server's log ends at {log_end}: it was put back")
+            raise self._lost(
+                f"the server's log ends at {log_end}: the server was restored from a backup"
+            )
         return lsn_of(begins), str(log_end)
 
     def _check_restored(self, connection: Connection) -> None:
@@ -229,8 +231,8 @@ class ChangesReader(SourceReader):
             return
         if is_whole or any(end > read for end in ends):
             raise self._lost(
-                f"no transaction ends at {lsn_text(read)} any more, where one was read: the server "
-                "was put back, and has gone on from there"
+                f"no transaction ends at {lsn_text(read)} any more, where the job had read one: "
+                "the server was restored from a backup and has continued from there"
             )
 
     def _lost(self, what: str) -> InputLostError:
@@ -238,7 +240,7 @@ class ChangesReader(SourceReader):
             f"{what}. The changes since {lsn_text(self._whole)} cannot be read.",
             job=self.job,
             stage=self.stage,
-            cure="Start the job anew, under another name and with another slot, from a copy of the "
+            cure="Start the job under another name and with another slot, from a copy of the "
             "table.",
         )
 
@@ -270,8 +272,8 @@ class ChangesReader(SourceReader):
             connection.exec_driver_sql(_SESSION)
             if server_of(connection, self.job, self.stage) != self.server:
                 changed = SourceError(
-                    "another server answers, or a standby has taken over: the job starts anew and "
-                    "compares it with what was read.",
+                    "another server answers, or a standby has taken over: the job restarts and "
+                    "compares the server with its saved position.",
                     job=self.job,
                     stage=self.stage,
                 )

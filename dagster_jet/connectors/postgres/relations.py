@@ -75,12 +75,12 @@ class Relations:
                     job=self.job,
                     stage=self.stage,
                     position=lsn_text(end),
-                    cure=f"Take it out (alter publication ... drop table {relation.name}), and "
-                    "read it with a publication, a slot and a source of its own; then start the "
-                    "job again, which passes over its rows.",
+                    cure=f"Remove it (alter publication ... drop table {relation.name}), and "
+                    "read it with its own publication, slot and source. Then start the job "
+                    "again: it ignores the rows of that table.",
                 )
             _logger.warning(
-                "job %r: %s passes over rows of %s, which was in the publication for a while",
+                "job %r: %s ignores rows of %s, which was temporarily in the publication",
                 self.job,
                 self.stage,
                 relation.name,
@@ -104,9 +104,10 @@ class Relations:
                 job=self.job,
                 stage=self.stage,
                 position=lsn_text(end),
-                cure="Say what became of the columns: postgres_changes(..., "
-                'renamed={"former": "today", "dropped": None}). A name that was given to another '
-                "column, and a name that stayed although one before it is new, are named, too.",
+                cure="Declare what happened to the columns: postgres_changes(..., "
+                'renamed={"former": "today", "dropped": None}). Also list a name that '
+                "another column has now, and a name that stayed the same behind a new "
+                "column.",
             )
         return names
 

@@ -120,7 +120,7 @@ def _column(
                 values.append(pa.scalar(value(text), kind))
             except (ValueError, ArithmeticError):
                 values.append(pa.scalar(None, kind))
-                said = f"{what} has the value {text!r:.200}, which is no {kind} of Spark's"
+                said = f"{what} has the value {text!r:.200}, which Spark's type {kind} cannot hold"
                 bad.setdefault(index, said)
         return pa.array([one.as_py() for one in values], kind)
 

@@ -63,9 +63,9 @@ def lacks(place: SqlPlace, now: Server, before: Server, position: int) -> str | 
         return None
     since = "" if begins is None else f" since {lsn_text(begins)}"
     return (
-        f"the server was restored, or a standby has taken over: it has been on timeline "
-        f"{now.timeline}{since}, and what was read after that on timeline {before.timeline} "
-        "is not in its log"
+        "the server was restored, or a standby has taken over: it is on timeline "
+        f"{now.timeline}{since}, and its log does not have the changes that were read after that "
+        f"on timeline {before.timeline}"
     )
 
 

@@ -118,12 +118,12 @@ class RabbitReader(MessageReader[Message]):
         if delivery.properties.message_id:
             return str(delivery.properties.message_id)
         raise SourceError(
-            f"a message of the queue {self.reading.queue!r} has no message_id, so that it would "
-            f"count twice when it is delivered again: {_beginning(delivery.body)}",
+            f"a message of the queue {self.reading.queue!r} has no message_id, so it would count "
+            f"twice if it is delivered again: {_beginning(delivery.body)}",
             job=self.job,
             stage=self.stage,
-            cure='Have its publisher set one, unique for each message; or ask for guarantee="at-'
-            'least-once". It is still in the queue.',
+            cure="Let its publisher set a message_id that is unique for each message, or use "
+            'guarantee="at-least-once". The message is still in the queue.',
         )
 
     def _message(self, message_id: str, delivery: Delivery, subscription: Subscription) -> Message:

@@ -58,7 +58,7 @@ class RabbitServer:
             found = client_library().URLParameters(text)
         except (ValueError, TypeError, KeyError, AttributeError, IndexError):
             raise ConfigurationError(
-                "url: this is no URL of a RabbitMQ server.",
+                "url: this is not a valid URL of a RabbitMQ server.",
                 cure="Use amqp://user@host:5672/vhost, or amqps:// for TLS.",
             ) from None
         found.socket_timeout = found.socket_timeout and CONNECT_S
@@ -115,14 +115,14 @@ class RabbitServer:
             )
         elif isinstance(error, StreamQueueError):
             message, cure = (
-                f"the queue {queue!r} of {place} is a stream: it keeps what is acknowledged, and "
-                "this source has no position in it.",
+                f"the queue {queue!r} of {place} is a stream: it keeps acknowledged messages, "
+                "and this source does not save a position in a stream.",
                 "Bind a quorum queue to the same exchange, and read that.",
             )
         elif code == 403 and "exclusive use" in text:
             message, cure = (
                 f"another consumer reads the queue {queue!r} of {place} alone: {said}.",
-                "End it: one job reads a queue, and nobody else does.",
+                "Stop that consumer: a queue may be read by one job only.",
             )
         elif code == 403:
             message, cure = (
@@ -132,7 +132,8 @@ class RabbitServer:
         elif code == 404 and "no queue" in text:
             message, cure = (
                 f"the queue {queue!r} of {place} does not exist.",
-                "Declare it, durable, or correct its name; this source declares none.",
+                "Declare the queue as durable, or correct its name. This source does not declare "
+                "queues.",
             )
         elif code == 405:
             message, cure = (

@@ -52,7 +52,7 @@ class RabbitSource:
         if not 0 < self.prefetch <= PREFETCH_MAX:
             raise ConfigurationError(
                 f"prefetch: {self.prefetch} is not from 1 to {PREFETCH_MAX}.",
-                cure="Give as many as come between two snapshots.",
+                cure="Use about the number of messages that arrive between two snapshots.",
             )
 
     @property
@@ -90,8 +90,8 @@ class RabbitSource:
                     connection.close()
             if others:
                 _logger.warning(
-                    "job %r, stage %r: the queue %r has %d other %s, and messages are divided "
-                    "among all: one job reads a queue, and nobody else does",
+                    "job %r, stage %r: the queue %r has %d other %s, and the broker divides "
+"messages among all of them: only one job may read a queue",
                     job, stage, self.queue, others, "consumers" if others > 1 else "consumer",
                 )  # fmt: skip
         return self

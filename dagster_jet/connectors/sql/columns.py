@@ -108,7 +108,7 @@ class Shape:
                 continue
             why, cure = column.equates, column.exact
             if not why and column.kind in _OWN_EQUALITY and column.affinity is None:
-                why = f"the database compares {column.shown} in a way of its own"
+                why = f"the database does not compare {column.shown} exactly"
             if why:
                 says = f": {cure}" if cure else ""
                 return (

@@ -156,19 +156,19 @@ def sink_error(
         )
     if kind is Trouble.DENIED:
         denied = SinkError(
-            f"the database refuses us at the table {place.table!r}: {said}.",
+            f"the database refuses access to the table {place.table!r}: {said}.",
             job=job,
             stage=sink,
             cure="Correct the user, the password, the name of the database or the rights, and "
-            "start again; what is decided is kept and committed then.",
+            "start again: the decided rows are kept, and that start commits them.",
         )
         denied.reaction = Reaction.FAIL
         return denied
     says = (
         f"the rows do not fit the table {place.table!r}: {said}. Nothing of the epoch is written."
     )
-    cure = "Change the table so that it takes the rows, and start again"
-    kept = f"{cure}; what is decided is kept and committed then."
+    cure = "Change the table so that it accepts the rows, and start again"
+    kept = f"{cure}: the decided rows are kept, and that start commits them."
     if kind is Trouble.MISMATCH:
         return SinkMismatchError(says, job=job, stage=sink, cure=kept)
     refused = ReferenceMissingError if kind is Trouble.REFERENCE else RowsRefusedError

@@ -81,7 +81,7 @@ class HeldWriter(SinkWriter):
             done = connection.execute(notes.update().where(mine).values(is_committed=True))
             if done.rowcount != 1:
                 raise SinkError(
-                    "a newer execution has given up this one's transaction.",
+                    "a newer execution has rolled this execution's transaction back.",
                     job=t.job,
                     stage=t.sink,
                 )

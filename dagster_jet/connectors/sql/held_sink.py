@@ -54,14 +54,15 @@ class HeldSqlSink(SqlSink):
             )
         if mode != "append":
             raise ConfigurationError(
-                f'transactions: "held" goes with mode="append", not with {mode!r}: rows that are '
-                "changed stay locked while the snapshot is undecided, and the next epoch waits.",
+                f'transactions: "held" works with mode="append" only, not with {mode!r}: changed '
+                "rows stay locked until the snapshot is committed, and the next epoch would wait "
+                "for them.",
                 cure='Use transactions="roll-forward".',
             )
         if creates_table:
             raise ConfigurationError(
-                'create_table: with transactions="held" rows are written before the driver sees '
-                "them.",
+                'create_table: with transactions="held" tasks write rows before the driver could '
+                "create the table.",
                 cure="Create the table before the job starts.",
             )
         if writers < 1:
@@ -96,7 +97,8 @@ class HeldSqlSink(SqlSink):
                     f"transactions cannot be held at {shown(self.place.url)}: {problem}.",
                     job=job,
                     stage=stage,
-                    cure='Or use transactions="roll-forward", which needs nothing of the kind.',
+                    cure='Or use transactions="roll-forward", which does not need prepared '
+                    "transactions.",
                 )
 
     @property

@@ -205,9 +205,9 @@ class Mirror:
                 "not have that value.",
                 job=self.job,
                 stage=self.sink,
-                cure="Copy the rows that the source's table has and this one has not into it, and "
-                "start again; what is decided is kept and committed then. With replica identity "
-                "full the changes have all values.",
+                cure="Copy the rows that this table lacks from the source's table, and start "
+                "again: the decided rows are kept, and that start commits them. With "
+                "replica identity full the changes have all values.",
             )
 
 

@@ -51,7 +51,8 @@ class SqlPlace:
         object.__setattr__(self, "url", named(self.url))
         if not self.table.strip() or self.table.count(".") > 1:
             raise ConfigurationError(
-                f"table: {self.table!r} is no name of a table.", cure="Use table or schema.table."
+                f"table: {self.table!r} is not a valid table name.",
+                cure="Use table or schema.table.",
             )
         if not isinstance(self.url, Secret):
             self.parsed()
@@ -76,7 +77,7 @@ class SqlPlace:
                 raise ValueError
         except (alchemy.exc.ArgumentError, ValueError):
             raise ConfigurationError(
-                "url: this is no URL of a database.",
+                "url: this is not a valid URL of a database.",
                 cure="Use SQLAlchemy's form, such as postgresql://user@host/database, and "
                 "percent-encode special characters in a password: an @ is %40.",
             ) from None

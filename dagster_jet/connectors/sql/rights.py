@@ -76,7 +76,8 @@ def create_markers(
             raise
         ddl = "; ".join(" ".join(markers.ddl(connection)[name].split()) for name in names)
         raise ConfigurationError(
-            f"we may not create the table {' and '.join(names)}: {sentence(error, markers.place)}.",
+            f"this user may not create the table {' and '.join(names)}: "
+            f"{sentence(error, markers.place)}.",
             job=job,
             stage=stage,
             cure="Have it created once, with the rights SELECT, INSERT, UPDATE and DELETE for the "

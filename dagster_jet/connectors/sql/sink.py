@@ -78,7 +78,9 @@ class SqlSink:
                 cure='Name the columns of a unique index: sql(..., mode="upsert", key=["id"]).',
             )
         if self.order_by is not None and self.mode == "append":
-            raise ConfigurationError("order_by: every row is appended, none is chosen.")
+            raise ConfigurationError(
+                'order_by: mode "append" writes every row, so it has no order.'
+            )
         if self.order_by is not None and self.mode == "mirror":
             raise ConfigurationError("order_by: changes have an order of their own.")
 
@@ -141,8 +143,8 @@ class SqlSink:
             ids = (owner.id(), owner.id(REPEATABLE))
             if is_new_job and any(Fence(markers, owner, id).read(connection) for id in ids):
                 raise ConfigurationError(
-                    f"the table {EPOCHS!r} has epochs of an earlier life of this job, but the "
-                    "store knows nothing of it: its epochs would be taken for those.",
+                    f"the table {EPOCHS!r} has epochs of an earlier life of this job, which the "
+                    "store does not know: new epochs would be taken for those.",
                     job=job,
                     stage=stage,
                     cure="Use another name for the job or the sink.",
@@ -162,7 +164,7 @@ class SqlSink:
         lacking = lacking_rights(connection, self.place, self.mode)
         if lacking:
             raise ConfigurationError(
-                f"we may not {lacking} at {shown(self.place.url)}.",
+                f"this user may not {lacking} at {shown(self.place.url)}.",
                 job=job,
                 stage=stage,
                 cure="Grant the right to the user of the URL.",

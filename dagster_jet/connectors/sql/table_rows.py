@@ -62,7 +62,7 @@ class TableRowsSource:
         """Columns as DDL."""
         if not self.columns:
             raise PipelineError(
-                "the columns of a table are known once a job starts.",
+                "the columns of a table are known only when a job starts.",
                 cure="Plan the pipeline with Jet.plan.",
             )
         return ", ".join(f"`{column.name}` {spark_type(column)[0]}" for column in self.columns)

@@ -65,7 +65,7 @@ class SqsQueue:
         for name, key in keys.items():
             if not isinstance(key, Secret):
                 raise ConfigurationError(
-                    f"{name} is written out, for everybody to read who sees the code.",
+                    f"{name} is given in plain text, and everybody who sees the code can read it.",
                     cure=f'Name a variable that holds it: {name}=Secret(env="...").',
                 )
         if keys and not {"access_key_id", "secret_access_key"} <= keys.keys():
@@ -102,7 +102,7 @@ class SqsQueue:
             is_url = None
         if not is_url or holds_password(text_of(self.url)):
             raise ConfigurationError(
-                "queue_url: this is no URL of an SQS queue.",
+                "queue_url: this is not a valid URL of an SQS queue.",
                 cure="Use the queue's URL, such as https://sqs.eu-west-1.amazonaws.com/1234/orders.",
             )
         known = _AWS_HOST.fullmatch(parts.hostname or "")
@@ -225,10 +225,11 @@ class QueueClient:
             case Cause.OUTAGE if "OverLimit" in text:
                 return self._error(
                     SourceUnavailableError,
-                    f"the queue {place} hands out no more: as many of its messages are hidden and "
-                    f"not deleted as SQS allows ({text}).",
-                    "One job reads a queue: end its other consumers, or wait until what dead ones "
-                    "have held is visible again; ask for a smaller prefetch.",
+                    f"SQS delivers no more messages of the queue {place}: the number of received "
+                    f"messages that are not deleted has reached the limit ({text}).",
+                    "Stop the queue's other consumers: a queue may be read by one job only. Or "
+                    "wait until the messages that dead consumers received are visible again, or "
+                    "use a smaller prefetch.",
                 )
             case Cause.OUTAGE:
                 return self._error(
@@ -239,7 +240,8 @@ class QueueClient:
                 return self._error(
                     SourceError,
                     f"there is no queue {place} in {where}: {text}.",
-                    "Create it, or correct URL and region; this source creates none.",
+                    "Create the queue, or correct the URL or the region. This source does not "
+                    "create queues.",
                 )
             case Cause.CREDENTIALS if "AccessDenied" in text:
                 return self._error(

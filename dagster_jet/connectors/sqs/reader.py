@@ -116,12 +116,13 @@ class SqsReader(MessageReader[Message]):
         if value:
             return str(value)
         raise SourceError(
-            f"a message of the queue {self.reading.queue.shown} has no attribute {name!r} with a "
-            f"text, by which it was to be known: {received['Body'][:_SHOWN]}",
+            f"a message of the queue {self.reading.queue.shown} has no string attribute "
+            f"{name!r}, which message_id= names: {received['Body'][:_SHOWN]}",
             job=self.job,
             stage=self.stage,
-            cure="Have its publisher set one, unique for each message; or leave out message_id: "
-            "then SQS's own id counts. It is still in the queue.",
+            cure="Let its publisher set the attribute to a value that is unique for each "
+            "message, or leave message_id out: then SQS's own id is used. The message is "
+            "still in the queue.",
         )
 
     def _table(self, messages: Sequence[Message]) -> pa.Table:

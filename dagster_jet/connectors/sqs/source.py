@@ -51,7 +51,7 @@ class SqsSource:
                 "prefetch",
                 self.prefetch,
                 PREFETCH_MAX,
-                "Give as many as come between two snapshots.",
+                "Use about the number of messages that arrive between two snapshots.",
             ),
             ("receivers", self.receivers, RECEIVERS_MAX, "Four are enough for most queues."),
         ):
@@ -99,7 +99,7 @@ class SqsSource:
                 "a snapshot has them.",
                 job=job,
                 stage=stage,
-                cure="Take snapshots more often: minutes are seldom.",
+                cure="Take snapshots more often: an interval of minutes is already long.",
             )
 
     def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> SqsReader:

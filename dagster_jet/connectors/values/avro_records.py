@@ -37,14 +37,16 @@ class AvroRecords:
         _library()
         if (self.schema is None) == (self.registry is None):
             raise ConfigurationError(
-                "avro: give avro_schema or registry, one of them.",
+                "avro: either avro_schema or registry is needed, and not both.",
                 cure="avro_schema='{...}' if all messages are of one schema.",
             )
         if self.schema is not None:
             try:
                 kind = _parsed(self.schema).get("type")
             except Exception as error:  # noqa: BLE001 - the library raises many types
-                raise ConfigurationError(f"avro_schema: it is no schema: {error}.") from None
+                raise ConfigurationError(
+                    f"avro_schema: this is not a valid Avro schema: {error}."
+                ) from None
             if kind != "record":
                 raise ConfigurationError(f"avro_schema: it is of a {kind}, not of a record.")
 
@@ -59,13 +61,13 @@ class AvroRecords:
             stream = io.BytesIO(content)
             record = _library().schemaless_reader(stream, schema, None)
             if stream.read(1):
-                raise ValueError("there is more behind the record")
+                raise ValueError("the record is followed by more bytes")
             return json.dumps(record, default=_plain).encode()
         except JetError:
             raise
         except Exception as error:  # noqa: BLE001 - a message may hold anything
             reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            return f"no Avro record ({reason}): {value.hex()}".encode()
+            return f"not an Avro record ({reason}): {value.hex()}".encode()
 
     def _schema_of(self, value: bytes) -> tuple[Any, bytes]:
         if self.registry is None:
@@ -88,8 +90,8 @@ def avro_of(schema: str | None, registry: Url | None) -> AvroRecords:
         registry = named(registry)
         if holds_password(registry):
             raise ConfigurationError(
-                f"registry: {shown(registry)} is written out with its password, for everybody to "
-                "read who sees the code.",
+                f"registry: {shown(registry)} contains its password in plain text, and everybody "
+                "who sees the code can read it.",
                 cure='Name a variable that holds it: Secret(env="...").',
             )
     return AvroRecords(schema, None if registry is None else SchemaRegistry(registry))

@@ -60,7 +60,7 @@ class SchemaRegistry:
                     return None
                 if error.code in _REFUSED:
                     raise SourceError(
-                        f"the schema registry {shown(self.url)} refuses: {error.code}.",
+                        f"the schema registry {shown(self.url)} refuses the request: {error.code}.",
                         cure="Correct the user and the password in its URL: Secret(env=...).",
                     ) from None
                 why = f"it answers {error.code}"

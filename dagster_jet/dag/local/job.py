@@ -203,9 +203,9 @@ class LocalJob:
         """
         if self._status is not LocalStatus.NOT_RUNNING:
             raise JobStateError(
-                "the job was started before.",
+                "the job has already been started.",
                 job=self.name,
-                cure="Make another LocalJob, with restore= to go on from a snapshot.",
+                cure="Create another LocalJob; restore= continues from a snapshot.",
             )
         self._status = LocalStatus.RUNNING
         self._scheduler.start()
@@ -225,7 +225,7 @@ class LocalJob:
         if self._status is LocalStatus.NOT_RUNNING:
             self._status, self._is_stepped = LocalStatus.RUNNING, True
         if not self._is_stepped:
-            raise JobStateError("the job runs on threads of its own.", job=self.name)
+            raise JobStateError("the job already runs on its own threads.", job=self.name)
         return not self._ended.is_set() and self._scheduler.step()
 
     def result(self, timeout_s: float | None = None) -> LocalResult:
@@ -348,8 +348,8 @@ class LocalJob:
             return
         self._warned.add((context.vertex, callback))
         _logger.warning(
-            "%s#%d.%s() kept the cooperative thread for %.1f ms: do less per call, or set"
-            " is_cooperative to False",
+            "%s#%d.%s() blocked the cooperative thread for %.1f ms: do less per call, or set "
+            "is_cooperative to False",
             context.vertex,
             context.index,
             callback.method,

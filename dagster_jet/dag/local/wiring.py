@@ -171,8 +171,9 @@ class Wiring:
         was, now = restore.partition_count, self.partitioning.partition_count
         if was != now:
             raise SnapshotInvalidError(
-                f"snapshot {restore.snapshot_id} was taken with {was} partitions, and this job has"
-                f" {now}: instances would get items of keys whose state is elsewhere.",
+                f"snapshot {restore.snapshot_id} was taken with {was} partitions, and this job "
+                f"has {now}: instances would get items of keys whose state is in another "
+                "instance.",
                 job=self.job,
                 cure=f"Restart with partitioning=partitioning({was}), or your own with that count.",
             )
@@ -199,9 +200,9 @@ class Wiring:
             return frozenset(range(parallelism))
         if found.parallelism != parallelism:
             raise SnapshotInvalidError(
-                f"{len(found.indices)} of its {found.parallelism} instances had ended at the"
-                " snapshot and saved nothing: at another parallelism their share would be read"
-                " again.",
+                f"{len(found.indices)} of its {found.parallelism} instances had ended before the "
+                "snapshot and saved nothing: with another parallelism their input would be read "
+                "again.",
                 job=self.job,
                 stage=name,
                 cure=f"Restart with local_parallelism={found.parallelism} for this vertex.",

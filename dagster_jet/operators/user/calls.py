@@ -41,8 +41,8 @@ _CURE_ROW = (
 _CURE_CALL = "Correct the function; nothing of this epoch was written."
 _CURE_OUTPUT = "Return dicts with exactly the columns of output_schema, in its types."
 _CURE_LOAD = (
-    "Keep the classes of pickled states importable under their names, and readable by `pickle`; or "
-    "start the job anew."
+    "Keep the classes of pickled states importable under their old names and readable by "
+    "`pickle`, or start the job under a new name."
 )
 
 

@@ -20,8 +20,8 @@ _OLD_PICKLE = pickle.PROTO
 """First byte of accumulators and processors' entries from before there were plain values."""
 
 READING_PICKLES = (
-    'Say state_format="pickle" if you trust everybody who may write to the store\'s members: '
-    "reading a pickle runs what it says. Or start the job anew."
+    'Set state_format="pickle" if you trust everybody who may write to the store\'s members: '
+    "unpickling runs code from the saved value. Or start the job under a new name."
 )
 
 

@@ -120,9 +120,9 @@ class SparkProcessor:
             kind = self.row_schema.field(key).type
             if not _has_shared_hash(kind):
                 raise PipelineError(
-                    f"{key!r} is {kind}: a processor finds the instance of a key by a hash that"
-                    " Python and Spark share, and there is none for that type.",
-                    cure=f"Use a text of it as the key: select cast({key} as string) first.",
+                    f"{key!r} is {kind}, which cannot be a key: keys are assigned to processors "
+                    "by a hash, and Python and Spark have no common hash for that type.",
+                    cure=f"Use it as a string: select cast({key} as string) first.",
                 )
 
     @property
@@ -395,8 +395,8 @@ def _drive(tasklet: ProcessorTasklet, callback: Callback, is_there: Callable[[],
     if not _called_until(tasklet, is_there):
         raise tasklet.calls.error(
             callback,
-            "makes no progress, although nothing is refused.",
-            "Return False only when something changes by being called again.",
+            "makes no progress, although the outbox accepts its items.",
+            "Return False only if a repeated call makes progress.",
         )
 
 

@@ -153,7 +153,8 @@ def read_state(store: ChunkMap, manifest: Manifest, vertex: str) -> pa.Table | N
     """All rows of a vertex as of a snapshot, over all shards; None if there are none."""
     if vertex not in manifest.shards:
         raise SnapshotInvalidError(
-            f"there is no state of this name; there is: {', '.join(sorted(manifest.shards))}.",
+            "the snapshot has no state of this name; it has state of: "
+            f"{', '.join(sorted(manifest.shards))}.",
             job=manifest.job,
             stage=vertex,
         )

@@ -26,7 +26,7 @@ SESSION_GONE = (Py4JError, OSError, AttributeError)
 """Errors of a call after the JVM has died, or after the session was stopped and left None."""
 
 _POLL_S = 0.5
-_NAMELESS = "one that came and went within an epoch"
+_NAMELESS = "one that started and ended within an epoch"
 
 
 class ExecutorWatch:
@@ -57,8 +57,8 @@ class ExecutorWatch:
         gone = self._look()
         if gone:
             raise ExecutorLostError(
-                f"the executors {', '.join(sorted(gone))} are gone, and with them the local state "
-                "of their shards.",
+                f"the executors {', '.join(sorted(gone))} are lost, and with them the local "
+                "state of their shards.",
                 cure="The job restarts from its last snapshot.",
             )
 

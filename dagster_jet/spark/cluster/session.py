@@ -177,7 +177,7 @@ def _check(running: SparkContext, settings: Mapping[str, str]) -> None:
         actual = conf.get(name, SPARKS_OWN.get(name))
         if actual != value:
             raise ConfigurationError(
-                f"this process already runs Spark with {name}={actual}, needed is {value}.",
+                f"this process already runs Spark with {name}={actual}, but the job needs {value}.",
                 cure="Stop that session first, or start it with the needed setting.",
             )
 

@@ -38,7 +38,7 @@ def check_versions(session: SparkSession, job: str) -> None:
         raise MissingEnvironmentError(
             f"the executors cannot run a task of Python: {error.message}",
             job=job,
-            cure="Give the executors the image, or the packages, of the driver.",
+            cure="Install the same image, or the same packages, on the executors as on the driver.",
         ) from raised
     for host, there in answers:
         check_same(installed(), json.loads(there), host, job)

@@ -187,7 +187,7 @@ class _Analysis:
             column = node.timestamps.column
             if column in frame.columns:
                 raise PipelineError(
-                    f"there is a column {column!r} already.",
+                    f"the column {column!r} already exists.",
                     job=self.runtime.job,
                     stage=node.upstream[0],
                     cure="Choose another for with_ingestion_timestamps(column=...).",

@@ -85,21 +85,22 @@ def check_as_analysed(
     if found != expected:
         raise UserFunctionError(
             f"in this epoch the function returned the columns {', '.join(found)}; when the "
-            f"pipeline was analysed, on no rows, they were {', '.join(expected)}.",
+            "pipeline was analysed, with a frame without rows, it returned "
+            f"{', '.join(expected)}.",
             job=job,
             stage=node.name,
-            cure="Return the same columns in every epoch, also for a frame without rows. If they "
-            "are to be other ones, start the job again.",
+            cure="Return the same columns in every epoch, also for a frame without rows. To "
+            "change the columns, start the job again.",
         )
     if not node.per_epoch:
         check_row_by_row(job, node.name, given, returned)
     if keeps_partition and not _passes_partition(given, returned):
         raise UserFunctionError(
-            "in this epoch the function did something with all columns, with that of the source's "
-            "partition among them; when the pipeline was analysed it passed it on.",
+            "in this epoch the function changed the column of the source's partition, because it "
+            "worked on all columns; when the pipeline was analysed it did not change it.",
             job=job,
             stage=node.name,
-            cure="Name the columns that the function works with.",
+            cure="Name the columns in the function instead of using all of them.",
         )
 
 

@@ -53,7 +53,8 @@ def plan_timestamps(job: str, node: TimestampsNode, frame: DataFrame) -> Timesta
             "expected timestamp, or bigint with milliseconds.",
             job=job,
             stage=node.upstream[0],
-            cure="Declare it so in the schema, or convert it before with_timestamps().",
+            cure="Declare the column with one of these types in the schema, or convert it before "
+            "with_timestamps().",
         )
     time = event_time_ms(frame, EventTime(column))
     totals = (

@@ -64,11 +64,11 @@ def check_row_by_row(job: str, stage: str, given: DataFrame, returned: DataFrame
     if found is not None:
         does, instead = found
         raise PipelineError(
-            f"the function {does}, but it sees the rows of one epoch only, and where epochs begin "
-            "differs from run to run.",
+            f"the function {does}, but it gets the rows of one epoch only, and the limits of "
+            "epochs differ from run to run.",
             job=job,
             stage=stage,
-            cure=f"Use {instead}. If an epoch's rows are what you mean, say "
+            cure=f"Use {instead}. If the function should work on the rows of one epoch, use "
             "transform(..., per_epoch=True).",
         )
 

@@ -100,6 +100,7 @@ def _as_it_is(job: str, node: StatefulNode, operator: Operator) -> Operator:
             f"the stage cannot be sent to tasks: {type(error).__name__}: {error}.",
             job=job,
             stage=node.name,
-            cure="Let its functions make connections, locks and files in the task.",
+            cure="Create connections, locks and files inside the functions, in the task, and not "
+            "before.",
         ) from error
     return copied

@@ -111,16 +111,17 @@ def own_sink(graph: Graph, node: SinkNode, columns: ColumnChoice | None = None) 
         raise PipelineError("dead_letter_to() is called twice.", stage=node.name)
     if isinstance(node.sink, LeavesNothingOut) and node.sink.leaves_nothing_out:
         raise PipelineError(
-            "the sink's rows build on each other, as changes do: none can be left out, so there "
-            "are no dead letters.",
+            "the rows of this sink are changes that depend on earlier ones: no row can be left "
+            "out, so the sink has no dead letters.",
             stage=node.name,
-            cure="Leave dead_letter_to() out. Let the place take all rows (wider columns, no "
-            "constraints), or change them before the sink.",
+            cure="Leave dead_letter_to() out. Change the table so that it accepts all rows "
+            "(wider columns, no constraints), or change the rows before the sink.",
         )
     [letters] = found
     if not letters.sink.takes(DEAD_LETTER_SCHEMA):
         raise PipelineError(
-            f"a {letters.sink.describe()['kind']} sink cannot take what another sink refuses.",
+            f"a {letters.sink.describe()['kind']} sink cannot be the dead-letter sink of another "
+            "sink.",
             stage=letters.name,
             cure="Use files, or append to a table.",
         )

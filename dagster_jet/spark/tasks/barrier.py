@@ -96,7 +96,7 @@ def private_folder(work_dir: str, stage: str | None = None) -> Iterator[Path]:
         raise ExecutorLostError(
             f"the work folder {folder} cannot be used: {error}.",
             stage=stage,
-            cure="Free some space, or give another work_dir; meanwhile the job restarts from its "
+            cure="Free disk space, or give another work_dir. Meanwhile the job restarts from its "
             "last snapshot.",
         ) from error
 

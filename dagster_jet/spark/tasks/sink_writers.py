@@ -64,14 +64,18 @@ class _Open:
         if self.dead_letters is None:
             first, sink = refused[min(refused)], self.own.sink
             has_use = not (isinstance(sink, LeavesNothingOut) and sink.leaves_nothing_out)
-            elsewhere = ", or keep them elsewhere: write_to(...).dead_letter_to(sink, name=...)."
+            elsewhere = (
+                ", or send them to a dead-letter sink: write_to(...).dead_letter_to(sink, "
+                "name=...)."
+            )
             raise BadRowError(
-                f"the sink's place never takes a row: {first.reason}: {first.raw:.300}.",
+                f"the sink refuses a row and would refuse it again: {first.reason}: "
+                f"{first.raw:.300}.",
                 job=self.transaction.job,
                 stage=self.own.name,
                 position=first.position,
-                cure="Let the place take such rows, or change them before the sink"
-                + (elsewhere if has_use else "."),
+                cure="Change the sink's table or topic so that it accepts such rows, or change "
+                "the rows before the sink" + (elsewhere if has_use else "."),
             )
         self.rejected += len(refused)
         letters = dead_letter_table(

@@ -258,9 +258,9 @@ class ReplicatedMap:
                     self._check_write()
                 return
         raise StoreUnavailableError(
-            f"{len(doomed)} keys of the map {self.prefix!r} were written or put back all the time "
-            "while they were being deleted.",
-            cure="Delete them again, by one program at a time.",
+            f"{len(doomed)} keys of the map {self.prefix!r} could not be deleted: other programs "
+            "kept writing them.",
+            cure="Stop the writers, or delete the keys from one program at a time.",
         )
 
     def keys(self, prefix: str = "") -> list[MapKey]:

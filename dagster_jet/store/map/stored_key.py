@@ -39,8 +39,8 @@ def stored_key(prefix: str, partition: int, name: str) -> bytes:
     stored = f"{prefix}/{partition:04d}/{name}".encode()
     if len(stored) > MAX_KEY_BYTES:
         raise ConfigurationError(
-            f"the key {name[:40]!r}... has {len(stored)} bytes with the map's name, more "
-            f"than the {MAX_KEY_BYTES} a member can hold.",
+            f"the key {name[:40]!r}... and the name of its map have {len(stored)} bytes "
+            f"together, and a member takes at most {MAX_KEY_BYTES}.",
             cure="Use shorter keys, or a hash of them.",
         )
     return stored

@@ -65,7 +65,7 @@ def refuse_memory(member_id: str, *, allow_memory: bool) -> None:
     """
     if member_id.startswith("memory://") and not allow_memory:
         raise ConfigurationError(
-            f"{member_id} keeps nothing beyond this process.",
+            f"{member_id} keeps its data in this process's memory only.",
             cure="Use file:///folder, or allow_memory=True in a unit test.",
         )
 

@@ -21,10 +21,10 @@ from dagster_jet.store.members.network_url import NetworkUrl
 OPTIONS = ("region", "endpoint_url", "connect_timeout", "timeout")
 
 _CURES = {
-    Cause.CREDENTIALS: "Check the credentials boto3 finds here, and what they are allowed.",
+    Cause.CREDENTIALS: "Check the credentials that boto3 finds here, and their permissions.",
     Cause.PLACE: "Check the name and the region, or create it.",
     Cause.REQUEST: "Check the URL, and that the endpoint supports conditional writes.",
-    Cause.FULL: "Give it more room, or a larger quota.",
+    Cause.FULL: "Free space in it, or raise its quota.",
 }
 
 
@@ -50,7 +50,7 @@ def member_access(service: str, url: NetworkUrl, member_id: str, timeout_s: floa
         doubt = " Whether the value was set is unknown." if failure.is_doubtful else ""
         return StoreUnavailableError(
             f"the store member {member_id} does not answer as it should: {failure.text}.{doubt}",
-            cure="Other replicas serve meanwhile; check the way to it.",
+            cure="Other replicas are used meanwhile. Check the network to the member.",
         )
 
     settings = AwsSettings(
@@ -86,7 +86,8 @@ class SeenVersions:
         if version < at_least:
             raise StoreUnavailableError(
                 f"the store member {self._member_id} was emptied or replaced while in use.",
-                cure="What it held is read from other replicas; restart the job, then repair.",
+                cure="Its data is read from other replicas. Restart the job, then run "
+                "'dagster-jet store repair'.",
             )
         self._highest[key] = max(version, self._highest.get(key, 0))
 
@@ -102,7 +103,7 @@ def parsed(url: str, own_options: Iterable[str], example: str) -> NetworkUrl:
     if found.username or found.password or found.port or "@" in endpoint:
         raise ConfigurationError(
             f"a {found.scheme}:// store URL takes no user, password or port.",
-            cure="Give credentials as boto3 takes them: environment, profile or role.",
+            cure="Give the credentials by one of boto3's own ways: environment, profile or role.",
         )
     if not endpoint.startswith(("http://", "https://")):
         raise ConfigurationError(

@@ -62,8 +62,9 @@ class Bulkhead:
             if begun < time.monotonic():
                 raise StoreUnavailableError(
                     f"the store member {self._member_id} hangs: an earlier call to it has not "
-                    "come back.",
-                    cure="Other replicas serve meanwhile; check the member and the way to it.",
+                    "returned.",
+                    cure="Other replicas are used meanwhile. Check the member and the network to "
+                    "it.",
                 )
             self._waiting.append(call)
             if self._idle >= len(self._waiting):

@@ -196,7 +196,8 @@ class DynamoDbMember:
             self._aws.repeating.delete_item(TableName=self._table, Key=key)
         if "Item" not in found:
             raise StoreUnavailableError(
-                f"the store member {self._member_id} does not give back what was written."
+                f"the store member {self._member_id} did not return the value that was just "
+                "written to it."
             )
 
     def close(self) -> None:
@@ -465,15 +466,15 @@ class DynamoDbMember:
         is_ours = types.get("pk") == types.get("sk") == "S"
         if keys != {("pk", "HASH"), ("sk", "RANGE")} or not is_ours:
             raise StoreUnwritableError(
-                f"the table of the store member {self._member_id} has other keys than pk and sk, "
-                "both strings: it belongs to something else.",
+                f"the table of the store member {self._member_id} does not have the keys pk and "
+                "sk, both strings: it belongs to another application.",
                 cure="Name another table; it is created when it does not exist.",
             )
 
     def _too_slow(self) -> StoreUnavailableError:
         return StoreUnavailableError(
-            f"the store member {self._member_id} did not work off a batch in time: it is "
-            "throttled.",
+            f"the store member {self._member_id} did not finish a batch in time because DynamoDB "
+            "throttles the table.",
             cure="Raise the table's capacity.",
         )
 

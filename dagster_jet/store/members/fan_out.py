@@ -178,7 +178,7 @@ def hangs(member_id: str) -> StoreUnavailableError:
     """Return the error of a member that did not answer in time."""
     return StoreUnavailableError(
         f"the store member {member_id} did not answer in time.",
-        cure="Other replicas serve meanwhile; check the member and the way to it.",
+        cure="Other replicas are used meanwhile. Check the member and the network to it.",
     )
 
 

@@ -153,7 +153,8 @@ class FileMember:
             if self._shared.run(lambda batch: batch.transaction.get(_PING), write=False) == token:
                 return  # else another process may have written its own token in between
         raise StoreUnavailableError(
-            f"the store member {self._member_id} does not give back what was written."
+            f"the store member {self._member_id} did not return the value that was just written "
+            "to it."
         )
 
     def close(self) -> None:

@@ -46,9 +46,9 @@ class FolderUsers:
         for name in os.listdir(self._folder):
             if name != self._namespace and not self._is_left(os.path.join(self._folder, name)):
                 raise StoreUnwritableError(
-                    f"the store member {member_id} is in use by processes in another PID namespace "
-                    "(another container): they cannot see which of each other's readers live, "
-                    "and would overwrite what is being read.",
+                    f"the store member {member_id} is in use by processes in another PID "
+                    "namespace (another container): processes in different namespaces do not see "
+                    "each other's readers, and would overwrite pages that are being read.",
                     cure="Let the containers share one PID namespace (shareProcessNamespace, "
                     "--pid), give each a folder of its own, or use a redis:// member.",
                 )

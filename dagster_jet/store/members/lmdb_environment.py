@@ -222,7 +222,8 @@ class LmdbEnvironment:
             raise StoreUnavailableError(
                 f"the folder {self.folder} of the store member {self.member_id} was deleted or "
                 "replaced while in use.",
-                cure="What it held is read from other replicas; restart the job, then repair.",
+                cure="Its data is read from other replicas. Restart the job, then run "
+                "'dagster-jet store repair'.",
             )
 
     @property
@@ -240,14 +241,14 @@ class LmdbEnvironment:
         except UnknownPlaceError as error:
             raise StoreMismatchError(
                 f"the store member {self.member_id} was written by a newer version of this "
-                "library, or is damaged: it does not say where a value is in a way that is known.",
+                "library, or is damaged: the format of its index is not known.",
                 cure="Upgrade dagster-jet, or delete the folder and repair the store.",
             ) from error
         except TimeoutError as error:
             raise StoreUnavailableError(
                 f"the store member {self.member_id} cannot be opened or written: {error}.",
-                cure="See whether a process that uses the folder is stopped; let it go on, or "
-                "kill it.",
+                cure="Check whether a process that uses the folder is suspended; continue or "
+                "kill that process.",
             ) from error
         except (lmdb.PanicError, lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
             self._close()  # LMDB needs a new environment after these
@@ -266,7 +267,7 @@ class LmdbEnvironment:
     ) -> StoreUnavailableError:
         return kind(
             f"the store member {self.member_id} cannot be read: {error}.",
-            cure="Other replicas serve meanwhile; check the disk and restart the job.",
+            cure="Other replicas are used meanwhile. Check the disk and restart the job.",
         )
 
     def _is_disk_full(self) -> bool:

@@ -65,7 +65,7 @@ class NetworkUrl:
         if unknown or len(options) < len(pairs):
             named = ", ".join(unknown) or "one of them twice"
             raise ConfigurationError(
-                f"the options of a {scheme}:// store URL are not right: {named}.",
+                f"the options of a {scheme}:// store URL are not valid: {named}.",
                 cure=f"Use: {', '.join(sorted(known_options))}.",
             )
         return NetworkUrl(

@@ -175,7 +175,8 @@ class RedisMember:
         keys = (self._server.prefix + b"ping",)
         if self._server.run(_PING, keys, (token,), repeatable=True) != token:
             raise StoreUnavailableError(
-                f"the store member {self.member_id} does not give back what was written."
+                f"the store member {self.member_id} did not return the value that was just "
+                "written to it."
             )
 
     def close(self) -> None:

@@ -294,7 +294,7 @@ class RedisClient:
         if info.get("cluster_enabled") == "1":
             raise StoreUnwritableError(
                 f"the store member {self.member_id} is part of a Redis cluster.",
-                cure="Name servers that stand alone, each as a member.",
+                cure="Use standalone Redis servers, each as one member.",
             )
         run_id = info.get("run_id", "").encode()
         offered = secrets.token_hex(16).encode()
@@ -314,11 +314,12 @@ class RedisClient:
             if not has_kept and self._url.options.get("restart") != "accept":
                 raise StoreUnavailableError(
                     f"the store member {self.member_id} was restarted, or a replica took its "
-                    "place, and with the settings it had it may have come back older than what it "
-                    "had confirmed.",
-                    cure="If it was shut down in good order, write restart=accept into its URL "
-                    "once; else empty it and repair the store. With appendonly yes and appendfsync "
-                    "always, from the beginning, and without replicas a restart needs nobody.",
+                    "place. With the server's settings it may have lost writes that it had "
+                    "confirmed.",
+                    cure="If the server was shut down cleanly, set restart=accept in its URL for "
+                    "one start. Otherwise empty it and repair the store. A server that has "
+                    "appendonly yes and appendfsync always from the beginning, and no "
+                    "replicas, may be restarted without this step.",
                 )
             adopted = (run_id, _flag(keeps))
             _evaluated(self._redis, connection, _ADOPT_SCRIPT, (self._place_key,), adopted)
@@ -343,7 +344,8 @@ class RedisClient:
     def _replaced(self) -> StoreUnavailableError:
         return StoreUnavailableError(
             f"the store member {self.member_id} was emptied or replaced while in use.",
-            cure="What it held is read from other replicas; restart the job, then repair.",
+            cure="Its data is read from other replicas. Restart the job, then run 'dagster-jet "
+            "store repair'.",
         )
 
     def _may_repeat(self, error: Exception, safely: bool) -> bool:
@@ -373,7 +375,7 @@ class RedisClient:
         doubt = " Whether the value was set is unknown." if is_doubtful and not is_answer else ""
         return StoreUnavailableError(
             f"the store member {self.member_id} does not answer as it should: {text}.{doubt}",
-            cure="Other replicas serve meanwhile; check the server and the way to it.",
+            cure="Other replicas are used meanwhile. Check the server and the network to it.",
         )
 
 
@@ -390,12 +392,14 @@ def parsed(url: str) -> NetworkUrl:
             f"the options {', '.join(_TLS_OPTIONS)} need rediss:// in place of redis://."
         )
     if ("cert" in found.options) != ("key" in found.options):
-        raise ConfigurationError("the options cert and key of a rediss:// store URL need another.")
+        raise ConfigurationError(
+            "the options cert and key of a rediss:// store URL need each other."
+        )
     for option in _TLS_OPTIONS:
         path = found.options.get(option)
         if path is not None and not os.path.isfile(path):
             raise ConfigurationError(
-                f"the option {option} of a rediss:// store URL: {path} is no file."
+                f"the option {option} of a rediss:// store URL: the file {path} does not exist."
             )
     found.choice("restart", ("accept", "refuse"), "refuse")
     return found

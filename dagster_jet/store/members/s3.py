@@ -224,7 +224,8 @@ class S3Member:
                 if found is None or found[1] == etag:
                     break  # else another process has written its own token in between
         raise StoreUnavailableError(
-            f"the store member {self._member_id} does not give back what was written."
+            f"the store member {self._member_id} did not return the value that was just written "
+            "to it."
         )
 
     def close(self) -> None:
@@ -365,10 +366,10 @@ class S3Member:
         ignored = ignored_condition(self._aws, self._server, self._bucket, self._probe)
         if ignored is not None:
             raise StoreUnwritableError(
-                f"the store member {self._member_id} is on a server that ignores {ignored.value}: "
-                "writes of two processes at one moment would be lost.",
-                cure="Use AWS S3, or a server (a newer version of this one) that keeps the "
-                "conditions If-None-Match and If-Match of PUT, GET and DELETE.",
+                f"the store member {self._member_id} is on a server that ignores "
+                f"{ignored.value}: of two concurrent writes one would be lost.",
+                cure="Use AWS S3, or a server (perhaps a newer version of this one) that "
+                "supports the conditions If-None-Match and If-Match of PUT, GET and DELETE.",
             )
 
     # --- requests -------------------------------------------------------------------------------

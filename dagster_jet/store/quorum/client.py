@@ -96,9 +96,9 @@ class RegisterClient:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         raise StoreUnavailableError(
-            f"the register {self.name!r} is being claimed ({_named(operation.fenced_by)}) and its "
-            "newest value is undecided.",
-            cure="Read again; if the claimant died, the next claim decides it.",
+            f"another process is claiming the register {self.name!r} "
+            f"({_named(operation.fenced_by)}), and its newest value is not decided yet.",
+            cure="Read again. If the claiming process died, the next claim decides the value.",
         )
 
     def highest_ballot(self) -> Ballot | None:
@@ -181,8 +181,8 @@ class RegisterClient:
             assert owned.value is not None
             return RegisterValue(owned.ballot, owned.sequence, owned.value)
         raise StoreUnavailableError(
-            f"the register {self.name!r} could not be claimed: {_CLAIMS_MAX} times another process "
-            "was faster.",
+            f"the register {self.name!r} could not be claimed: another process was faster "
+            f"{_CLAIMS_MAX} times.",
             cure="Try again.",
         )
 
@@ -254,7 +254,8 @@ class RegisterClient:
         raise WriteOutcomeUnknownError(
             f"write {operation.state.sequence} of the register {self.name!r} was confirmed by "
             f"fewer than {round_.majority} of {len(round_.members)} members: {listed(failures)}",
-            cure="Neither commit nor clean up; restart, the register says what holds.",
+            cure="Do not commit and do not clean up. Restart: the start reads from the register "
+            "whether the write counts.",
         )
 
     def _fenced(self, ballot: Ballot, by: Ballot | None) -> FencedError:

@@ -92,7 +92,8 @@ def discover_configuration(
             return Discovered(named, value)
         here = _next(name, here.number, named)
     raise StoreUnavailableError(
-        f"the register {name!r} moved on {_STEPS_MAX} times while it was being followed.",
+        f"the register {name!r} moved to a newer configuration {_STEPS_MAX} times while it was "
+        "being read.",
         cure="Open the store again.",
     )
 
@@ -172,5 +173,5 @@ def _misplaced(name: str, number: int, named: str) -> StoreMismatchError:
     return StoreMismatchError(
         f"the register {name!r} of configuration {number} names {named}, expected {number} or the "
         f"change to {number + 1}.",
-        cure="The store was written by something that does not follow this library's rules.",
+        cure="Another program than this library has written to the store.",
     )

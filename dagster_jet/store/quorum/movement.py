@@ -94,7 +94,7 @@ def list_registers(configuration: Configuration[Member]) -> set[str]:
         raise StoreUnavailableError(
             f"listing the registers needs {majority} of the {len(previous.members)} members of "
             f"configuration {previous.number}: {listed(failures)}",
-            cure="Bring the members back; nothing was lost by waiting.",
+            cure="Bring the members back. No data is lost while they are away.",
         )
     return set().union(*names.values())
 
@@ -150,8 +150,8 @@ def _compete(
         number = max(number, met.number if met else 0) + 1
         give_way(attempt)
     raise StoreUnavailableError(
-        f"the register {name!r} could not be moved: {_ATTEMPTS_MAX} times another process was "
-        "faster.",
+        f"the register {name!r} could not be moved: another process was faster {_ATTEMPTS_MAX} "
+        "times.",
         cure="Try again.",
     )
 

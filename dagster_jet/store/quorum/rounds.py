@@ -138,7 +138,7 @@ def unavailable(name: str, operation: Operation, failures: Failures) -> StoreUna
     members, majority = operation.current.members, operation.current.majority
     return StoreUnavailableError(
         f"the register {name!r} needs {majority} of {len(members)} members: {listed(failures)}",
-        cure="Bring the members back; nothing was lost by waiting.",
+        cure="Bring the members back. No data is lost while they are away.",
     )
 
 
@@ -146,6 +146,6 @@ def stale(name: str, number: int) -> StaleConfigurationError:
     """Return the error of an operation whose configuration has a successor."""
     return StaleConfigurationError(
         f"the store's members have changed: the register {name!r} has left configuration "
-        f"{number}, which this process still works with.",
-        cure="Open the store again; a job restarts by itself.",
+        f"{number}, which this process still uses.",
+        cure="Open the store again. A job restarts by itself.",
     )

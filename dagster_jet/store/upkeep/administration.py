@@ -98,8 +98,8 @@ class Administration:
         member_id = member_id_of(url)
         view = self._view_with_registers_moved()
         if member_id in dict(view.metadata.members):
-            cure = "If it has lost its data: dagster-jet store repair."
-            raise ConfigurationError(f"{member_id} is a member of the store already.", cure=cure)
+            cure = "If it has lost its data, run 'dagster-jet store repair'."
+            raise ConfigurationError(f"{member_id} is already a member of the store.", cure=cure)
         identity = self._take_in(view.metadata, member_id)
         self._change(view, joining={member_id: identity})
         self._changes.joined.append(member_id)
@@ -148,8 +148,8 @@ class Administration:
             elif isinstance(trouble, StoreUnwritableError):
                 # A full disk or a missing password is no reason to discard its data automatically.
                 raise StoreUnwritableError(
-                    f"{member_id} is not given up by a repair: {trouble}",
-                    cure=f"To go on without it: dagster-jet store remove {member_id}",
+                    f"the repair does not remove {member_id} from the store: {trouble}",
+                    cure=f"To continue without it, run 'dagster-jet store remove {member_id}'.",
                 )
         if lost:
             view = self._change(view, joining=joining, lost=lost, accept_loss=accept_loss)
@@ -193,8 +193,8 @@ class Administration:
         view = self._view_with_registers_moved()
         if view.metadata.is_moving:
             raise StoreUnavailableError(
-                "the members are being changed.",
-                cure="Finish that first: dagster-jet store repair.",
+                "a change of the members is not finished.",
+                cure="Finish it first with 'dagster-jet store repair'.",
             )
         done = reencrypt(
             view.members, view.metadata.routing, view.sealer, on_progress=self._on_progress
@@ -268,7 +268,7 @@ class Administration:
             raise StoreUnavailableError(
                 f"the store would have {len(members)} members, of which {majority} must answer: "
                 + "; ".join(f"{m}: {failure}" for m, failure in sorted(failures.items())),
-                cure="Bring members back, or remove those that are gone first.",
+                cure="Bring members back, or first remove the members that are gone.",
             )
 
     def _copy(self, view: View, former: Mapping[str, Member] | None = None) -> View:
@@ -335,7 +335,8 @@ class Administration:
         if found is not None and found.store_id != metadata.store_id:
             raise StoreMismatchError(
                 f"{member_id} belongs to another store, of {', '.join(found.identities)}.",
-                cure="Use an empty place, or remove it from the other store and empty it.",
+                cure="Use an empty location, or remove this member from the other store and "
+                "empty it.",
             )
         identity = identify(member)
         member.ping()

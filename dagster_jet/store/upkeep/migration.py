@@ -142,7 +142,8 @@ class _Copying:
             self._replace(member, differing)
             keys = [key for key, _, _ in differing]
         raise StoreUnavailableError(
-            f"{described(keys[0])} was written {_LOOKS_MAX} times while it was being copied.",
+            f"{described(keys[0])} could not be copied: another process wrote it {_LOOKS_MAX} "
+            "times meanwhile.",
             cure="Run the repair again.",
         )
 

@@ -84,7 +84,7 @@ class RepairLease:
             return  # the registers may be moving: the next heartbeat finds out
         raise StaleConfigurationError(
             "another process has taken over the repair of the store.",
-            cure="Nothing is to be done: it goes on from there.",
+            cure="Do nothing: that process continues the repair.",
         )
 
     def release(self) -> None:

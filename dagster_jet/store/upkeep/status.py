@@ -72,22 +72,26 @@ class StoreStatus:
     def notices(self) -> tuple[str, ...]:
         """Notices for an operator, as sentences."""
         said = [
-            f"{member_id} is not a member of this store: take it in with 'dagster-jet store add', "
-            "or remove it from the configuration."
+            f"{member_id} is not a member of this store. Add it with 'dagster-jet store add', or "
+            "remove it from the configuration."
             for member_id in self.strangers
         ]
         if self.is_moving:
-            said.append("A change of the members is under way: 'dagster-jet store repair' ends it.")
+            said.append(
+                "A change of the members is not finished. Finish it with 'dagster-jet store "
+                "repair'."
+            )
         if self.damaged:
             said.append(
-                "Damaged copies were met on "
+                "Damaged copies were read from "
                 + ", ".join(f"{m.member_id} ({m.damaged})" for m in self.damaged)
-                + ", and there may be more: 'dagster-jet store verify --repair' reads all of them. "
-                "A member that cannot be read even then is taken out: 'dagster-jet store remove'."
+                + ", and there may be more. Run 'dagster-jet store verify --repair', which "
+                "reads all copies. If a member cannot be read even then, remove it with "
+                "'dagster-jet store remove'."
             )
         if self.lost:
             said.append(
-                f"No replica answers of {len(self.lost)} partitions: "
+                f"No replica of {len(self.lost)} partitions answers: "
                 f"{', '.join(map(str, self.lost[:20]))}{', ...' if len(self.lost) > 20 else ''}."
             )
         return tuple(said)

@@ -104,9 +104,9 @@ class Keyring:
         key = self._keys.get(encrypted[:KEY_ID_BYTES])
         if key is None:
             raise StoreMismatchError(
-                f"a value is encrypted with the key {encrypted[:KEY_ID_BYTES].hex()}, and the keys "
-                f"given are {', '.join(self.ids)}.",
-                cure="Add that key behind the newest one.",
+                f"a value is encrypted with the key {encrypted[:KEY_ID_BYTES].hex()}, and the "
+                f"configured keys are {', '.join(self.ids)}.",
+                cure="Add that key after the newest one.",
             )
         salt_end = KEY_ID_BYTES + _SALT_BYTES
         salt, nonce = encrypted[KEY_ID_BYTES:salt_end], encrypted[salt_end:][:_NONCE_BYTES]
@@ -116,7 +116,7 @@ class Keyring:
             return value
         except InvalidTag:
             raise BadCopyError(
-                "an encrypted copy was changed, or written for another place"
+                "an encrypted copy was changed, or belongs to another key or store"
             ) from None
 
     def is_newest(self, encrypted: bytes) -> bool:

@@ -133,9 +133,10 @@ class Sealer:
         if self.accept_older:
             return
         raise BadCopyError(
-            "a copy is not encrypted, although there are keys"
+            "a copy is not encrypted, although keys are configured"
             if form is Form.PLAIN
-            else "a copy is encrypted as earlier versions did, not bound to its store"
+            else "a copy is encrypted by an earlier version, which did not bind copies to their "
+            "store"
         )
 
 

@@ -106,14 +106,14 @@ def test_an_older_copy_of_the_server_is_noticed(database: PostgresDatabase) -> N
         reader.close()
         own.put_back(copy)
         reader = opened(own.database, position)
-        with pytest.raises(InputLostError, match="was put back"):
+        with pytest.raises(InputLostError, match="was restored"):
             reader.poll()
-        with pytest.raises(InputLostError, match="was put back"):
+        with pytest.raises(InputLostError, match="was restored"):
             reader.acknowledge({position["whole"]: None})
         reader.close()
         own.database.run("insert into t select i, 'other' from generate_series(2, 3000) i")
         reader = opened(own.database, position)
-        with pytest.raises(InputLostError, match=r"no transaction ends at .* and has gone on"):
+        with pytest.raises(InputLostError, match=r"no transaction ends at .* and has continued"):
             reader.poll()
         reader.close()
 
@@ -194,7 +194,7 @@ def test_two_jobs_on_one_slot_lose_nothing_in_silence(
         return found
 
     monkeypatch.setattr(reader, "_slot", looks)
-    with pytest.raises(InputLostError, match="by another"):
+    with pytest.raises(InputLostError, match="another client has advanced"):
         reader.poll()
     reader.close()
     other.close()

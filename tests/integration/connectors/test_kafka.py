@@ -472,14 +472,14 @@ def test_a_topic_that_was_made_anew_ends_the_job(kafka: KafkaWorld, jet: Jet):
     assert values(read(jet, source())) == [0, 1, 2]
     make_anew(kafka, topic)
     kafka.send(topic, [{"v": 3}])
-    anew = rf"'{topic}/0@3': the topic was deleted and made anew"
+    anew = rf"'{topic}/0@3': the topic was deleted and recreated"
     with pytest.raises(InputLostError, match=anew):
         read(jet, source())
     assert values(read(jet, source(lost="skip"))) == [3]
     # One that is as long as the old one, and longer.
     make_anew(kafka, topic)
     kafka.send(topic, [{"v": v} for v in (4, 5)])
-    with pytest.raises(InputLostError, match=rf"'{topic}/0@1': the topic was deleted and made"):
+    with pytest.raises(InputLostError, match=rf"'{topic}/0@1': the topic was deleted and recre"):
         read(jet, source())
     assert values(read(jet, source(lost="skip"))) == [4, 5]
     kafka.send(topic, [{"v": 6}])
@@ -506,7 +506,9 @@ def test_a_position_of_an_older_version_has_no_ids_of_topics(kafka: KafkaWorld):
     reader.accept(reader.poll())
     assert reader.waiting().items == 2 and reader.position()["topics"].keys() == {topic}
     late = restored(4)
-    with pytest.raises(InputLostError, match=rf"'{topic}/0@4': the topic ends before that, at 3"):
+    with pytest.raises(
+        InputLostError, match=rf"'{topic}/0@4': the topic ends before the saved offset, at 3"
+    ):
         late.accept(late.poll())
 
 
@@ -596,9 +598,11 @@ def test_what_cannot_be_is_refused_in_a_sentence(kafka: KafkaWorld, jet: Jet):
     source = partial(sources.kafka, kafka.servers)
     with pytest.raises(SourceError, match="stage 'topic': the topic 'nowhere' does not exist, or"):
         read(jet, source(topics=["nowhere"], schema="v long"))
-    with pytest.raises(ConfigurationError, match="topics: give a list of topics or a pattern"):
+    with pytest.raises(ConfigurationError, match="topics: either topics or pattern"):
         source(schema="v long")
-    with pytest.raises(ConfigurationError, match="pattern: '\\(' is no regular expression"):
+    with pytest.raises(
+        ConfigurationError, match="pattern: '\\(' is not a valid regular expression"
+    ):
         source(pattern="(", schema="v long")
     with pytest.raises(ConfigurationError, match="schema: json values need one"):
         source(topics=["t"])
@@ -606,7 +610,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(kafka: KafkaWorld, jet: Jet):
         source(topics=["t"], value="raw", tombstones="dead-letter")
     with pytest.raises(ConfigurationError, match="start: 'then' cannot be read"):
         source(topics=["t"], schema="v long", start="then")
-    with pytest.raises(ConfigurationError, match=r"sasl.password is written out"):
+    with pytest.raises(ConfigurationError, match=r"sasl.password is given in plain text"):
         source(topics=["t"], schema="v long", options={"sasl.password": "hush"})
     with pytest.raises(ConfigurationError, match=r"isolation.level is set by dagster_jet"):
         source(topics=["t"], schema="v long", options={"isolation.level": "read_uncommitted"})

@@ -102,6 +102,6 @@ def test_every_type_of_avro_is_a_column(tmp_path: Path, spark: Any, registry: Re
     assert {**row, "names": dict(row["names"])} == RECORD
     letters = sorted(collected("bad").to_pylist(), key=lambda one: one["position"])
     assert [one["position"] for one in letters] == [f"{topic}/0@1", f"{topic}/0@2"]
-    assert letters[0]["raw"].startswith("no Avro record (")
+    assert letters[0]["raw"].startswith("not an Avro record (")
     assert letters[0]["raw"].endswith(b"no record".hex())
     assert letters[1]["raw"] is None

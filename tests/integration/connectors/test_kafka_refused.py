@@ -167,7 +167,7 @@ def more_partitions(world: RefusedWorld) -> None:
 
 
 CASES = {
-    "large": ({"max.message.bytes": "50000"}, {"text": LARGE}, "Raise that", more_bytes),
+    "large": ({"max.message.bytes": "50000"}, {"text": LARGE}, "Raise max.mess", more_bytes),
     "ahead": ({"message.timestamp.after.max.ms": "3600000"}, {"ahead": DAYS_2},
               r"Raise message\.timestamp\.after\.max\.ms", more_time),
     "partition": ({}, {"part": 1}, "Add partitions", more_partitions),

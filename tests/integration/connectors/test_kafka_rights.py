@@ -93,7 +93,7 @@ def test_wrong_credentials(
     servers, topic = kafka_server().facts["sasl_servers"], kafka.topic()
     source = sources.kafka(servers, topics=[topic], schema="v long", options=options)
     start = partial(source.at_start, "j", "s", on_one_host=True)
-    refused(start, SourceError, "the cluster refuses: ")
+    refused(start, SourceError, "the cluster refuses the request: ")
     sink = sinks.kafka(servers, topic=topic, options=options)
     words = "Authentication failed: Invalid username or password"
     refused(partial(sink.check, "j", "s", is_new_job=True), ConfigurationError, words)
@@ -104,9 +104,9 @@ def test_each_missing_right_of_a_source(kafka: KafkaWorld, options: dict[str, An
     servers = kafka_server().facts["sasl_servers"]
     source = sources.kafka(servers, topics=[topic], schema="v long", options=options)
     start = partial(source.at_start, "j", "s", on_one_host=True)
-    refused(start, SourceError, "does not exist, or not for us")
+    refused(start, SourceError, "does not exist, or this user may not see it")
     grant(kafka, ResourceType.TOPIC, topic, "DESCRIBE")
-    refused(start, ConfigurationError, f"we may not: READ on {topic!r}")
+    refused(start, ConfigurationError, f"this user may not: READ on {topic!r}")
     grant(kafka, ResourceType.TOPIC, topic, "READ")
     until_allowed(start)
 
@@ -119,13 +119,13 @@ def test_each_missing_right_of_a_sink(kafka: KafkaWorld, options: dict[str, Any]
         plain = sinks.kafka(servers, topic=topic, marker_topic=markers, options=options)
         sink = plain.with_store(store)
         start = partial(sink.check, "j", "out", is_new_job=True)
-        refused(start, ConfigurationError, "does not exist, or not for us")
+        refused(start, ConfigurationError, "does not exist, or this user may not see it")
         grant(kafka, ResourceType.TOPIC, topic, "DESCRIBE")
-        refused(start, ConfigurationError, f"{markers!r}, which says what is committed, is not")
+        refused(start, ConfigurationError, f"{markers!r} does not exist or this user")
         grant(kafka, ResourceType.TOPIC, markers, "DESCRIBE")
-        refused(start, ConfigurationError, f"{markers!r}, which says what is committed, cannot be")
+        refused(start, ConfigurationError, f"settings of the marker topic {markers!r} cannot be")
         grant(kafka, ResourceType.TOPIC, markers, "DESCRIBE_CONFIGS", "READ")
-        words = f"we may not: WRITE on {topic!r}, WRITE on {markers!r}"
+        words = f"this user may not: WRITE on {topic!r}, WRITE on {markers!r}"
         refused(start, ConfigurationError, words)
         grant(kafka, ResourceType.TOPIC, topic, "WRITE")
         grant(kafka, ResourceType.TOPIC, markers, "WRITE")
@@ -212,7 +212,7 @@ def test_held_transactions_over_tls(kafka: KafkaWorld, options: dict[str, Any], 
         other = tmp_path / "other"
         other.mkdir()
         options["ssl.ca.location"] = str(_self_signed(other)[0])
-        words = "the broker's certificate cannot be verified: ssl.ca.location has to be"
+        words = "the broker's certificate cannot be verified: ssl.ca.location must be"
         wrong = made()
         refused(partial(wrong.check, "j", "out", is_new_job=True), ConfigurationError, words)
         committer = wrong.open_committer("j", "out")

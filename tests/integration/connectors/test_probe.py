@@ -320,7 +320,7 @@ def test_sqs_is_asked(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_member_of_the_store_is_tried(ask: Any, tmp_path: Path) -> None:
-    question = "Can it be a member of the store?"
+    question = "Can it be used as a member of the store?"
     code, found = ask(f"file://{tmp_path}")
     assert code == 0 and verdicts(found, question) == ["yes"]
     code, said = ask(f"redis://127.0.0.1:{free_port()}/0")
@@ -336,14 +336,14 @@ def test_a_table_for_people_says_the_same(monkeypatch: pytest.MonkeyPatch, tmp_p
     done = CliRunner().invoke(app, ["probe", f"sqlite:///{tmp_path}/a.db"])
     assert done.exit_code == 0 and "what it means" in done.stdout and "cure" in done.stdout
     assert "sqlite has no prepared transactions" in done.stdout
-    assert "Nothing here is in the way of exactly once" in done.stdout
+    assert "The server supports exactly once" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["ftp://host"], "ftp: is no kind of server that can be probed"),
-        (["host"], "nothing: is no kind of server"),
+        (["ftp://host"], "ftp: this kind of server cannot be probed"),
+        (["host"], "nothing: this kind of server"),
         (["postgresql://me:hush@host/db"], "the password of postgresql://me@host/db is on the"),
         (["env:NOT_SET"], "the environment variable NOT_SET is not set"),
         (["@/not/there"], "@/not/there: the file cannot be read"),
@@ -352,7 +352,7 @@ def test_a_table_for_people_says_the_same(monkeypatch: pytest.MonkeyPatch, tmp_p
         (["sqlite:///a", "--find", "'; drop"], "is no name that --leave gives out"),
         (["sqlite:///a", "--snapshot-interval", "soon"], "--snapshot-interval: 'soon' is not a"),
         (["postgresql://me@127.0.0.1:1/db"], "does not do what it is asked"),
-        (["kafka://h:1", "--option", "sasl.password=hush"], "sasl.password is written out"),
+        (["kafka://h:1", "--option", "sasl.password=hush"], "sasl.password is given in plain text"),
     ],
 )
 def test_a_wrong_call_is_a_sentence(words: list[str], said: str) -> None:

@@ -252,7 +252,7 @@ def test_a_writer_that_was_believed_dead_finds_its_note_gone(held: Held) -> None
     writer = held.writer(1)
     writer.write(pa.RecordBatch.from_pydict({"id": pa.array([10], pa.int64())}))
     held.abort_orphans(execution=2)
-    with pytest.raises(SinkError, match="a newer execution has given up"):
+    with pytest.raises(SinkError, match="a newer execution has rolled"):
         writer.prepare()
     writer.abort()
     writer.close()

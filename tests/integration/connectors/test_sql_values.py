@@ -375,9 +375,9 @@ def test_missing_rights(make: Any, database: PostgresDatabase) -> None:
     database.run(f"grant select, insert on results to {database.name}")
     url = database.url.replace("jet:", f"{database.name}:")
     error = told(make, url, mode="upsert", key="id")
-    assert "we may not UPDATE the table 'results'" in str(error)
+    assert "this user may not UPDATE the table 'results'" in str(error)
     error = told(make, url)
-    assert "we may not create the table dagster_jet_epochs" in str(error)
+    assert "this user may not create the table dagster_jet_epochs" in str(error)
     [ddl] = re.findall("CREATE TABLE .*", str(error))
     database.run(ddl)
     database.run(f"grant select, insert, update on dagster_jet_epochs to {database.name}")
@@ -404,7 +404,7 @@ def test_missing_rights_on_mariadb(make: Any) -> None:
     database.run(f"create user {database.name}@'127.0.0.1' identified by '{PASSWORD}'")
     database.run(f"grant select on {database.name}.* to {database.name}@'127.0.0.1'")
     error = told(make, database.url.replace("jet:", f"{database.name}:"))
-    assert "we may not write the table 'results': INSERT command denied" in str(error)
+    assert "this user may not write the table 'results': INSERT command denied" in str(error)
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
@@ -417,7 +417,7 @@ def test_wrong_credentials_fail(make: Any, kind: str) -> None:
         with pytest.raises(JetError) as caught:
             make(wrong).start()
         assert caught.value.reaction is Reaction.FAIL, caught.value
-        assert "refuses us" in str(caught.value) and "another-word" not in str(caught.value)
+        assert "refuses access" in str(caught.value) and "another-word" not in str(caught.value)
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "mariadb"])
@@ -474,7 +474,7 @@ def test_a_table_that_changes_while_it_runs_ends_the_job_and_loses_nothing(
         ({"transactions": "held", "mode": "upsert", "key": "id"}, "stay locked"),
         ({"transactions": "held", "create_table": True}, "create_table"),
         ({"transactions": "held", "writers": 0}, "writers"),
-        ({"table": "a.b.c"}, "is no name of a table"),
+        ({"table": "a.b.c"}, "is not a valid table name"),
     ],
 )
 def test_options_that_are_none(options: dict[str, Any], says: str) -> None:
@@ -519,6 +519,6 @@ def test_no_password_in_what_is_shown_or_sent_to_tasks(
         f"postgresql://me:{PASSWORD}@host/db",
         f"postgresql://me@host/db?sslmode=require&password={PASSWORD}",
     ):
-        with pytest.raises(ConfigurationError, match="written out with its password") as told:
+        with pytest.raises(ConfigurationError, match="contains its password") as told:
             CONNECTORS[kind](written)
         assert PASSWORD not in str(told.value) and "me@host/db" in str(told.value)

@@ -251,7 +251,7 @@ def test_sqs_knows_what_a_publisher_sends_twice_by_another_id_and_an_attribute_s
     reader.acknowledge(reader.unacknowledged())
     assert queue.left() == 0, "all sendings of a message are deleted with it"
     queue.send(rows(8))
-    with pytest.raises(SourceError, match=r"no attribute 'order' with a text.*\"id\": 8"):
+    with pytest.raises(SourceError, match=r"no string attribute 'order'.*\"id\": 8"):
         for _ in range(10):
             reader.poll()
     reader.close()

@@ -77,4 +77,4 @@ def test_a_job_is_deleted_once_it_does_not_run(store: Store, tmp_path: Path) -> 
     assert json.loads(deleted.stdout) == [{"job": "shop", "entries": 0, "released": "", "kept": ""}]
     assert json.loads(run(tmp_path, "jobs", "--json").stdout) == []
     again = run(tmp_path, "job", "shop", "delete")
-    assert again.exit_code == 2 and "there is no job of this name" in again.stderr
+    assert again.exit_code == 2 and "no job of this name exists" in again.stderr

@@ -101,7 +101,7 @@ def test_the_same_from_python_and_a_job_that_never_ran(store: Store, tmp_path: P
         explanation = jet.explain("shop")
         assert explanation.findings[0].kind is FindingKind.WATERMARK_HELD
         assert explanation.reported_at_ms is not None
-        with pytest.raises(JobStateError, match="ever ran here"):
+        with pytest.raises(JobStateError, match="has ever run"):
             jet.explain("no_such_job")
 
 

@@ -189,8 +189,8 @@ def test_a_renamed_stage_is_a_new_one_and_a_lost_one(run: Run) -> None:
 
 def test_what_is_no_pipeline_is_a_sentence_and_exit_code_2(run: Run, module: str) -> None:
     for name, said in (
-        ("!flights", "does not say where a pipeline is"),
-        ("missing", f"'{module}:missing' is not there"),
+        ("!flights", "is not a valid pipeline reference"),
+        ("missing", f"'{module}:missing' does not exist"),
         ("!no.such.module:flights", "cannot be imported"),
         ("number", "is a int, not a Pipeline"),
         ("needs", "cannot be called without arguments"),

@@ -72,4 +72,4 @@ def test_one_document_for_programs(store: Store, tmp_path: Path) -> None:
 def test_a_job_that_was_never_measured(store: Store, tmp_path: Path) -> None:
     refused = run(tmp_path)
     assert refused.exit_code == 2
-    assert "there is no profile" in refused.stderr
+    assert "the job has no profile" in refused.stderr

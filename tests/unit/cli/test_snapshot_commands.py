@@ -133,17 +133,19 @@ def test_what_cannot_be_done_is_a_sentence(tmp_path: Path) -> None:
     assert "snapshot 9 is not retained; there are: 8, 7." in refused(
         tmp_path, "snapshots", JOB, "show", "9"
     )
-    assert "'lost' is not there; there are: none." in refused(
+    assert "'lost' does not exist; the finished exports are: none." in refused(
         tmp_path, "snapshots", JOB, "show", "lost"
     )
-    assert "there is no state of this name; there is: totals." in refused(
+    assert "the snapshot has no state of this name; it has state of: totals." in refused(
         tmp_path, "snapshots", JOB, "diff", "7", "8", "--stage", "other"
     )
-    assert "the export needs a name" in refused(tmp_path, "job", JOB, "export")
+    assert "the export has no name" in refused(tmp_path, "job", JOB, "export")
     assert "cannot cancel_and_export: the job is SUSPENDED" in refused(
         tmp_path, "job", JOB, "cancel_and_export", "--name", "final"
     )
-    assert "is no name for an exported" in refused(tmp_path, "job", JOB, "export", "--name", "7")
+    assert "is not a valid name for an exported" in refused(
+        tmp_path, "job", JOB, "export", "--name", "7"
+    )
     answer(tmp_path, "job", JOB, "export", "--name", "kept")
-    assert "is of job 'shop'" in refused(tmp_path, "snapshots", "other", "delete", "kept")
-    assert "is of job 'shop'" in refused(tmp_path, "snapshots", "other", "show", "kept")
+    assert "belongs to job 'shop'" in refused(tmp_path, "snapshots", "other", "delete", "kept")
+    assert "belongs to job 'shop'" in refused(tmp_path, "snapshots", "other", "show", "kept")

@@ -93,7 +93,7 @@ def test_members_are_added_and_removed(run: Run, urls: list[str], tmp_path: Path
 @pytest.mark.usefixtures("store")
 def test_what_cannot_be_done_is_a_sentence_and_exit_code_2(run: Run, urls: list[str]) -> None:
     for arguments, said in (
-        (("store", "add", urls[0]), "is a member of the store already"),
+        (("store", "add", urls[0]), "is already a member of the store"),
         (("store", "remove", "file:///not/a/member"), "is not a member of the store"),
         (("store", "add", "ftp://x"), "is not a known scheme"),
         (("store", "remove"), "Missing argument"),
@@ -121,7 +121,7 @@ def test_an_interrupted_repair_says_how_to_go_on(run: Run, monkeypatch: pytest.M
         patched.setattr("dagster_jet.store.upkeep.administration.verify_store", interrupted)
         shown = run("store", "repair")
     assert shown.exit_code == 1
-    assert "'dagster-jet store repair' goes on from here" in shown.stdout
+    assert "'dagster-jet store repair' continues from here" in shown.stdout
     assert run("store", "repair").exit_code == 0
 
 

@@ -235,7 +235,9 @@ def test_a_reader_that_takes_a_file_before_the_marker_lists_it(
     failpoint.configure("")
     (target,) = Path(sink.path).glob("part-*")
     target.rename(tmp_path / "taken.json")
-    with pytest.raises(ArtifactLostError, match=r"unless a reader took the file.*was taken into"):
+    with pytest.raises(
+        ArtifactLostError, match=r"unless a reader took the file.*was taken back into"
+    ):
         sink.commit(parts, by(2))
     (tmp_path / "taken.json").rename(target)
     sink.commit(parts, by(2))

@@ -260,7 +260,7 @@ def test_a_snapshot_without_checksums_goes_by_size_and_time(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("change", "kind", "said"),
     [
-        (lambda file: file.unlink(), InputLostError, "taken away .*Put it back"),
+        (lambda file: file.unlink(), InputLostError, "removed .*Put it back"),
         (
             lambda file: os.utime(file, ns=(NOW_NS, NOW_NS)),
             SourceUnavailableError,

@@ -71,7 +71,7 @@ def test_a_marker_topic_that_is_not_there_is_not_one_without_markers() -> None:
 
     reader = MarkerReader(Cluster("h:1"), "markers", Owner("store", "jet", "job", "sink"))
     reader._admin = Admin()
-    with pytest.raises(TimeoutError, match="the topic markers is not there"):
+    with pytest.raises(TimeoutError, match="the topic markers does not exist"):
         reader.newest()
 
 
@@ -91,5 +91,5 @@ def test_an_offset_that_is_none_is_no_answer():
     """What `list_offsets` gives out, without an error, where the connection is cut. Taken for the
     end of a topic, the topic was "made anew"; for that of the markers, nothing was committed."""
     assert answered(0) == 0 and answered(-1) == -1
-    with pytest.raises(TimeoutError, match="has not said which offsets"):
+    with pytest.raises(TimeoutError, match="has not returned its offsets"):
         answered(confluent_kafka.OFFSET_INVALID)

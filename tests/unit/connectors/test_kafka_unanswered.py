@@ -135,17 +135,23 @@ def test_a_start_takes_a_cluster_that_cannot_tell_rights_at_its_word(answers: An
         answers(why)
         rights.check_rights(CLUSTER, {"t": ("READ",)}, "j", "s")
     answers(refused)
-    with pytest.raises(ConfigurationError, match=r"we may not: Broker: Topic authorization failed"):
+    with pytest.raises(
+        ConfigurationError, match=r"this user may not: Broker: Topic authorization failed"
+    ):
         rights.check_rights(CLUSTER, {"t": ("READ",)}, "j", "s")
 
 
 @pytest.mark.parametrize(
     ("why", "kind", "words"),
     [
-        (refused, ConfigurationError, "cannot be looked at: Broker: Topic authorization failed."),
-        (unsupported, ConfigurationError, "cannot be looked at: Local: Required feature not"),
+        (refused, ConfigurationError, "cannot be read: Broker: Topic authorization failed."),
+        (unsupported, ConfigurationError, "cannot be read: Local: Required feature not"),
         (silent, SourceUnavailableError, "the cluster cannot be reached."),
-        (None, ConfigurationError, "has cleanup.policy=unknown: its messages may not stay."),
+        (
+            None,
+            ConfigurationError,
+            "has cleanup.policy=unknown: the cluster may delete its messages.",
+        ),
     ],
     ids=["refused", "unsupported", "silent", "nothing"],
 )
@@ -163,7 +169,11 @@ def test_ids_of_topics_that_nobody_tells(answers: Any) -> None:
     answers(unsupported)
     assert Offsets(CLUSTER, Topics(("t",)), "j", "s").topic_ids(["t"]) == {}
     for why, kind, words in (
-        (refused, SourceError, "the cluster refuses: Broker: Topic authorization failed."),
+        (
+            refused,
+            SourceError,
+            "the cluster refuses the request: Broker: Topic authorization failed.",
+        ),
         (silent, SourceUnavailableError, "the cluster cannot be reached: it does not answer."),
     ):
         answers(why)

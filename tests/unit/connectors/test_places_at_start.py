@@ -67,7 +67,9 @@ def test_parquet_files_say_their_columns(tmp_path: Path) -> None:
 
 def test_without_a_file_or_a_folder_a_schema_is_needed(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
-        with pytest.raises(ConfigurationError, match=r"no Parquet file is in .* Give column names"):
+        with pytest.raises(
+            ConfigurationError, match=r"has no Parquet file yet .* Give column names"
+        ):
             started(folder)
     (tmp_path / "a.parquet").write_text("no parquet")
     with pytest.raises(ConfigurationError, match=r"a\.parquet' cannot be read"):

@@ -211,6 +211,6 @@ def test_tasks_read_its_lines(url: str) -> None:
 def test_what_a_driver_cannot_do_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="can only be read"):
         sinks.files("hdfs://host/out", format="json")
-    with pytest.raises(ConfigurationError, match="account_key is written down as text"):
+    with pytest.raises(ConfigurationError, match="account_key is given in plain text"):
         sources.files("abfs://c@a/x", format="parquet", storage_options={"account_key": "abc"})
     assert RemoteOutput("gs://b/x", (("project", "p"),)).url == "gs://b/x"

@@ -370,15 +370,15 @@ def test_keys_are_named_and_never_carried(
     [
         ("s3://key:secret@bucket/x", {}, "no place for keys"),
         ("s3://bucket/x?region=eu", {}, "give options as storage_options"),
-        ("s3://bucket/x", {"regoin": "eu"}, "regoin means nothing to s3://"),
+        ("s3://bucket/x", {"regoin": "eu"}, "regoin is not an option of s3://"),
         (
             "s3://bucket/x",
             {"secret_access_key": "abc", "access_key_id": "b"},
-            "written down as text",
+            "given in plain text",
         ),
         ("s3://bucket/x", {"access_key_id": Secret(env="ID")}, "belong together"),
         ("s3://bucket/x", {"endpoint_url": "http://me:secret@h"}, "has a password in it"),
-        ("/tmp/x", {"region": "eu"}, "region means nothing to file://"),
+        ("/tmp/x", {"region": "eu"}, "region is not an option of file://"),
         ("gopher://x/y", {}, "gopher:// is not supported"),
     ],
 )

@@ -138,11 +138,14 @@ def test_the_url_says_region_and_endpoint() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"queue_url": "orders"}, "queue_url: this is no URL of an SQS queue"),
-        ({"queue_url": "https://me:hush@host/1/q"}, "queue_url: this is no URL of an SQS queue"),
+        ({"queue_url": "orders"}, "queue_url: this is not a valid URL of an SQS queue"),
+        (
+            {"queue_url": "https://me:hush@host/1/q"},
+            "queue_url: this is not a valid URL of an SQS queue",
+        ),
         ({"region": "us-east-1"}, "region: 'us-east-1', but the queue's URL is of 'eu-west-1'"),
         ({"endpoint_url": "http://me:hush@host"}, "endpoint_url: it has a password in it"),
-        ({"access_key_id": "hush"}, "access_key_id is written out"),
+        ({"access_key_id": "hush"}, "access_key_id is given in plain text"),
         ({"access_key_id": Secret("A")}, "belong together"),
         ({"value": "xml"}, "value: 'xml' is unknown"),
         ({"schema": None}, "schema: json values need one"),
@@ -173,7 +176,7 @@ def test_a_snapshot_interval_is_refused_that_hides_nothing_so_long() -> None:
 @pytest.mark.parametrize(
     ("code", "kind", "said"),
     [
-        ("OverLimit", SourceUnavailableError, "hands out no more: as many of its messages are"),
+        ("OverLimit", SourceUnavailableError, "SQS delivers no more messages"),
         ("ExpiredToken", SourceError, "does not accept the credentials: "),
         ("InvalidClientTokenId", SourceError, "does not accept the credentials: "),
         ("AccessDenied", SourceError, "these credentials may not use the queue"),

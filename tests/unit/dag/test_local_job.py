@@ -559,7 +559,7 @@ def test_whoever_does_not_return_is_named_and_left_behind(caplog):
     assert called.wait(30)
     job.cancel(timeout_s=0.05)
     assert job.result(30).status is LocalStatus.CANCELLED
-    assert "source#0 does not return from its callback; its thread is left behind" in caplog.text
+    assert "source#0 does not return from its callback; its thread is abandoned" in caplog.text
     release.set()
 
 
@@ -592,7 +592,7 @@ def test_a_hog_is_named_once(caplog):
     with caplog.at_level(logging.WARNING):
         LocalJob(dag, slow_call_s=0).run(60)
     warnings = [r.getMessage() for r in caplog.records if "complete()" in r.getMessage()]
-    assert len(warnings) == 1 and "hog#0.complete() kept the cooperative thread" in warnings[0]
+    assert len(warnings) == 1 and "hog#0.complete() blocked the cooperative thread" in warnings[0]
 
 
 # --- what is refused --------------------------------------------------------------------------
@@ -613,7 +613,7 @@ def test_settings_that_contradict_each_other():
         LocalJob(dag, guarantee="none").snapshot()
     job = LocalJob(dag)
     job.run(60)
-    with pytest.raises(JobStateError, match="started before"):
+    with pytest.raises(JobStateError, match="already been started"):
         job.start()
 
 

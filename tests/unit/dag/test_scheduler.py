@@ -88,7 +88,7 @@ def test_an_error_beside_a_call_that_blocks_is_told(caplog):
     Scheduler([blocking, failing], on_end=end, grace_s=0.05).start()
     assert end.told.wait(30), "before the call has returned"
     assert [str(error) for error in end.errors] == ["no disk"]
-    assert "source#0 does not return from its callback; its thread is left behind" in caplog.text
+    assert "source#0 does not return from its callback; its thread is abandoned" in caplog.text
     assert not blocking.closed.is_set(), "never beside a call"
     blocks.release.set()
     assert blocking.closed.wait(30), "its thread closes it when it returns after all"

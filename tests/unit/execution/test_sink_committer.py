@@ -149,7 +149,7 @@ def test_a_stop_at_once_ends_it(
 ) -> None:
     monkeypatch.setattr(retrying, "_CANCEL_PATIENCE_S", 0.0)
     phase2 = Phase2({"out": Full()}, kind)
-    with pytest.raises(SinkError, match="the next start makes it") as given_up:
+    with pytest.raises(SinkError, match="the next start tries it again") as given_up:
         phase2.commit([ARTIFACT], recovering=True)
     assert given_up.value.reaction is reaction and given_up.value.stage == "out"
 
@@ -289,7 +289,7 @@ def test_a_map_that_left_the_pipeline_is_committed(store: Store) -> None:
 @pytest.mark.parametrize(
     "named, why",
     [
-        ({}, "a version that did not note where its sinks write"),
+        ({}, "did not save where the sinks write"),
         ({"out": {"kind": "queue", "path": "q"}}, "no connector can open a sink of kind 'queue'"),
         ({"out": {"kind": "files"}}, "kind 'files' cannot be opened from"),
     ],
@@ -299,7 +299,7 @@ def test_what_cannot_be_reopened_is_refused_or_reported(named: Any, why: str) ->
         Phase2({"other": Full(0)}).commit([ARTIFACT], named, recovering=True)
     said = str(refused.value)
     assert "job 'j', stage 'out'" in said and "3 rows of epochs 9 are decided" in said
-    assert "Start once with the pipeline as it was" in said and "accept_loss=True" in said
+    assert "Start once with the former pipeline" in said and "accept_loss=True" in said
     assert refused.value.reaction is Reaction.FAIL
 
     phase2 = Phase2({"other": Full(0)}, accept_loss=True)

@@ -139,7 +139,7 @@ def test_an_outage_stops_no_epoch_and_is_told_once(
             member.reachable = reachable
         with caplog.at_level(logging.WARNING):
             job.noting.note("in", 1, [*job.noted, rows])
-    assert sum("cannot be noted" in message for message in caplog.messages) == 1
+    assert sum("could not be saved" in message for message in caplog.messages) == 1
     job.file(2).unlink()
     assert job.start(2) == [("2.json", 3)]
 

@@ -175,7 +175,7 @@ def test_a_second_call_completes_what_a_crash_has_left(
     assert died.returncode == -signal.SIGKILL
     record = read_record(store, "shop")
     assert record is not None and record.cause is StopCause.DELETE and record.cause.stays_down
-    with pytest.raises(JobStateError, match=r"being deleted.*Delete it once more"):
+    with pytest.raises(JobStateError, match=r"being deleted.*elete it once more"):
         RecordKeeper(store, "shop", 1_000, None).claim(change=None)
     delete_job(store, "shop", release_sinks=True)
     check_gone(store, "shop", asleep)
@@ -186,13 +186,13 @@ def test_what_is_decided_or_not_wholly_there_is_not_deleted(store: Store, tmp_pa
     make_job(store, "owes", tmp_path / "owes", committed=False)
     make_job(store, "shop", tmp_path / "shop")
     before = (left_of(store, "owes"), read_record(store, "owes"))
-    with pytest.raises(JobStateError, match="snapshot 3 is decided and not committed"):
+    with pytest.raises(JobStateError, match="snapshot 3 is decided but not committed"):
         delete_job(store, "owes", release_sinks=True)
     with pytest.raises(JobStateError, match="no job of this name"):
         delete_job(store, "nobody")
     assert (left_of(store, "owes"), read_record(store, "owes")) == before
     (tmp_path / "c").rename(tmp_path / "away")
-    with pytest.raises(StoreUnavailableError, match="members do not answer"):
+    with pytest.raises(StoreUnavailableError, match="members of the store do not answer"):
         delete_job(store, "shop")
     (tmp_path / "away").rename(tmp_path / "c")
     assert read_record(store, "shop") is not None

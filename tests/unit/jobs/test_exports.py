@@ -155,20 +155,24 @@ def test_it_outlives_the_member_that_it_was_written_to(
 def test_a_name_is_taken_until_it_is_deleted(store: Store, life: Life) -> None:
     job = RemoteJob(store, JOB)
     job.export_snapshot("kept")
-    with pytest.raises(JobStateError, match="there is an export 'kept' already, done"):
+    with pytest.raises(
+        JobStateError, match=r"an export named 'kept' of job .* already exists \(done\)"
+    ):
         job.export_snapshot("kept")
     delete_export(store, "kept")
     assert maps(store) == []
     life.snapshot(4)
     life.record()
     assert job.export_snapshot("kept").snapshot_id == 4
-    with pytest.raises(JobStateError, match="'other' is not there; there are: kept"):
+    with pytest.raises(
+        JobStateError, match="'other' does not exist; the finished exports are: kept"
+    ):
         delete_export(store, "other")
 
 
 @pytest.mark.parametrize("name", ["", "7", "a/b", "../x", "a b", "x" * 101, ".hidden"])
 def test_what_is_no_name(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="is no name for an exported snapshot"):
+    with pytest.raises(ConfigurationError, match="is not a valid name for an exported snapshot"):
         check_name(name)
 
 
@@ -182,7 +186,7 @@ def test_only_what_is_committed_is_exported(store: Store, life: Life) -> None:
 def test_a_job_without_a_committed_snapshot_says_so(store: Store, life: Life) -> None:
     life.refs = []
     life.record()
-    with pytest.raises(JobStateError, match="no committed snapshot that could be exported"):
+    with pytest.raises(JobStateError, match="no committed snapshot to export"):
         RemoteJob(store, JOB).export_snapshot("kept")
     (failed,) = read_exports(store)
     assert failed.state is ExportState.FAILED and maps(store) == []
@@ -199,7 +203,7 @@ def test_a_job_that_nobody_knows(store: Store) -> None:
 def test_one_that_is_down_cannot_be_cancelled(store: Store, life: Life) -> None:
     with pytest.raises(JobStateError, match="cannot cancel_and_export: the job is SUSPENDED"):
         RemoteJob(store, JOB).cancel_and_export_snapshot("kept")
-    with pytest.raises(JobStateError, match="under which name"):
+    with pytest.raises(JobStateError, match="a stop has no name"):
         RemoteJob(store, JOB).request_stop(StopKind.CANCEL_AND_EXPORT)
 
 
@@ -404,7 +408,7 @@ def test_a_cancel_of_an_execution_that_is_over_is_none_of_the_next(
     ExportList(store).ask(Export("final", JOB, token="t", cancels=True, asked_execution_id=1))
     watcher(store, exporting, stop, last=1).look()
     (failed,) = read_exports(store)
-    assert failed.state is ExportState.FAILED and "had ended before" in (failed.failure or "")
+    assert failed.state is ExportState.FAILED and "had already ended" in (failed.failure or "")
     assert stop.kind is None
 
 

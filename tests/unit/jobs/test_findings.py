@@ -93,7 +93,7 @@ def kinds(findings: list[Finding]) -> list[FindingKind]:
             None,
             FindingKind.FAILED,
             "The job has FAILED: orders: no such topic.",
-            "Correct it, then submit its pipeline",
+            "Remove the cause, then submit its pipeline",
         ),
         (
             record(JobStatus.SUSPENDED, cause=StopCause.SUSPEND, failure="suspend"),
@@ -106,7 +106,7 @@ def kinds(findings: list[Finding]) -> list[FindingKind]:
             record(JobStatus.NOT_RUNNING, cause=StopCause.SHUTDOWN),
             Supervision("shop", intent=Intent.PAUSED),
             FindingKind.PAUSED,
-            "somebody has paused it",
+            "a user has paused it",
             "dagster-jet job shop resume",
         ),
         (
@@ -114,13 +114,13 @@ def kinds(findings: list[Finding]) -> list[FindingKind]:
             Supervision("shop"),
             FindingKind.DOWN,
             "The job is not running (lost): process 7 is gone.",
-            "See that its supervisor sensor is on",
+            "Check that its supervisor sensor is on",
         ),
         (
             record(JobStatus.NOT_RUNNING, cause=StopCause.SHUTDOWN),
             Supervision("shop", intent=Intent.DRAINED),
             FindingKind.DOWN,
-            "Its runs end when they have read what was there.",
+            "Its runs end when they have read the available input.",
             "Wait for its schedule",
         ),
         (
@@ -171,7 +171,7 @@ def test_rows_that_come_out_are_said_before_what_else_there_is() -> None:
         report=report(sources={"orders": source(lag={"rows": 5_000})}),
     )
     assert kinds(findings) == [FindingKind.FLOWING, FindingKind.BEHIND]
-    assert "out got 50 in the last 1 min 3 s" in findings[0].text
+    assert "out got 50 rows in the last 1 min 3 s" in findings[0].text
 
 
 def test_an_old_success_is_no_sign_that_rows_come_out() -> None:
@@ -206,7 +206,7 @@ def test_snapshots_that_fail() -> None:
         report=report(failing_since_ms=NOW - 3 * MINUTE, last_failure="member b: disk full.")
     )
     assert kinds(findings) == [FindingKind.SNAPSHOTS_FAIL]
-    assert "for 3 min: member b: disk full. Epochs go on" in findings[0].text
+    assert "for 3 min: member b: disk full. Epochs continue" in findings[0].text
     assert findings[0].since_ms == NOW - 3 * MINUTE
 
 
@@ -239,7 +239,7 @@ def test_no_input_at_all() -> None:
     (finding,) = found(report=report(sources={"orders": source(0)}, last_rows_ms={}))
     assert finding.kind is FindingKind.NO_INPUT
     assert finding.since_ms == NOW - 30 * MINUTE
-    assert "not one row was ever read" in finding.text
+    assert "no row was ever read" in finding.text
 
 
 def test_what_waits_or_came_just_now_is_input() -> None:
@@ -288,7 +288,7 @@ def test_who_holds_the_watermark_since_when_and_what_it_has_to_pass() -> None:
     assert "is at 2023-11-14 12:00:00; partition t-3 of prices has held it back for 10 min" in (
         held.text
     )
-    assert "nothing new came from there" in held.text and "idle_timeout" in held.cure
+    assert "it had no new rows" in held.text and "idle_timeout" in held.cure
     assert "when it passes 2023-11-14 12:20:00, 20 min of event time from there" in window.text
 
 
@@ -297,7 +297,7 @@ def test_a_partition_with_rows_to_read_is_slow_and_not_silent() -> None:
     findings = found(
         report=report(sources={"prices": prices}, stages={"hourly": HELD}), manifest=manifest({})
     )
-    assert "what waits there is not read yet" in findings[0].text
+    assert "its waiting rows are not read yet" in findings[0].text
     assert findings[-1].kind is FindingKind.BEHIND
     assert "most in partitions t-3: 7." in findings[-1].text
 
@@ -305,7 +305,7 @@ def test_a_partition_with_rows_to_read_is_slow_and_not_silent() -> None:
 def test_a_watermark_that_was_never_there() -> None:
     stage = replace(HELD, watermark_ms=None, held_back_partition=None)
     findings = found(report=report(stages={"hourly": stage}), manifest=manifest({}))
-    assert "watermark of hourly is not there yet; prices has held it back" in findings[0].text
+    assert "watermark of hourly is not known yet; prices has held it back" in findings[0].text
 
 
 @pytest.mark.parametrize(

@@ -108,5 +108,5 @@ def test_rows_without_a_key_count_as_often_as_they_are_there() -> None:
 
 def test_other_columns_cannot_be_compared() -> None:
     before, after = windows(("a", 20, 1, "x")), states(("a", 1, b"s"))
-    with pytest.raises(SnapshotInvalidError, match="other columns in the one snapshot"):
+    with pytest.raises(SnapshotInvalidError, match="two snapshots have different columns"):
         difference("hourly", before, after, WINDOWS)

@@ -234,7 +234,7 @@ def test_an_operator_travels():
     ids=["window", "session", "rolling"],
 )
 def test_an_event_time_that_no_timestamp_can_say_is_refused_before_it_is_saved(stage, time):
-    with pytest.raises(BadRowError, match=r"event time near -?\d+ ms is beyond .*is milliseconds"):
+    with pytest.raises(BadRowError, match=r"event time near -?\d+ ms is outside .*is milliseconds"):
         stage().step(("a", time, 1))
 
 

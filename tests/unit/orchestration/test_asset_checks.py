@@ -146,7 +146,7 @@ def test_a_damaged_copy_turns_the_store_red_until_all_are_verified(
     for _ in range(2):
         red = run(pipeline, members)["large_out:store_safe"]
         assert not red.passed and red.severity is dg.AssetCheckSeverity.ERROR
-        assert f"Damaged copies were met on {first} (1)" in red.description
+        assert f"Damaged copies were read from {first} (1)" in red.description
         assert "store verify --repair" in red.description
     with Jet(store=members, backup_count=1) as jet:
         assert jet.store.verify(repair=True).is_whole
@@ -212,8 +212,8 @@ DRAINED = replace(ALWAYS_ON, intent=Intent.DRAINED)
         (BY_ERROR, replace(ALWAYS_ON, attempts=8), False, "has given up: 8 runs in a row"),
         (replace(BY_ERROR, cause=StopCause.LOST), ALWAYS_ON, True, "the disk is full"),
         (replace(DOWN, cause=StopCause.RESTART), ALWAYS_ON, True, "NOT_RUNNING"),
-        (replace(DOWN, updated_at_ms=NOW - 61_000), ALWAYS_ON, False, "for 61 s: is its"),
-        (replace(DOWN, updated_at_ms=NOW - 61_000), None, False, "for 61 s: is its"),
+        (replace(DOWN, updated_at_ms=NOW - 61_000), ALWAYS_ON, False, "for 61 s: check that its"),
+        (replace(DOWN, updated_at_ms=NOW - 61_000), None, False, "for 61 s: check that its"),
         (None, None, False, "never run"),
         (None, PAUSED, True, "aused on a person's request"),
     ],
@@ -236,7 +236,7 @@ def test_a_job_that_begins_again_and_again_is_not_well(fruitless: int, doing: Do
     of = replace(record(activity=Activity(doing, 100)), fruitless=fruitless)
     found = health.alive(of, ALWAYS_ON, NOW, LIMITS)
     assert found.is_well == is_well
-    assert is_well or "2 executions before it have ended unasked" in found.why
+    assert is_well or "2 executions before it ended without" in found.why
 
 
 def test_a_job_whose_process_is_gone_has_been_down_since_its_last_sign_of_life():

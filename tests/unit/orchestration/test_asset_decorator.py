@@ -103,7 +103,7 @@ def test_a_retry_policy_has_steps_run_in_processes_of_their_own(pipeline: Pipeli
 
     job = dg.Definitions([assets], jobs=[build_jet_job(assets)]).resolve_job_def("shop_job")
     assert job.executor_def is dg.multiprocess_executor
-    with pytest.raises(ConfigurationError, match="answer a cancel with a retry"):
+    with pytest.raises(ConfigurationError, match="retry a cancelled run"):
         build_jet_job(assets, executor_def=dg.in_process_executor)
 
 

@@ -87,7 +87,9 @@ def test_two_pipelines_of_one_name(pipeline: Pipeline) -> None:
 def test_a_pipeline_that_does_not_build() -> None:
     p = Pipeline("half")
     p.read_from(sources.files("/in", format="json", schema="id long"), name="rows")
-    with pytest.raises(PipelineError, match=r"job 'half': nothing is written\. Call write_to"):
+    with pytest.raises(
+        PipelineError, match=r"job 'half': the pipeline has no sink\. Call write_to"
+    ):
         assets_of(p)
 
 

@@ -213,4 +213,4 @@ def test_a_run_failure_sensor_goes_off(instance: dg.DagsterInstance) -> None:
     for _ in range(3):
         tick()
     (told,) = alerts
-    assert f"Process {worker.pid} on {worker.host}" in told and "'shop' has found out" in told
+    assert f"Process {worker.pid} on {worker.host}" in told and "'shop' has detected this" in told

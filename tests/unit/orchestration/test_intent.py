@@ -158,7 +158,7 @@ def test_the_schedule_and_its_job_are_definitions_that_load(resource: JetResourc
         (
             ExecutionRecord("shop", 4, JobStatus.RUNNING),
             Intent.DRAINED,
-            "execution 4 still has the job",
+            "execution 4 still runs the job",
         ),
     ],
 )
@@ -292,7 +292,7 @@ def test_a_run_that_is_too_old_is_asked_to_end(instance: dg.DagsterInstance, jet
     assert tick(instance, jet, Retirement(max_age_seconds=3_600))[0] == []
     assert asked_for(jet) is None, "it is young"
     requested, said = tick(instance, jet, Retirement(max_age_seconds=0.01))
-    assert not requested and "make room for the next run" in said
+    assert not requested and "so that the next run can start" in said
     assert asked_for(jet) is StopKind.SHUTDOWN
 
 

@@ -124,9 +124,9 @@ def test_a_run_that_has_the_job_reports_itself(daemon: Daemon, jet: Jet) -> None
     run = instance.create_run_for_job(_job(daemon), tags={}, status=dg.DagsterRunStatus.STARTED)
     job.is_held_by(new_lease("o", 10_000, run.run_id))
     job.commits(1, {"out": 5, "bad": 1})
-    assert daemon.tick() == f"'shop': run {run.run_id} has the job, and reports itself"
+    assert daemon.tick() == f"'shop': run {run.run_id} runs the job, and reports its commits itself"
     daemon.now_ms += 10 * PATIENCE_MS
-    assert "reports itself" in daemon.tick(), "however long it lasts"
+    assert "reports its commits itself" in daemon.tick(), "however long it lasts"
     job.is_held_by(None)
     assert daemon.tick() == f"'shop': run {run.run_id} may report it itself", "its last word"
     instance.report_run_canceled(run)

@@ -148,9 +148,9 @@ def test_a_complete_partition_that_dagster_missed_is_reported_and_then_refused(
         again = launch(tmp_path, assets_of(), partition_key="mon", instance=instance)
         assert not again.success
         assert failure(again) == (
-            "partition 'mon' of 'shop' is complete: its rows are in its sinks (/out/mon) once, and "
-            "computing it again would write them twice. To compute it anew, remove what its sinks "
-            "have, then launch it with the op config anew: true."
+            "partition 'mon' of 'shop' is complete: its rows are in its sinks (/out/mon), and "
+            "computing it again would write them twice. To compute it again, remove its rows from "
+            "the sinks, then launch it with the op config anew: true."
         )
         record = jet.record("shop@mon")
         assert record is not None and record.status is JobStatus.COMPLETED
@@ -180,13 +180,16 @@ def test_a_run_of_no_partition_is_a_sentence(jet: Jet, tmp_path: Path) -> None:
         resources={"jet": JetResource(store=[f"file://{tmp_path}/store"], backup_count=0)},
     )
     result = definitions.resolve_job_def("mine").execute_in_process(raise_on_error=False)
-    assert "this run is of no partitions" in failure(result)
+    assert "this run has no partitions" in failure(result)
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda day: shop(day).renamed(f"shop_{day}"), "is named 'shop_tue', that of another"),
+        (
+            lambda day: shop(day).renamed(f"shop_{day}"),
+            "is named 'shop_tue', and the pipeline of another",
+        ),
         (lambda day: shop(day) if day == "mon" else _more(day), "has other stages"),
     ],
 )

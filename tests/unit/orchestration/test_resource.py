@@ -41,7 +41,7 @@ def test_wrong_settings_are_refused_where_definitions_are_loaded(tmp_path: Path)
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"store": ["memory://a"]}, "memory://a keeps nothing beyond this process"),
+        ({"store": ["memory://a"]}, "memory://a keeps its data in this process's memory only"),
         ({"store": ["flie:///a"]}, "'flie' is not a known scheme of a store URL"),
         ({"store": ["file://a"]}, "does not name an absolute folder"),
         ({"store": ["file:///a", "file:///b/../a"]}, "is named more than once"),

@@ -181,12 +181,16 @@ def test_a_run_that_waits_in_the_queue_will_read_it_too(
 def test_bad_input_is_a_sentence(
     instance: dg.DagsterInstance, jet: Jet, tmp_path: Path, pipeline: Pipeline
 ) -> None:
-    with pytest.raises(ConfigurationError, match="there is no sink 'uot'; there are: bad_orders"):
+    with pytest.raises(
+        ConfigurationError, match="the pipeline has no sink 'uot'; its sinks are: bad_orders"
+    ):
         build_jet_snapshot_sensor(pipeline=pipeline, sinks=["uot"], asset_selection=[worst])
     with pytest.raises(ConfigurationError, match="either job or asset_selection"):
         build_jet_snapshot_sensor(pipeline="shop")
     RecordedJob(jet).commits(1, {"out": 5})
-    with pytest.raises(JetTickError, match=r"job 'shop': there is no sink 'uot'; there are: out\."):
+    with pytest.raises(
+        JetTickError, match=r"job 'shop': the pipeline has no sink 'uot'; its sinks are: out\."
+    ):
         Daemon(instance, tmp_path, sinks=("uot",)).tick()
 
 

@@ -350,7 +350,7 @@ def test_a_member_that_is_damaged_is_a_warning_until_all_copies_are_verified(
         assert chunks.get_all([*items]) == [*items.values()]
         watch.look()
         (warning,) = watch.take()
-        assert f"Damaged copies were met on {urls[1]} (1)" in warning
+        assert f"Damaged copies were read from {urls[1]} (1)" in warning
         assert "verify --repair" in warning and "does not answer" not in warning
         assert not store_safe(jet.store.status()).is_well
         assert store_safe(jet.store.status()).numbers["damaged_copies"] == 1
@@ -374,7 +374,7 @@ def test_a_member_whose_file_is_damaged_is_a_warning(tmp_path: Path) -> None:
         assert jet.store.map("chunks").get_all([*items]) == [*items.values()]
         watch.look()
         (warning,) = watch.take()
-        assert f"Damaged copies were met on {urls[1]}" in warning, "it answers, and cannot read"
+        assert f"Damaged copies were read from {urls[1]}" in warning, "it answers, and cannot read"
         assert not jet.store.verify().is_undamaged and not jet.store.is_safe()
     spoil_first_pages(tmp_path / "b")
     with Jet(store=urls, backup_count=1) as jet:

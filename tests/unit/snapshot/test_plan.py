@@ -157,7 +157,7 @@ def test_pickled_state_goes_on_only_where_it_is_asked_for(build: Callable[[str],
     for saved in (older, plan(build("pickle"))):
         (refused,) = [c for c in compare_plans(saved, plan(build("plain"))) if c.is_refused]
         assert refused.change is Change.INCOMPATIBLE
-        assert 'say state_format="pickle"' in refused.reason
+        assert 'set state_format="pickle"' in refused.reason
     for saved in (older, plan(build("plain")), plan(build("pickle"))):
         assert not [c for c in compare_plans(saved, plan(build("pickle"))) if c.is_refused]
 

@@ -162,7 +162,7 @@ def test_what_a_function_raises_is_its_own_unless_the_system_was_to_blame(
         (
             reading("FILE_NOT_EXIST", "file:///in/a%20b.json", "java.io.FileNotFoundException: x"),
             InputLostError,
-            "Put it back",
+            "Put the file back",
         ),
         (
             reading("NO_HINT", "file:///in/a%20b.json", "java.io.EOFException: Unexpected end"),
@@ -177,7 +177,7 @@ def test_what_a_function_raises_is_its_own_unless_the_system_was_to_blame(
         (
             ("[PATH_NOT_FOUND] Path does not exist: file:/in/a%20b.json. SQLSTATE: 42K03",),
             InputLostError,
-            "Put it back",
+            "Put the file back",
         ),
         (
             (

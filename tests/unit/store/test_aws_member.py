@@ -479,7 +479,9 @@ def test_a_table_of_something_else_is_refused(server: AwsServer) -> None:
             AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "N"}],
             BillingMode="PAY_PER_REQUEST",
         )
-    with pytest.raises(StoreUnwritableError, match=r"dynamodb://orders.*belongs to something else"):
+    with pytest.raises(
+        StoreUnwritableError, match=r"dynamodb://orders.*belongs to another application"
+    ):
         open_member(f"dynamodb://orders?endpoint_url={server.endpoint_url}").ping()
 
 

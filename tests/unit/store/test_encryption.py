@@ -42,7 +42,7 @@ def test_a_changed_copy_does_not_decrypt() -> None:
 
 def test_a_copy_from_another_place_does_not_decrypt() -> None:
     keys = Keyring([NEW])
-    with pytest.raises(BadCopyError, match="another place"):
+    with pytest.raises(BadCopyError, match="another key or store"):
         keys.decrypt(keys.encrypt(b"a value", PLACE), PLACE + b"2")
 
 

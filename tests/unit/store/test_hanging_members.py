@@ -104,7 +104,7 @@ def test_a_call_that_never_comes_back_becomes_an_error_and_is_not_made_again(
     members: dict[str, Member] = {m.member_id: m for m in (hung, MemoryMember(uuid.uuid4().hex))}
     written = ReplicatedMap(members, create_table(list(members), 3, 1), "map/n/m")
     hung.works.clear()
-    for said in ("did not answer in time", *["an earlier call to it has not come back"] * 50):
+    for said in ("did not answer in time", *["an earlier call to it has not returned"] * 50):
         with pytest.raises(StoreUnavailableError, match=f"{hung.member_id}.*{said}"):
             written.put_all({MapKey.of("k", 3): b"v"})
     assert threads_of(hung.member_id) == 1
@@ -178,7 +178,7 @@ def test_no_store_is_created_on_a_member_that_is_slow_to_say_that_it_has_one(
         return at_once(member, key)
 
     monkeypatch.setattr(MemoryMember, "get_versioned", slowly)
-    with pytest.raises(StoreMismatchError, match=r"the configuration lacks memory://.*-a"):
+    with pytest.raises(StoreMismatchError, match=r"the configuration does not name memory://.*-a"):
         Store.open(config_of("cde"))
 
 

@@ -235,7 +235,7 @@ def test_settings_are_the_stores(store: Store) -> None:
     assert another_process(store, "m", **options).settings == created.settings
     with pytest.raises(ConfigurationError, match=r"format.*'bytes'.*'json'"):
         another_process(store, "m", format="json")
-    with pytest.raises(ConfigurationError, match=r"journal.*leave the option out"):
+    with pytest.raises(ConfigurationError, match=r"journal.*Leave the option out"):
         another_process(store, "m", journal=JournalConfig(6, "1 hour"))
 
 

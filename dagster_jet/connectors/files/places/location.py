@@ -92,7 +92,7 @@ def storage_options(path: str, options: Mapping[str, str | Secret] | None) -> St
     known = _S3_OPTIONS | _S3_SECRETS if scheme == "s3" else frozenset()
     if unknown := sorted(checked.keys() - known):
         raise ConfigurationError(
-            f"storage_options: {', '.join(unknown)} means nothing to {scheme}://.",
+            f"storage_options: {', '.join(unknown)} is not an option of {scheme}://.",
             cure=f"Use: {', '.join(sorted(known))}." if known else "Leave it out.",
         )
     _check_secrets(checked, _S3_SECRETS)
@@ -129,7 +129,7 @@ def _check_secrets(options: Mapping[str, str | Secret], secret: Collection[str])
     for name in sorted(options.keys() & set(secret)):
         if not isinstance(options[name], Secret):
             raise ConfigurationError(
-                f"storage_options: {name} is written down as text.",
+                f"storage_options: {name} is given in plain text.",
                 cure='Name an environment variable that holds it: Secret(env="...").',
             )
 
@@ -154,13 +154,13 @@ def _url(url: str, scheme: str, rest: str) -> str:
         )
     if _QUERY.search(folder):
         raise ConfigurationError(
-            f"path: what is behind '?' in {url.partition('?')[0]!r}... means nothing here.",
+            f"path: {url.partition('?')[0]!r}... must not have options after '?'.",
             cure="Give options as storage_options={...}.",
         )
     parts = [part for part in folder.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise ConfigurationError(
-            f"path: {url!r} goes up by '..'.", cure="Write the folder that is meant."
+            f"path: {url!r} contains '..'.", cure="Write the folder that is meant."
         )
     return "/".join([f"{SCHEMES[scheme]}://{host}", *parts])
 
