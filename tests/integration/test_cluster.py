@@ -107,10 +107,10 @@ def test_shards_stay_on_their_executors_and_one_of_these_dies(tmp_path: Path) ->
         assert not difference(found, expected(tmp_path)[name]), name
     assert f"has dagster_jet {__version__}; the driver has dagster_jet 0.0.0" in report["refused"]
     assert report["restarts"] == 1, said
-    assert "are gone" in report["failures"][0]
+    assert "are lost" in report["failures"][0]
     assert report["noticed_s"] < NOTICED_S
     waited_s, reason = report["last_to_work"]
-    assert waited_s < NOTICED_S and "are gone" in reason
+    assert waited_s < NOTICED_S and "are lost" in reason
     assert report["restored"][0] is None and report["restored"][1] is not None
     moved = {shard: homes for shard, homes in report["homes"].items() if len(homes) > 1}
     assert not moved, f"{len(moved)} of {len(report['homes'])} shards moved: {moved}"
