@@ -87,7 +87,7 @@ LATER: dict[str, tuple[Any, type[JetError], str]] = {
     "another type": (
         lambda f: f.withColumn("v", F.col("v").cast("string")),
         UserFunctionError,
-        "returned the columns k string, ts bigint, v string.*it returned k string, ts bigint, v big",
+        "returned the columns k string, ts bigint, v string.*it returned k string, ts bigint, v b",
     ),
     "another order": (lambda f: f.select("v", "k", "ts"), UserFunctionError, "v bigint, k string"),
     "another column": (lambda f: f.withColumn("w", F.lit(1)), UserFunctionError, "w int"),
