@@ -9,7 +9,7 @@
     │   ├── StoreUnwritableError      fix: a member cannot be created or written
     │   ├── StoreCorruptedError       fix: all copies of a value are missing or damaged
     │   ├── StoreMismatchError        fix: made with other settings, or by a newer version
-    │   ├── StaleConfigurationError   restart: the store's members have changed; reopen it
+    │   ├── MembersChangedError   restart: the store's members have changed; reopen it
     │   ├── WriteOutcomeUnknownError  restart: a register write may or may not have happened
     │   └── FencedError               stop: a newer execution owns the job
     ├── LeaseHeldError                stop: another execution of the job is alive
@@ -121,8 +121,8 @@ class StoreMismatchError(StoreError):
     """The store was created with other settings, or by a newer version."""
 
 
-class StaleConfigurationError(StoreError):
-    """The store's members have changed since it was opened; open it again.
+class MembersChangedError(StoreError):
+    """Members have joined or left the store since it was opened; open it again.
 
     A write that ends with this error may or may not have taken effect.
     """

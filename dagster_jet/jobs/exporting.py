@@ -23,8 +23,8 @@ from contextlib import suppress
 from dagster_jet.errors import (
     JetError,
     JobStateError,
+    MembersChangedError,
     SnapshotInvalidError,
-    StaleConfigurationError,
     StoreCorruptedError,
     StoreError,
     StoreUnavailableError,
@@ -113,7 +113,7 @@ def export_snapshot(
 def _ask(store: Store, export: Export) -> None:
     try:
         ExportList(store).ask(export)
-    except StaleConfigurationError:
+    except MembersChangedError:
         store.refresh()
         ExportList(store).ask(export)
 
@@ -152,7 +152,7 @@ def carry_out(
                 exports.fail(export, str(error))
                 raise
             failed, export = (ref, error), begun  # the job may have dropped it meanwhile
-        except StaleConfigurationError:
+        except MembersChangedError:
             store.refresh()
             export = begun or export
         except StoreError:

@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from dagster_jet.errors import (
     FencedError,
-    StaleConfigurationError,
+    MembersChangedError,
     StoreUnavailableError,
 )
 from dagster_jet.maps.changes import MapChange, Record, decode_changes, encode_changes
@@ -140,7 +140,7 @@ class MapLog:
                         f"{_PATIENCE_S:g} s: other processes kept writing to it.",
                         cure="Write in larger batches (put_all), or from fewer processes.",
                     ) from error
-            except (StaleConfigurationError, StoreUnavailableError) as error:
+            except (MembersChangedError, StoreUnavailableError) as error:
                 # If the members have changed: a decided batch is found on the current members; an
                 # undecided one was written to members that are no longer used.
                 self._owned = None

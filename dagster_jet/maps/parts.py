@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from dagster_jet.errors import StaleConfigurationError, StoreError, StoreUnavailableError
+from dagster_jet.errors import MembersChangedError, StoreError, StoreUnavailableError
 from dagster_jet.store import MapKey, ReplicatedMap, Store, StoreHandle
 from dagster_jet.store.map.stored_key import BATCHES, ENTRIES, RING
 from dagster_jet.store.members import MAX_KEY_BYTES
@@ -52,13 +52,13 @@ def retry_after_membership_change(store: AnyStore, work: Callable[[], T]) -> T:
 
     Raises:
         StoreUnavailableError: members do not answer although they are still members.
-        StaleConfigurationError: in a Spark task, whose handle cannot be refreshed (the job
+        MembersChangedError: in a Spark task, whose handle cannot be refreshed (the job
             restarts), or if the members keep changing.
     """
     for _ in range(_CHANGES_MAX):
         try:
             return work()
-        except (StaleConfigurationError, StoreUnavailableError) as error:
+        except (MembersChangedError, StoreUnavailableError) as error:
             if not members_have_changed(store, error):
                 raise
     return work()
@@ -68,7 +68,7 @@ def members_have_changed(store: AnyStore, error: StoreError) -> bool:
     """Whether the error may be due to a change of members that the store did not know of."""
     if not isinstance(store, Store):
         return False
-    if isinstance(error, StaleConfigurationError):
+    if isinstance(error, MembersChangedError):
         store.refresh()  # another thread may just have done so
         return True
     try:

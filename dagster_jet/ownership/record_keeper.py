@@ -12,7 +12,7 @@ from dagster_jet.errors import (
     FencedError,
     JobStateError,
     LeaseHeldError,
-    StaleConfigurationError,
+    MembersChangedError,
     StoreError,
     StoreUnavailableError,
     WriteOutcomeUnknownError,
@@ -292,7 +292,7 @@ class RecordKeeper:
             self.fenced.set()
             self._report_lost()
             return WriteOutcome.FENCED
-        except StaleConfigurationError:
+        except MembersChangedError:
             self.ended_because = "the store's members have changed"
             self._report_lost()
             return WriteOutcome.UNKNOWN  # a member may have accepted it and passed it on

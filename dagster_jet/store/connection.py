@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from dagster_jet.errors import (
-    StaleConfigurationError,
+    MembersChangedError,
     StoreMismatchError,
     StoreUnavailableError,
     StoreUnwritableError,
@@ -176,12 +176,12 @@ class Connection:
         After a crash inside, the metadata is either the old or the new one.
 
         Raises:
-            StaleConfigurationError: another process has changed it.
+            MembersChangedError: another process has changed it.
             WriteOutcomeUnknownError: read the metadata again to see.
         """
         try:
             self._replace(view, metadata)
-        except StaleConfigurationError:
+        except MembersChangedError:
             # Readers of the new value may move its register on before our own write returns.
             if self.discover_after(view).metadata != metadata:
                 raise
@@ -249,7 +249,7 @@ class View:
         """Return the current metadata.
 
         Raises:
-            StaleConfigurationError: the register has moved to other members.
+            MembersChangedError: the register has moved to other members.
             StoreUnavailableError: no majority answers.
         """
         value = self.register(METADATA).read()
@@ -260,19 +260,19 @@ class View:
         return StoreMetadata.from_bytes(value.value)
 
     def check_routes(self) -> None:
-        """Raise ``StaleConfigurationError`` unless the store's maps still use these members."""
+        """Raise ``MembersChangedError`` unless the store's maps still use these members."""
         if not self.read_metadata().routes_like(self.metadata):
             raise changed_meanwhile()
 
     def check_unchanged(self) -> None:
-        """Raise ``StaleConfigurationError`` unless this is still the store's metadata."""
+        """Raise ``MembersChangedError`` unless this is still the store's metadata."""
         if self.read_metadata() != self.metadata:
             raise changed_meanwhile()
 
 
-def changed_meanwhile() -> StaleConfigurationError:
+def changed_meanwhile() -> MembersChangedError:
     """Return the error of a process whose table is not the store's any more."""
-    return StaleConfigurationError(
+    return MembersChangedError(
         "the store's members or their partitions have changed, and this process still uses the "
         "old partition table.",
         cure="Refresh the store and repeat the call. A job restarts by itself.",

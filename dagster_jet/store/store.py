@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from dagster_jet.errors import (
     ConfigurationError,
-    StaleConfigurationError,
+    MembersChangedError,
     StoreCorruptedError,
     StoreError,
     StoreUnavailableError,
@@ -191,7 +191,7 @@ class Store:
     def _following(self, use: Callable[[], T]) -> T:
         """Call ``use`` again, after a refresh, when the register has moved to other members."""
         for _ in range(_MOVES_MAX):
-            with suppress(StaleConfigurationError):
+            with suppress(MembersChangedError):
                 return use()
             self.refresh()
         return use()

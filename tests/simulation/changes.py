@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from dagster_jet.errors import (
     FencedError,
-    StaleConfigurationError,
+    MembersChangedError,
     StoreUnavailableError,
     WriteOutcomeUnknownError,
 )
@@ -35,7 +35,7 @@ CALLS = (
     *("get_versioned", "compare_and_set", "list_versioned", "ping"),
 )
 TOLD_TO_START_ANEW = (
-    StaleConfigurationError,
+    MembersChangedError,
     FencedError,
     StoreUnavailableError,
     WriteOutcomeUnknownError,

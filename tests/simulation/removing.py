@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 from unittest.mock import patch
 
-from dagster_jet.errors import StaleConfigurationError, StoreUnavailableError
+from dagster_jet.errors import MembersChangedError, StoreUnavailableError
 from dagster_jet.store import MapKey, MemoryMember, PartitionTable, ReplicaRouting, ReplicatedMap
 from dagster_jet.store.map.intents import without_intents
 from dagster_jet.store.members import fan_out
@@ -164,11 +164,11 @@ class LeftoverHistory:
             def check(known: ReplicaRouting = known) -> None:
                 self.interleaving.step()
                 if self.routing is not known:
-                    raise StaleConfigurationError("the table is another one by now.")
+                    raise MembersChangedError("the table is another one by now.")
 
             try:
                 if self.random.random() < 0.3:
                     self.interleaving.crash_in(self.random.randint(0, 8))
                 drop_orphans(self.members, known, check_table=check)
-            except (Crash, StaleConfigurationError):
+            except (Crash, MembersChangedError):
                 continue

@@ -74,7 +74,7 @@ class ReplicatedMap:
         members_by_id: every member in the table and the routing.
         table: the holders of each partition; a ``ReplicaRouting`` while partitions move.
         prefix: separates this map's keys from all others on the members.
-        check: raises ``StaleConfigurationError`` when the table is no longer the store's. None:
+        check: raises ``MembersChangedError`` when the table is no longer the store's. None:
             the table never changes.
         check_writes: also check after every write. Without it, written data counts only once a
             value decided in a register names it (as snapshots do).
@@ -131,7 +131,7 @@ class ReplicatedMap:
         Raises:
             StoreUnavailableError: a member did not write its batch.
             StoreUnwritableError: a member cannot write (full, read-only).
-            StaleConfigurationError: the members have changed; refresh the store and put again.
+            MembersChangedError: the members have changed; refresh the store and put again.
         """
         keys, sealed = self._sealed(items.items() if isinstance(items, Mapping) else items)
 
@@ -153,7 +153,7 @@ class ReplicatedMap:
         Raises:
             StoreUnavailableError: a member did not write its batch; all others of its round have.
             StoreUnwritableError: a member cannot write.
-            StaleConfigurationError: the members have changed; refresh the store and put again.
+            MembersChangedError: the members have changed; refresh the store and put again.
         """
         keys, sealed = self._sealed(items.items())
         versions = {self._stored(key): version_of(value) for key, value in items.items()}
@@ -189,7 +189,7 @@ class ReplicatedMap:
             StoreUnavailableError: no replica that answers has the value, and a replica that might
                 have it does not answer.
             StoreMismatchError: a value was written by a newer version.
-            StaleConfigurationError: the members have changed, and a key was not found or a copy of
+            MembersChangedError: the members have changed, and a key was not found or a copy of
                 it was missing or damaged.
         """
         searches = {
@@ -226,7 +226,7 @@ class ReplicatedMap:
         Raises:
             StoreUnavailableError: a member did not delete its batch.
             StoreUnwritableError: a member cannot write.
-            StaleConfigurationError: the members have changed; refresh the store and repeat.
+            MembersChangedError: the members have changed; refresh the store and repeat.
         """
 
         def delete(member_id: str, batch: list[bytes]) -> Callable[[], None]:
@@ -268,7 +268,7 @@ class ReplicatedMap:
 
         Raises:
             StoreUnavailableError: no holder of some partition answers.
-            StaleConfigurationError: the members have changed; refresh the store and list again.
+            MembersChangedError: the members have changed; refresh the store and list again.
         """
 
         def listing(member_id: str) -> Callable[[], list[bytes]]:
@@ -301,7 +301,7 @@ class ReplicatedMap:
 
         Raises:
             StoreUnavailableError: no holder of the partition answers.
-            StaleConfigurationError: the members have changed; refresh the store and list again.
+            MembersChangedError: the members have changed; refresh the store and list again.
         """
         prefix = f"{self.prefix}/{partition:04d}/".encode()
 

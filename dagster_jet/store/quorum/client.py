@@ -12,7 +12,7 @@ from typing import TypeVar
 from dagster_jet.errors import (
     ConfigurationError,
     FencedError,
-    StaleConfigurationError,
+    MembersChangedError,
     StoreError,
     StoreUnavailableError,
     WriteOutcomeUnknownError,
@@ -79,7 +79,7 @@ class RegisterClient:
         missed by a later reader. It writes no new value, but may complete a write or a move.
 
         Raises:
-            StaleConfigurationError: the register has moved to other members.
+            MembersChangedError: the register has moved to other members.
             StoreUnavailableError: no majority answers, or a concurrent claim keeps the newest value
                 undecided for longer than a read waits.
         """
@@ -107,7 +107,7 @@ class RegisterClient:
         The next claim uses a number one higher. The ballot may be one that was never won.
 
         Raises:
-            StaleConfigurationError: the register has moved to other members.
+            MembersChangedError: the register has moved to other members.
             StoreUnavailableError: no majority answers.
         """
         highest = _highest(self._inquire())
@@ -127,7 +127,7 @@ class RegisterClient:
 
         Raises:
             FencedError: a ballot of this number or a higher one exists.
-            StaleConfigurationError: the register has moved to other members.
+            MembersChangedError: the register has moved to other members.
             StoreUnavailableError: no majority answers; a former owner may have been fenced.
         """
         if number < 1:
@@ -157,7 +157,7 @@ class RegisterClient:
             The current value of the register, or None if `change` has returned None.
 
         Raises:
-            StaleConfigurationError: the register has moved, with or without the value.
+            MembersChangedError: the register has moved, with or without the value.
             StoreUnavailableError: no majority answers, or every attempt lost a race.
             WriteOutcomeUnknownError: too few members confirmed the write.
         """
@@ -295,7 +295,7 @@ class OwnedRegister:
 
         Raises:
             FencedError: a newer owner exists, which may or may not have adopted the value.
-            StaleConfigurationError: the register has moved to other members, with or without the
+            MembersChangedError: the register has moved to other members, with or without the
                 value. Later writes of this object raise it, too.
             WriteOutcomeUnknownError: too few members confirmed. Later writes of this object
                 raise it, too: a second value under the same number would break the register.
@@ -306,7 +306,7 @@ class OwnedRegister:
                 raise self._ended()
             try:
                 self._state = self._client._write(self._state, value)
-            except (FencedError, StaleConfigurationError, WriteOutcomeUnknownError) as error:
+            except (FencedError, MembersChangedError, WriteOutcomeUnknownError) as error:
                 kind, message = type(error), str(error)
                 self._ended = lambda: kind(message)
                 raise

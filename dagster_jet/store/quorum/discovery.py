@@ -17,7 +17,7 @@ it. The search relies on these facts:
 
 Each step goes up by one configuration, or ends with a read that names its own configuration. This
 value was the newest one at some time during that read, so its members were the store's members at
-that time. Later changes are noticed like everywhere else: by ``StaleConfigurationError``.
+that time. Later changes are noticed like everywhere else: by ``MembersChangedError``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dagster_jet.errors import StaleConfigurationError, StoreMismatchError, StoreUnavailableError
+from dagster_jet.errors import MembersChangedError, StoreMismatchError, StoreUnavailableError
 from dagster_jet.store.members.fan_out import BRIEF_SECONDS_MAX, fan_out
 from dagster_jet.store.members.member import Member
 from dagster_jet.store.quorum.acceptor_on_member import state_of
@@ -82,7 +82,7 @@ def discover_configuration(
         known.update(here.members)
         try:
             value = RegisterClient(here, name).read()
-        except StaleConfigurationError:
+        except MembersChangedError:
             here = _onward(name, here, known, parse)
             continue
         if value is None:
@@ -107,7 +107,7 @@ def _onward(
         return seen
     try:
         closed = close_register(left, name).state
-    except StaleConfigurationError:
+    except MembersChangedError:
         # Its members are in a later configuration than the next; their copies name it.
         return _where_to_ask(name, known, parse)
     if closed.value is None:

@@ -6,7 +6,7 @@ A change of the members takes these steps; any process can repeat each of them:
    is written by an owner that found the present one stable. Nothing below may begin before this
    write is confirmed. From then on the change can only be finished, and reversed by another change.
 2. ``move_registers`` moves all registers, including the register "store". Owners and readers that
-   still work with the old members get ``StaleConfigurationError``; those that already know the
+   still work with the old members get ``MembersChangedError``; those that already know the
    new ones move a register themselves when they need it.
 3. *Stable*: once ``move_registers`` has returned, the value of "store" may omit the previous
    members. They are needed until then.
@@ -52,7 +52,7 @@ def move_registers(
 
     Raises:
         StoreUnavailableError: no majority of the previous or of the new members answers.
-        StaleConfigurationError: another process has finished this change, and another has begun.
+        MembersChangedError: another process has finished this change, and another has begun.
     """
     names = sorted(list_registers(configuration))
     move = partial(move_register, configuration)
@@ -71,12 +71,12 @@ def list_registers(configuration: Configuration[Member]) -> set[str]:
 
     Every register that was ever written is on a majority of the previous members, so a majority's
     lists contain it. A register that a process begins concurrently is in the list as well, or its
-    begin fails with ``StaleConfigurationError`` (``acceptor_on_member.py``). A listed register may
+    begin fails with ``MembersChangedError`` (``acceptor_on_member.py``). A listed register may
     be empty, for instance after a failed first claim.
 
     Raises:
         StoreUnavailableError: no majority of the previous members answers.
-        StaleConfigurationError: see ``move_registers``.
+        MembersChangedError: see ``move_registers``.
     """
     previous = _previous(configuration)
 
@@ -108,7 +108,7 @@ def move_register(configuration: Configuration[Member], name: str) -> None:
 
     Raises:
         StoreUnavailableError: no majority of the previous or of the new members answers.
-        StaleConfigurationError: the register has moved further on.
+        MembersChangedError: the register has moved further on.
     """
     _compete(configuration, name, Move, _previous(configuration))
 
@@ -118,7 +118,7 @@ def close_register(configuration: Configuration[Member], name: str) -> Close:
 
     Raises:
         StoreUnavailableError: no majority of the members answers.
-        StaleConfigurationError: the register has moved further on.
+        MembersChangedError: the register has moved further on.
     """
     return _compete(configuration, name, Close, configuration)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from dagster_jet.errors import StaleConfigurationError, StoreError, StoreUnavailableError
+from dagster_jet.errors import MembersChangedError, StoreError, StoreUnavailableError
 from dagster_jet.store.identity import member_rolled_back
 from dagster_jet.store.members import fan_out
 from dagster_jet.store.members.fan_out import Answer, Answers
@@ -142,9 +142,9 @@ def unavailable(name: str, operation: Operation, failures: Failures) -> StoreUna
     )
 
 
-def stale(name: str, number: int) -> StaleConfigurationError:
+def stale(name: str, number: int) -> MembersChangedError:
     """Return the error of an operation whose configuration has a successor."""
-    return StaleConfigurationError(
+    return MembersChangedError(
         f"the store's members have changed: the register {name!r} has left configuration "
         f"{number}, which this process still uses.",
         cure="Open the store again. A job restarts by itself.",

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from dagster_jet.errors import StaleConfigurationError, StoreError
+from dagster_jet.errors import MembersChangedError, StoreError
 from dagster_jet.store.quorum import RegisterClient
 
 REPAIR = "repair"
@@ -69,7 +69,7 @@ class RepairLease:
         """Increment the heartbeat. Call it often; it writes at most once a second.
 
         Raises:
-            StaleConfigurationError: another process has taken over the lease: stop.
+            MembersChangedError: another process has taken over the lease: stop.
         """
         if time.monotonic() < self._next_beat:
             return
@@ -82,7 +82,7 @@ class RepairLease:
                 return
         except StoreError:
             return  # the registers may be moving: the next heartbeat finds out
-        raise StaleConfigurationError(
+        raise MembersChangedError(
             "another process has taken over the repair of the store.",
             cure="Do nothing: that process continues the repair.",
         )

@@ -78,7 +78,7 @@ def verify_store(
     """Verify a whole store; if all copies are good, remove the notes of damaged copies.
 
     Raises:
-        StaleConfigurationError, StoreUnavailableError: as ``verify``.
+        MembersChangedError, StoreUnavailableError: as ``verify``.
     """
     noted = view.damage_notes.known(view.members.keys())
     found = verify(
@@ -116,7 +116,7 @@ def verify(
         on_progress: called after every batch.
 
     Raises:
-        StaleConfigurationError: the members changed meanwhile; verify again.
+        MembersChangedError: the members changed meanwhile; verify again.
         StoreUnavailableError: a copy looks wrong, and no majority confirms the table.
     """
     report = Verified()

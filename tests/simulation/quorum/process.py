@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dagster_jet.errors import (
     FencedError,
-    StaleConfigurationError,
+    MembersChangedError,
     StoreUnavailableError,
     WriteOutcomeUnknownError,
 )
@@ -159,7 +159,7 @@ def main(role: str, folder: Path, name: str, seed: int) -> None:
             work(members, diary, name, rng)
         except (
             FencedError,
-            StaleConfigurationError,
+            MembersChangedError,
             StoreUnavailableError,
             WriteOutcomeUnknownError,
         ):

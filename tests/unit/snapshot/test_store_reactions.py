@@ -9,7 +9,7 @@ import pytest
 from dagster_jet.errors import (
     FencedError,
     JetError,
-    StaleConfigurationError,
+    MembersChangedError,
     StoreCorruptedError,
     StoreMismatchError,
     StoreUnavailableError,
@@ -58,7 +58,7 @@ def test_conditions_that_come_as_one_error_have_one_reaction(call: StoreCall) ->
         (StoreUnavailableError("away."), Condition.AWAY),
         (DamagedMemberError("its structure is damaged."), Condition.AWAY),
         (WriteOutcomeUnknownError("too few have confirmed."), Condition.AWAY),
-        (StaleConfigurationError("the members have changed."), None),
+        (MembersChangedError("the members have changed."), None),
         (StoreCorruptedError("no good copy is left."), None),
         (StoreMismatchError("of a newer version."), None),
         (FencedError("a newer execution."), None),

@@ -10,7 +10,7 @@ import pytest
 
 from dagster_jet.errors import (
     ConfigurationError,
-    StaleConfigurationError,
+    MembersChangedError,
     StoreCorruptedError,
     StoreMismatchError,
     StoreUnavailableError,
@@ -210,17 +210,17 @@ def test_a_map_of_the_former_table_says_so_instead_of_missing_keys(places: Any) 
         old, handle, owned = other.map("m"), other.handle(), other.register("r").claim(1, "me")
         store.add_member(places.url("d"))
         store.remove_member(places.url("a"))
-        with pytest.raises(StaleConfigurationError):
+        with pytest.raises(MembersChangedError):
             old.get_all(list(items))
-        with pytest.raises(StaleConfigurationError):
+        with pytest.raises(MembersChangedError):
             handle.map("m").get_all(list(items))
-        with pytest.raises(StaleConfigurationError):
+        with pytest.raises(MembersChangedError):
             old.keys()
-        with pytest.raises(StaleConfigurationError):
+        with pytest.raises(MembersChangedError):
             old.put_all(items)
-        with pytest.raises(StaleConfigurationError):
+        with pytest.raises(MembersChangedError):
             old.delete_all([old.key("never there")])
-        with pytest.raises(StaleConfigurationError):
+        with pytest.raises(MembersChangedError):
             owned.write(b"decided too late")
         assert other.refresh()
         assert not other.refresh()
@@ -243,7 +243,7 @@ def test_a_reader_of_the_former_table_does_not_bring_back_what_was_deleted(place
                 stored = f"map/default/m/{key.partition:04d}/{key.name}".encode()
                 places.member(member_id[9:10]).put_many({stored: seal(value)})
         for key in items:
-            with suppress(StaleConfigurationError):
+            with suppress(MembersChangedError):
                 old.get(key)
         assert store.map("m").get_all(list(items)) == [None] * len(items)
         store.drop_orphans()
@@ -255,7 +255,7 @@ def delete_when_refreshed(store: Store, key: MapKey) -> None:
         store.refresh()
         try:
             store.map("m").delete_all([key])
-        except StaleConfigurationError:
+        except MembersChangedError:
             continue
         return
 
@@ -282,7 +282,7 @@ def test_writers_and_readers_go_on_while_members_come_and_go(places: Any) -> Non
                             store.map("m").delete_all([key])
                             written[number].pop(key, None)
                         assert store.map("m").get(key) == written[number].get(key)
-                    except StaleConfigurationError:
+                    except MembersChangedError:
                         delete_when_refreshed(store, key)
                         written[number].pop(key, None)
         except BaseException as error:
@@ -318,7 +318,7 @@ def test_several_operators_at_once_get_one_store(places: Any) -> None:
                 while True:
                     try:
                         change(store)
-                    except StaleConfigurationError:
+                    except MembersChangedError:
                         continue
                     except StoreUnavailableError as error:
                         if "rebuild the member with 'dagster-jet store repair'" not in str(error):

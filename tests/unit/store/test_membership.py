@@ -11,7 +11,7 @@ import pytest
 from dagster_jet.errors import (
     ConfigurationError,
     FencedError,
-    StaleConfigurationError,
+    MembersChangedError,
     StoreMismatchError,
     StoreUnavailableError,
     WriteOutcomeUnknownError,
@@ -119,10 +119,10 @@ def test_a_client_of_the_members_before_is_told_so(world: World) -> None:
     move_register(world.change(old, "abd"), "job")
     register = RegisterClient(old, "job")
     for call in (register.read, register.highest_ballot, lambda: register.claim(9, "b")):
-        with pytest.raises(StaleConfigurationError, match=r"configuration 0.*Open the store again"):
+        with pytest.raises(MembersChangedError, match=r"configuration 0.*Open the store again"):
             call()
     for _ in range(2):
-        with pytest.raises(StaleConfigurationError):
+        with pytest.raises(MembersChangedError):
             owned.write(b"v2")
 
 
@@ -130,7 +130,7 @@ def test_the_first_client_of_the_new_members_moves_the_register(world: World) ->
     old = world.first("abc")
     claim(old).write(b"v1")
     assert value(world.change(old, "bcd")) == b"v1"
-    with pytest.raises(StaleConfigurationError):
+    with pytest.raises(MembersChangedError):
         value(old)
 
 
@@ -205,7 +205,7 @@ def test_an_older_change_is_stale_for_its_mover_too(world: World) -> None:
     two = world.change(one, "cde")
     for change in (one, two):
         move_registers(change)
-    with pytest.raises(StaleConfigurationError):
+    with pytest.raises(MembersChangedError):
         move_register(one, "job")
 
 
@@ -277,7 +277,7 @@ def test_after_the_list_no_register_begins_on_the_old_members(world: World) -> N
     register = RegisterClient(old, "late")
     for _ in range(2):  # the name is on the members now; it must not help
         for call in (register.read, lambda: register.claim(1, "a")):
-            with pytest.raises(StaleConfigurationError):
+            with pytest.raises(MembersChangedError):
                 call()
     claim(stable(new), "late").write(b"v")
     assert value(stable(new), "late") == b"v"
@@ -325,7 +325,7 @@ def test_the_newest_configuration_is_found_from_any_list(world: World, known: st
 def test_an_announced_change_is_followed_and_its_register_moved(world: World, known: str) -> None:
     one = announce(world, created(world, "abc"), "bcd")
     assert discovered(world, known) == (one, world.value_of(one))
-    with pytest.raises(StaleConfigurationError):
+    with pytest.raises(MembersChangedError):
         value(world.first("abc"), "store")
     world.down("a")
     assert value(stable(one), "store") == world.value_of(one)
@@ -358,7 +358,7 @@ def test_a_register_that_is_sealed_and_not_installed_is_found(world: World) -> N
     half = Configuration(1, {m: Dying(f"{world._place}-{m}") for m in "xyz"}, one.previous)
     with pytest.raises(Dies):
         move_register(half, "store")
-    with pytest.raises(StaleConfigurationError):
+    with pytest.raises(MembersChangedError):
         value(world.first("abc"), "store")
     assert value(stable(one), "store") is None  # which is why only a finished change is stable
     world.down("")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dagster_jet.errors import StaleConfigurationError, StoreUnavailableError, StoreUnwritableError
+from dagster_jet.errors import MembersChangedError, StoreUnavailableError, StoreUnwritableError
 from dagster_jet.execution.events import JobEvent, MembersNotRepaired, MembersRepaired
 from dagster_jet.jobs.members_repairer import MembersRepairer
 from dagster_jet.store import MemoryMember, Store
@@ -103,7 +103,7 @@ def test_a_turn_is_one_processs_until_it_ends_or_is_not_heard_of(places: Any) ->
         assert second.is_abandoned(0)
         assert second.acquire(0)
         first._next_beat = 0
-        with pytest.raises(StaleConfigurationError, match="another process"):
+        with pytest.raises(MembersChangedError, match="another process"):
             first.renew()
         first.release()
         assert not first.acquire(60), "what another has is not given back"
