@@ -83,11 +83,11 @@ if TYPE_CHECKING:
     )
     from dagster_jet.jet import Jet
     from dagster_jet.job_config import JobConfig
-    from dagster_jet.jobs.explanation import Explanation
-    from dagster_jet.jobs.findings import Finding, FindingKind
     from dagster_jet.jobs.job import Job, JobResult
-    from dagster_jet.jobs.profile import JobProfile, PhaseProfile
     from dagster_jet.maps import JetMap, JournalConfig
+    from dagster_jet.observe.reading.explanation import Explanation
+    from dagster_jet.observe.reading.findings import Finding, FindingKind
+    from dagster_jet.observe.reading.profile import JobProfile, PhaseProfile
     from dagster_jet.operators.state_difference import StateDifference
     from dagster_jet.orchestration import (
         DagsterJetTranslator,
@@ -137,10 +137,10 @@ _LOADED_WHEN_USED = {
     ),
     "dagster_jet.jet": ("Jet",),
     "dagster_jet.job_config": ("JobConfig",),
-    "dagster_jet.jobs.explanation": ("Explanation",),
-    "dagster_jet.jobs.findings": ("Finding", "FindingKind"),
+    "dagster_jet.observe.reading.explanation": ("Explanation",),
+    "dagster_jet.observe.reading.findings": ("Finding", "FindingKind"),
     "dagster_jet.jobs.job": ("Job", "JobResult"),
-    "dagster_jet.jobs.profile": ("JobProfile", "PhaseProfile"),
+    "dagster_jet.observe.reading.profile": ("JobProfile", "PhaseProfile"),
     "dagster_jet.maps": ("JetMap", "JournalConfig"),
     "dagster_jet.orchestration": (
         "DagsterJetTranslator",

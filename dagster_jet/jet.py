@@ -20,14 +20,14 @@ from dagster_jet.execution.events import JobEvent
 from dagster_jet.execution.stopping import UntilSpec, parse_until
 from dagster_jet.job_config import JobConfig
 from dagster_jet.jobs.deletion import JobDeletion, delete_job
-from dagster_jet.jobs.explanation import Explanation, explain
 from dagster_jet.jobs.job import Job, JobResult
-from dagster_jet.jobs.ledger import LedgerEntry, least_epoch, read_ledger
 from dagster_jet.jobs.pipeline_job import PipelineJob
-from dagster_jet.jobs.profile import JobProfile, read_profile
 from dagster_jet.jobs.remote_job import RemoteJob
 from dagster_jet.jobs.stored_snapshot import compare, find_snapshot
 from dagster_jet.maps import JetMap, JournalConfig
+from dagster_jet.observe.reading.explanation import Explanation, explain
+from dagster_jet.observe.reading.ledger import LedgerEntry, least_epoch, read_ledger
+from dagster_jet.observe.reading.profile import JobProfile, read_profile
 from dagster_jet.ownership.exports import delete_export, read_exports
 from dagster_jet.ownership.liveness import observed
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, read_record

@@ -88,9 +88,9 @@ def job(
     removes the stored data of a job that does not run; its output stays.
     """
 
-    from dagster_jet.jobs.explanation import explain
     from dagster_jet.jobs.remote_job import RemoteJob
-    from dagster_jet.jobs.supervision import read_supervision
+    from dagster_jet.observe.reading.explanation import explain
+    from dagster_jet.ownership.supervision import read_supervision
 
     with target.open_jet() as jet:
         if action is Action.DELETE:
@@ -156,7 +156,7 @@ def ledger(target: Target, name: JobArgument) -> None:
     epoch that a sink will have. `said_by` is `record` if the sink cannot be asked.
     """
 
-    from dagster_jet.jobs.ledger import least_epoch
+    from dagster_jet.observe.reading.ledger import least_epoch
 
     with target.open_jet() as jet:
         entries = jet.ledger_entries(name)

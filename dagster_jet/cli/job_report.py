@@ -9,7 +9,7 @@ from dagster_jet.cli.output import say, show, show_json, show_one
 
 if TYPE_CHECKING:
     from dagster_jet.execution.events import SourceProgress, StageProgress
-    from dagster_jet.jobs.explanation import Explanation
+    from dagster_jet.observe.reading.explanation import Explanation
 
 _PARTITIONS_SHOWN = 5
 
@@ -33,7 +33,7 @@ def show_job(row: Mapping[str, Any], explanation: Explanation, *, as_json: bool)
 
 
 def _source_row(name: str, source: SourceProgress) -> dict[str, Any]:
-    from dagster_jet.jobs.run_progress import count, event_time
+    from dagster_jet.observe.reading.run_progress import count, event_time
 
     lag = ", ".join(f"{count(number)} {unit}" for unit, number in source.lag.items())
     most = sorted(source.partition_lag.items(), key=lambda item: -item[1])
@@ -49,7 +49,7 @@ def _source_row(name: str, source: SourceProgress) -> dict[str, Any]:
 
 
 def _stage_row(name: str, stage: StageProgress) -> dict[str, Any]:
-    from dagster_jet.jobs.run_progress import event_time
+    from dagster_jet.observe.reading.run_progress import event_time
 
     held = stage.held_back_by
     if held is not None and stage.held_back_partition is not None:

@@ -11,7 +11,7 @@ from dagster_jet.cli.output import console, say
 from dagster_jet.core.phases import Part
 
 if TYPE_CHECKING:
-    from dagster_jet.jobs.profile import JobProfile, PhaseProfile
+    from dagster_jet.observe.reading.profile import JobProfile, PhaseProfile
 
 
 def show_profile(profile: JobProfile) -> None:

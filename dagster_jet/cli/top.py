@@ -24,7 +24,7 @@ from dagster_jet.errors import JetError
 from dagster_jet.snapshot.record import JobStatus
 
 if TYPE_CHECKING:
-    from dagster_jet.jobs.overview import JobOverview, Overviews
+    from dagster_jet.observe.reading.overview import JobOverview, Overviews
 
 _END = "\x04"
 _STYLES = {
@@ -88,7 +88,7 @@ def top(
     Keys: q quits, s sorts by the next column. Without a terminal one table is printed.
     """
 
-    from dagster_jet.jobs.overview import Overviews
+    from dagster_jet.observe.reading.overview import Overviews
 
     with target.open_jet() as jet:
         overviews = Overviews(jet.store)
@@ -146,7 +146,7 @@ def _table(jobs: Sequence[JobOverview], order: Order) -> Table:
 
 
 def _cells(job: JobOverview) -> tuple[str, ...]:
-    from dagster_jet.jobs.run_progress import count, span
+    from dagster_jet.observe.reading.run_progress import count, span
 
     waiting = ", ".join(f"{count(number)} {unit}" for unit, number in job.lag.items() if number)
     lag_ms, age_ms = job.watermark_lag_ms, job.snapshot_age_ms

@@ -32,7 +32,6 @@ from dagster_jet.errors import (
     SinkMismatchError,
 )
 from dagster_jet.execution.events import JobEvent, OutputLost, OutputRefused, SinkReopened
-from dagster_jet.execution.progress_report import PendingCommit
 from dagster_jet.execution.refused_output import RefusedOutput
 from dagster_jet.execution.retrying import Attempted, GivenUpError, Retrying
 from dagster_jet.pipeline.graph import SinkNode
@@ -58,6 +57,16 @@ def in_threads(works: Sequence[Callable[[], None]]) -> None:
     with ThreadPoolExecutor(min(len(works), _AT_ONCE_MAX), "jet-commit") as pool:
         for work in works:
             pool.submit(work)
+
+
+@dataclass(frozen=True)
+class PendingCommit:
+    """Phase 2 of one sink, under way."""
+
+    since_ms: int
+    """Wall clock."""
+    trouble: str = ""
+    """Why it is being tried again; "" while the first try lasts."""
 
 
 @dataclass

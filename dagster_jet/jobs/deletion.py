@@ -16,8 +16,8 @@ from typing import Any
 from dagster_jet.connectors.contract import CommitContext, GivesUpItsPlace
 from dagster_jet.connectors.reopening import reopen_sink
 from dagster_jet.errors import JobStateError, StoreUnavailableError
-from dagster_jet.jobs.supervision import Intent, read_supervision, set_intent
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, RecordKeeper, read_record
+from dagster_jet.ownership.supervision import Intent, read_supervision, set_intent
 from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.protocol import Purpose, WriteOutcome
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from dagster_jet.errors import JetError, Reaction, StoreUnavailableError
 from dagster_jet.execution.events import ExecutionEnded, ExecutionRestarting, JobEvent
-from dagster_jet.execution.execution import Execution
 from dagster_jet.execution.exporting import Exporting
 from dagster_jet.execution.failures import expected, may_pass
 from dagster_jet.execution.stopping import StopSignal, Until
@@ -21,6 +20,7 @@ from dagster_jet.jobs.members_repairer import MembersRepairer
 from dagster_jet.jobs.members_watcher import MembersWatcher
 from dagster_jet.jobs.restarts import WINDOW_S, Restarts
 from dagster_jet.jobs.totals import result_of
+from dagster_jet.jobs.wiring import Order, wire
 from dagster_jet.ownership.claiming import claim
 from dagster_jet.ownership.record_keeper import RecordKeeper
 from dagster_jet.pipeline.graph import Graph
@@ -128,20 +128,16 @@ class Driver:
                 reason = "it was asked to stop before it began"
                 stop = Stop(kind.final_status, kind.cause, reason, write_status=True)
                 return EndedExecution(stop, claimed, None, stages=self._totals(claimed))
-            execution = Execution(
-                job=self._job,
-                graph=self._graph,
-                config=self._config,
-                until=self._until,
-                store=self._store,
+            work_dir = self._work_dir / self._job
+            execution = wire(
+                Order(self._job, self._graph, self._config, self._until, self._store, work_dir),
                 # Opened per execution: Spark's own end may have ended the last one.
-                session=self._open_session(),
-                keeper=keeper,
-                claimed=claimed,
-                work_dir=self._work_dir / self._job,
-                stop=asked,
-                emit=self._emit,
-                exporting=self._exporting,
+                self._open_session(),
+                keeper,
+                claimed,
+                asked,
+                self._emit,
+                self._exporting,
             )
         except Exception as error:  # noqa: BLE001 - the record says what a start failed of
             return self._not_begun(keeper, asked.kind, expected(error, self._job))

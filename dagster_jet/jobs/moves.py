@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from dagster_jet.errors import JobStateError
-from dagster_jet.jobs.supervision import Intent
+from dagster_jet.ownership.supervision import Intent
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import JobStatus
 

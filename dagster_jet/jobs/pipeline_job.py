@@ -22,9 +22,10 @@ from dagster_jet.jobs.job import Job, JobResult
 from dagster_jet.jobs.members_repairer import MembersRepairer
 from dagster_jet.jobs.moves import refuse_without_name
 from dagster_jet.jobs.requests import RequestWatcher
-from dagster_jet.jobs.run_progress import RunProgress
 from dagster_jet.jobs.totals import result_of
-from dagster_jet.jobs.watched_wait import wait
+from dagster_jet.observe.metrics import JobMetrics, open_metrics
+from dagster_jet.observe.reading.run_progress import RunProgress
+from dagster_jet.observe.reading.watched_wait import wait
 from dagster_jet.ownership.admission import quorum
 from dagster_jet.ownership.lease import is_owner_alive, wall_clock_ms
 from dagster_jet.ownership.record_keeper import read_record
@@ -34,7 +35,6 @@ from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import Doing, ExecutionRecord, JobStatus
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Store
-from dagster_jet.telemetry import JobMetrics, open_metrics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 
 from dagster_jet.errors import JobFailedError, JobStateError
-from dagster_jet.execution.progress_report import ProgressReport
-from dagster_jet.execution.report_keeper import read_report
 from dagster_jet.jobs import requests
 from dagster_jet.jobs.exporting import export_snapshot
 from dagster_jet.jobs.job import Job, JobResult
 from dagster_jet.jobs.moves import Move, check, refusal, refuse_without_name
-from dagster_jet.jobs.remote_progress import RemoteProgress
-from dagster_jet.jobs.supervision import Intent, read_supervision, resume, set_intent
-from dagster_jet.jobs.terminal_line import terminal_line
 from dagster_jet.jobs.totals import result_of
+from dagster_jet.observe.reading.remote_progress import RemoteProgress
+from dagster_jet.observe.reading.terminal_line import terminal_line
+from dagster_jet.observe.writing.progress_report import ProgressReport
+from dagster_jet.observe.writing.report_keeper import read_report
 from dagster_jet.ownership.liveness import LeaseWatch, as_lost, observed
 from dagster_jet.ownership.record_keeper import read_record
+from dagster_jet.ownership.supervision import Intent, read_supervision, resume, set_intent
 from dagster_jet.snapshot.export import Export
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus

@@ -10,13 +10,13 @@ import dagster as dg
 
 from dagster_jet.core.durations import Duration, to_ms
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.jobs.supervision import read_supervision
 from dagster_jet.orchestration import health
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_job import stream_of
 from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.health import Health, Limits
 from dagster_jet.orchestration.resource import JetResource
+from dagster_jet.ownership.supervision import read_supervision
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.pipeline.stage_kind import StageKind
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dagster_jet.jobs.supervision import Intent, Supervision
 from dagster_jet.orchestration.supervisor import RestartPolicy, Situation, Verdict, decide
+from dagster_jet.ownership.supervision import Intent, Supervision
 from dagster_jet.snapshot.manifest import Counters
 from dagster_jet.snapshot.record import Doing, ExecutionRecord, JobStatus, StopCause
 from dagster_jet.store.upkeep.status import StoreStatus

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from dagster_jet.jobs.supervision import Supervision
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.supervisor import RunHint
+from dagster_jet.ownership.supervision import Supervision
 
 _RUNS_LOOKED_AT = 500
 

@@ -15,7 +15,6 @@ from pydantic import Field, PrivateAttr
 from dagster_jet.core.secret import ENV, named
 from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.job_config import JobConfig
-from dagster_jet.jobs.supervision import Intent, read_supervision, set_intent
 from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_decorator import ANEW, UNTIL
@@ -31,6 +30,7 @@ from dagster_jet.orchestration.report_schedule import ReportSchedule
 from dagster_jet.orchestration.reported_assets import asset_reports
 from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.orchestration.store_watch import StoreWatch
+from dagster_jet.ownership.supervision import Intent, read_supervision, set_intent
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.store.config import StoreConfig

@@ -10,11 +10,6 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from dagster_jet.errors import ConfigurationError, JobStateError
-from dagster_jet.jobs.supervision import (
-    Supervision,
-    read_supervision,
-    reserve_generation,
-)
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_specs import build_jet_asset_specs
 from dagster_jet.orchestration.dagster_name import dagster_name
@@ -36,6 +31,11 @@ from dagster_jet.orchestration.supervisor import (
 )
 from dagster_jet.orchestration.tick import jet_of_tick, required_key
 from dagster_jet.ownership.lease import is_owner_alive
+from dagster_jet.ownership.supervision import (
+    Supervision,
+    read_supervision,
+    reserve_generation,
+)
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.snapshot.record import ExecutionRecord, Lease
 

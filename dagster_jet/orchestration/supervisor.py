@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dagster_jet.jobs.supervision import Intent, Supervision
+from dagster_jet.ownership.supervision import Intent, Supervision
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, StopCause
 
 

@@ -15,7 +15,6 @@ from dagster_jet import (
     sinks,
     sources,
 )
-from dagster_jet.jobs.supervision import Intent, read_supervision
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.retirement import Retirement
@@ -23,6 +22,7 @@ from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.orchestration.sensor import supervise
 from dagster_jet.orchestration.supervisor import RestartPolicy
 from dagster_jet.ownership.lease import new_lease
+from dagster_jet.ownership.supervision import Intent, read_supervision
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
 
 from .tiny import committed_rows, jet_resource, put_file, tiny, tiny_assets

@@ -9,7 +9,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from dagster_jet.jobs.supervision import read_supervision
+from dagster_jet.ownership.supervision import read_supervision
 from dagster_jet.snapshot.record import JobStatus
 from tests.long import long
 

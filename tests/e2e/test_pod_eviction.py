@@ -15,10 +15,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from dagster_jet.jobs.supervision import Intent, read_supervision
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.ownership.lease import is_owner_alive
+from dagster_jet.ownership.supervision import Intent, read_supervision
 from dagster_jet.snapshot.record import JobStatus
 from tests.servers.members import RedisServer
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import dagster as dg
 
 from dagster_jet import build_jet_supervisor_sensor
-from dagster_jet.jobs.supervision import Intent, read_supervision
+from dagster_jet.ownership.supervision import Intent, read_supervision
 from dagster_jet.snapshot.record import JobStatus, StopCause
 
 from .run_worker import Host, Worker, open_host

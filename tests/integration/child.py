@@ -24,8 +24,9 @@ from typing import Any
 from dagster_jet import Jet, JobConfig, Pipeline, Stage, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.connectors.kafka import ranges
-from dagster_jet.execution import epoch_driver, execution
+from dagster_jet.execution import epoch_driver
 from dagster_jet.execution.events import EpochCompleted, JobEvent
+from dagster_jet.jobs import wiring
 from dagster_jet.snapshot.coordinator import CoordinatorConfig
 from dagster_jet.store.members import lmdb_environment
 from dagster_jet.system import failpoint
@@ -164,7 +165,7 @@ def main(
         epoch_driver.FEW_ROWS, ranges.ROWS_PER_TASK = 0, 1  # as many as Spark's parallelism
     if "snapshot_id_block" in order:
         block = order["snapshot_id_block"]
-        execution.CoordinatorConfig = partial(CoordinatorConfig, snapshot_id_block=block)
+        wiring.CoordinatorConfig = partial(CoordinatorConfig, snapshot_id_block=block)
     with open_jet(folder) as jet:
         try:
             result = jet.run(

@@ -28,7 +28,7 @@ from dagster_jet.errors import (
     SnapshotFailedError,
     StoreUnavailableError,
 )
-from dagster_jet.execution import dispatch, epoch_driver, execution
+from dagster_jet.execution import dispatch, epoch_driver
 from dagster_jet.execution.events import (
     EpochCompleted,
     ExecutionRestarting,
@@ -38,6 +38,7 @@ from dagster_jet.execution.events import (
     SnapshotFailed,
 )
 from dagster_jet.execution.loop import Loop
+from dagster_jet.execution.signals import Signals
 from dagster_jet.execution.snapshot_driver import SnapshotDriver
 from dagster_jet.ownership.record_keeper import RecordKeeper
 from dagster_jet.snapshot.protocol import Complete, Purpose, StopKind, WriteOutcome
@@ -206,7 +207,7 @@ def test_f10_a_commit_that_is_given_up_is_the_next_starts(
     tries: list[str] = []
     said: list[Activity] = []
     commit, go_on = FilesSink.commit, Loop._perhaps_look
-    report = execution.Execution._report_retried
+    report = Signals.report_retried
 
     def refuse(self: FilesSink, artifacts: Any, context: CommitContext) -> None:
         if context.sink != "rollup_out":
@@ -223,8 +224,8 @@ def test_f10_a_commit_that_is_given_up_is_the_next_starts(
 
     def cancel(self: Any, reason: str) -> None:
         report(self, reason)
-        said.append(self._keeper.headway.activity())
-        self._stop.request(StopKind.CANCEL)
+        said.append(self.owner.headway.activity())
+        self.stop.request(StopKind.CANCEL)
 
     with monkeypatch.context() as patched:
         patched.setattr(FilesSink, "commit", refuse)
@@ -233,7 +234,7 @@ def test_f10_a_commit_that_is_given_up_is_the_next_starts(
             with pytest.raises(Interrupt) if how == "interrupted" else suppress(JetError):
                 world.run()
         # The next start is cancelled while it commits in vain: no failure, and no other execution.
-        patched.setattr(execution.Execution, "_report_retried", cancel)
+        patched.setattr(Signals, "report_retried", cancel)
         assert world.run().status is JobStatus.FAILED
         assert world.record().cause is StopCause.CANCEL
         assert said[0].doing is Doing.COMMITTING and "share does not answer" in said[0].trouble

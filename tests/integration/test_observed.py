@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from dagster_jet import FindingKind, JobConfig, Pipeline, sinks, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.cli import app
-from dagster_jet.telemetry import provider
+from dagster_jet.observe.metrics import provider
 
 from . import child
 from .oracle import committed

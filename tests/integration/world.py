@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dagster_jet import Jet, JobConfig, JobResult
 from dagster_jet.execution.events import ExecutionRestarting, JobEvent
-from dagster_jet.jobs.ledger import LedgerEntry, Witness
+from dagster_jet.observe.reading.ledger import LedgerEntry, Witness
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.testing.failpoints import Death, FailPoints
 

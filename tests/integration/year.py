@@ -23,12 +23,12 @@ from dagster_jet import sinks, sources
 from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.files.source import FilesReader
 from dagster_jet.connectors.reopening import destination_of
-from dagster_jet.execution.kept_value import KeptValue
 from dagster_jet.execution.source_journals import SourceJournals
 from dagster_jet.execution.source_polling import poll_now
 from dagster_jet.execution.undecided_input import UndecidedInput
-from dagster_jet.jobs.ledger import read_ledger
 from dagster_jet.maps import JetMap, JournalConfig
+from dagster_jet.observe.reading.ledger import read_ledger
+from dagster_jet.observe.writing.kept_value import KeptValue
 from dagster_jet.ownership.record_keeper import RecordKeeper
 from dagster_jet.snapshot import protocol as p
 from dagster_jet.snapshot.coordinator import Coordinator

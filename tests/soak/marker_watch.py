@@ -18,7 +18,7 @@ import psycopg
 from confluent_kafka import KafkaException
 
 from dagster_jet import Jet, JetError
-from dagster_jet.jobs.ledger import LedgerEntry, Witness
+from dagster_jet.observe.reading.ledger import LedgerEntry, Witness
 from dagster_jet.snapshot.manifest import Manifest
 
 from ..integration.connectors.plain_markers import Reader

@@ -15,7 +15,7 @@ import pytest
 from selenium.webdriver.common.by import By
 
 from dagster_jet import JobStatus, StopKind
-from dagster_jet.jobs.supervision import read_supervision
+from dagster_jet.ownership.supervision import read_supervision
 from demo.observer import PIPELINE, Run
 from demo.oracle import check_outputs
 from tests.servers.chromium import start_chromium

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dagster_jet.execution.kept_value import KeptValue
-from dagster_jet.execution.progress_report import ProgressReport
+from dagster_jet.observe.writing.kept_value import KeptValue
+from dagster_jet.observe.writing.progress_report import ProgressReport
 from dagster_jet.ownership.lease import new_lease, wall_clock_ms
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, record_register
 from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobStatus, Lease

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from dagster_jet.cli import app
 from dagster_jet.core.phases import Phase
-from dagster_jet.execution.profile_keeper import ProfileKeeper
-from dagster_jet.execution.recent_laps import Lap, RecentLaps
+from dagster_jet.observe.writing.profile_keeper import ProfileKeeper
+from dagster_jet.observe.writing.recent_laps import Lap, RecentLaps
 from dagster_jet.store import Store, StoreConfig
 
 

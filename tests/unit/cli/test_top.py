@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from dagster_jet.cli import app
 from dagster_jet.cli.top import Order
 from dagster_jet.execution.events import SourceProgress, StageProgress
-from dagster_jet.jobs.overview import JobOverview, Overviews
+from dagster_jet.observe.reading.overview import JobOverview, Overviews
 from dagster_jet.ownership.lease import new_lease, wall_clock_ms
 from dagster_jet.snapshot.record import Doing, ExecutionRecord, JobStatus, SnapshotRef
 from dagster_jet.store import Store, StoreConfig

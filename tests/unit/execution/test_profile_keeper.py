@@ -10,13 +10,13 @@ import pytest
 
 from dagster_jet.core.phases import Phase
 from dagster_jet.errors import StoreMismatchError, StoreUnavailableError
-from dagster_jet.execution.profile_keeper import (
+from dagster_jet.observe.writing.profile_keeper import (
     KEEP_EVERY_S,
     ProfileKeeper,
     profiles,
     read_laps,
 )
-from dagster_jet.execution.recent_laps import LAPS_MAX, Lap, RecentLaps
+from dagster_jet.observe.writing.recent_laps import LAPS_MAX, Lap, RecentLaps
 from dagster_jet.store import Store, StoreConfig
 
 

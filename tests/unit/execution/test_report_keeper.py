@@ -12,13 +12,13 @@ import pytest
 
 from dagster_jet.errors import StoreMismatchError, StoreUnavailableError
 from dagster_jet.execution.events import EpochCompleted, SourceProgress, StageProgress
-from dagster_jet.execution.kept_value import kept_values
-from dagster_jet.execution.progress_report import (
+from dagster_jet.observe.writing.kept_value import kept_values
+from dagster_jet.observe.writing.progress_report import (
     PARTITIONS_MAX,
     PendingCommit,
     ProgressReport,
 )
-from dagster_jet.execution.report_keeper import KEEP_EVERY_S, ReportKeeper, read_report
+from dagster_jet.observe.writing.report_keeper import KEEP_EVERY_S, ReportKeeper, read_report
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.store import Store, StoreConfig
 

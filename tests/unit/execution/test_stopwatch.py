@@ -9,8 +9,8 @@ import pytest
 
 from dagster_jet.core.phases import Part, Phase, PhaseClock, PhaseTime
 from dagster_jet.execution.events import EpochCompleted
-from dagster_jet.execution.recent_laps import Lap, RecentLaps
-from dagster_jet.execution.stopwatch import EpochStopwatch, SnapshotStopwatch
+from dagster_jet.observe.writing.recent_laps import Lap, RecentLaps
+from dagster_jet.observe.writing.stopwatch import EpochStopwatch, SnapshotStopwatch
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.manifest import Artifact, Manifest
 from dagster_jet.snapshot.protocol import WriteOutcome

@@ -1,8 +1,8 @@
 """What an action consists of, from what its tasks have acked."""
 
 from dagster_jet.core.phases import Phase
-from dagster_jet.execution.recent_laps import Key
 from dagster_jet.execution.task_times import task_times
+from dagster_jet.observe.writing.recent_laps import Key
 from dagster_jet.snapshot.manifest import Ack
 
 

@@ -25,13 +25,13 @@ from dagster_jet.errors import (
     StoreUnavailableError,
 )
 from dagster_jet.jobs.deletion import delete_job
-from dagster_jet.jobs.supervision import Intent, read_supervision, reserve_generation
 from dagster_jet.ownership.record_keeper import (
     JOB_DIRECTORY,
     RecordKeeper,
     read_record,
     record_register,
 )
+from dagster_jet.ownership.supervision import Intent, read_supervision, reserve_generation
 from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore

@@ -10,13 +10,13 @@ import pytest
 
 from dagster_jet.core.phases import Phase
 from dagster_jet.execution.events import SourceProgress, StageProgress
-from dagster_jet.execution.progress_report import PendingCommit, ProgressReport
-from dagster_jet.execution.recent_laps import Lap, RecentLaps
-from dagster_jet.jobs.explanation import Explanation
-from dagster_jet.jobs.findings import Finding, FindingKind, JobFacts, find
-from dagster_jet.jobs.ledger import LedgerEntry, Witness
-from dagster_jet.jobs.profile import profile_of
-from dagster_jet.jobs.supervision import Intent, Supervision
+from dagster_jet.observe.reading.explanation import Explanation
+from dagster_jet.observe.reading.findings import Finding, FindingKind, JobFacts, find
+from dagster_jet.observe.reading.ledger import LedgerEntry, Witness
+from dagster_jet.observe.reading.profile import profile_of
+from dagster_jet.observe.writing.progress_report import PendingCommit, ProgressReport
+from dagster_jet.observe.writing.recent_laps import Lap, RecentLaps
+from dagster_jet.ownership.supervision import Intent, Supervision
 from dagster_jet.snapshot.manifest import Counters, Manifest
 from dagster_jet.snapshot.record import (
     Activity,

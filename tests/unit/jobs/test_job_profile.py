@@ -7,8 +7,8 @@ import json
 import pytest
 
 from dagster_jet.core.phases import Part, Phase
-from dagster_jet.execution.recent_laps import Key, Lap, RecentLaps
-from dagster_jet.jobs.profile import JobProfile, PhaseProfile, profile_of
+from dagster_jet.observe.reading.profile import JobProfile, PhaseProfile, profile_of
+from dagster_jet.observe.writing.recent_laps import Key, Lap, RecentLaps
 
 
 def epoch(number: int, **ms: float) -> Lap:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_jet.jobs.ledger import newest_committed
+from dagster_jet.observe.reading.ledger import newest_committed
 from dagster_jet.snapshot.manifest import Artifact, Manifest
 from dagster_jet.snapshot.record import SnapshotRef
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from dagster_jet.jobs.requests import request
-from dagster_jet.jobs.supervision import (
+from dagster_jet.ownership.exports import read_exports
+from dagster_jet.ownership.record_keeper import read_record
+from dagster_jet.ownership.supervision import (
     Intent,
     read_supervision,
     reserve_generation,
     resume,
     set_intent,
 )
-from dagster_jet.ownership.exports import read_exports
-from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.store import Store, StoreConfig
 

@@ -10,9 +10,9 @@ import pytest
 from dagster_jet.errors import JobStateError
 from dagster_jet.jobs.moves import LEGAL, Move, check
 from dagster_jet.jobs.remote_job import RemoteJob
-from dagster_jet.jobs.supervision import Intent, read_supervision, set_intent
 from dagster_jet.ownership.lease import new_lease
 from dagster_jet.ownership.record_keeper import record_register
+from dagster_jet.ownership.supervision import Intent, read_supervision, set_intent
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
 from dagster_jet.store import Store, StoreConfig
 

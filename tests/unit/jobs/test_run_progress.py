@@ -18,9 +18,9 @@ from dagster_jet.execution.events import (
     SourceUnavailable,
     StageProgress,
 )
-from dagster_jet.execution.progress_report import ProgressReport
-from dagster_jet.jobs.remote_progress import RemoteProgress
-from dagster_jet.jobs.run_progress import RunProgress, count, event_time
+from dagster_jet.observe.reading.remote_progress import RemoteProgress
+from dagster_jet.observe.reading.run_progress import RunProgress, count, event_time
+from dagster_jet.observe.writing.progress_report import ProgressReport
 from dagster_jet.ownership.lease import new_lease
 from dagster_jet.snapshot.manifest import Counters, Manifest
 from dagster_jet.snapshot.record import (

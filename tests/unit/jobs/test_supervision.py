@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dagster_jet.errors import StoreMismatchError
-from dagster_jet.jobs.supervision import (
+from dagster_jet.ownership.supervision import (
     Intent,
     Supervision,
     read_supervision,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dagster_jet.jobs.terminal_line import TerminalLine
+from dagster_jet.observe.reading.terminal_line import TerminalLine
 
 ROOT = Path(__file__).parents[3]
 
@@ -62,7 +62,7 @@ def rows(written: str) -> list[str]:
 
 LINE = """
     import itertools, logging, os, sys, threading
-    from dagster_jet.jobs.terminal_line import terminal_line
+    from dagster_jet.observe.reading.terminal_line import terminal_line
 
     logging.basicConfig(level="WARNING", format="%(message)s")
 
@@ -243,8 +243,8 @@ def test_it_is_drawn_a_few_times_a_second_at_most() -> None:
 WAIT = """
     import threading
     from dagster_jet.execution.events import EpochCompleted, ExecutionStarted
-    from dagster_jet.jobs.run_progress import RunProgress
-    from dagster_jet.jobs.watched_wait import wait
+    from dagster_jet.observe.reading.run_progress import RunProgress
+    from dagster_jet.observe.reading.watched_wait import wait
 
     run, done, looks = RunProgress("shop"), threading.Event(), []
     run.note(ExecutionStarted("shop", 1, 0, None, None, 5))

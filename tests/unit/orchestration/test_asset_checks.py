@@ -12,12 +12,12 @@ import pytest
 
 from dagster_jet import Jet, JetResource, Pipeline, build_jet_asset_checks, jet_assets
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.jobs.supervision import Intent, Supervision
 from dagster_jet.orchestration import health
 from dagster_jet.orchestration.health import Limits
 from dagster_jet.ownership.lease import new_lease
 from dagster_jet.ownership.liveness import as_lost
 from dagster_jet.ownership.record_keeper import record_register
+from dagster_jet.ownership.supervision import Intent, Supervision
 from dagster_jet.snapshot.manifest import Counters, Manifest, checksum
 from dagster_jet.snapshot.record import (
     Activity,

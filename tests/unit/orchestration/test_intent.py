@@ -21,13 +21,13 @@ from dagster_jet import (
     sources,
 )
 from dagster_jet.jobs.requests import StopRequest
-from dagster_jet.jobs.supervision import Intent, read_supervision, resume, set_intent
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.retirement import Retirement
 from dagster_jet.orchestration.sensor import supervise
 from dagster_jet.orchestration.supervisor import RestartPolicy
 from dagster_jet.ownership.lease import new_lease
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, record_register
+from dagster_jet.ownership.supervision import Intent, read_supervision, resume, set_intent
 from dagster_jet.snapshot.manifest import Manifest, checksum
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause

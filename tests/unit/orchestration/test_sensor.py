@@ -21,18 +21,18 @@ from dagster_jet import (
     jet_assets,
 )
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.jobs.supervision import (
-    Intent,
-    read_supervision,
-    reserve_generation,
-    set_intent,
-)
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.sensor import supervise
 from dagster_jet.orchestration.sightings import Moment
 from dagster_jet.orchestration.supervisor import RestartPolicy
 from dagster_jet.ownership.lease import new_lease
 from dagster_jet.ownership.record_keeper import record_register
+from dagster_jet.ownership.supervision import (
+    Intent,
+    read_supervision,
+    reserve_generation,
+    set_intent,
+)
 from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobStatus
 
 POLICY = RestartPolicy()

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from dagster_jet.jobs.supervision import Intent, Supervision
 from dagster_jet.orchestration.supervisor import (
     RestartPolicy,
     RunHint,
@@ -14,6 +13,7 @@ from dagster_jet.orchestration.supervisor import (
     Verdict,
     decide,
 )
+from dagster_jet.ownership.supervision import Intent, Supervision
 from dagster_jet.snapshot.record import (
     Activity,
     Doing,

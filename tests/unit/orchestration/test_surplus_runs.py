@@ -13,10 +13,10 @@ import pytest
 from pyspark import SparkContext
 
 from dagster_jet import JetResource, Pipeline, jet_assets
-from dagster_jet.jobs.supervision import Intent, read_supervision, set_intent
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.launches import is_launched_by_hand
 from dagster_jet.ownership.record_keeper import RecordKeeper, read_record
+from dagster_jet.ownership.supervision import Intent, read_supervision, set_intent
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.store import Store, StoreConfig
 

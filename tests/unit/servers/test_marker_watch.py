@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dagster_jet.errors import StoreUnavailableError
-from dagster_jet.jobs.ledger import LedgerEntry, Witness
+from dagster_jet.observe.reading.ledger import LedgerEntry, Witness
 from tests.integration.connectors.plain_markers import FileMarkers
 from tests.soak import marker_watch
 from tests.soak.marker_watch import MarkerWatch

@@ -22,10 +22,10 @@ from dagster_jet.execution.events import (
     SourceProgress,
     StageProgress,
 )
+from dagster_jet.observe.metrics import JobMetrics
+from dagster_jet.observe.metrics.instruments import Instruments
+from dagster_jet.observe.metrics.store_health import StoreHealth
 from dagster_jet.store import Store, StoreConfig
-from dagster_jet.telemetry import JobMetrics
-from dagster_jet.telemetry.instruments import Instruments
-from dagster_jet.telemetry.store_health import StoreHealth
 
 NOW = 1_700_000_000_000
 Points = dict[tuple[str, ...], Any]

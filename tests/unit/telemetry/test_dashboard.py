@@ -12,7 +12,7 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dagster_jet.telemetry.instruments import COUNTERS, HISTOGRAMS, READINGS
+from dagster_jet.observe.metrics.instruments import COUNTERS, HISTOGRAMS, READINGS
 
 from .measured_job import everything, measured
 

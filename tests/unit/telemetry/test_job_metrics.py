@@ -11,8 +11,8 @@ import pytest
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from dagster_jet.execution.events import ExecutionEnded, SourceAvailable, SourceUnavailable
+from dagster_jet.observe.metrics.instruments import COUNTERS, HISTOGRAMS, READINGS
 from dagster_jet.snapshot.record import JobStatus, StopCause
-from dagster_jet.telemetry.instruments import COUNTERS, HISTOGRAMS, READINGS
 
 from .measured_job import (
     committed,

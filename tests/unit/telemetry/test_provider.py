@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dagster_jet.telemetry import provider
-from dagster_jet.telemetry.provider import exporters_wanted
+from dagster_jet.observe.metrics import provider
+from dagster_jet.observe.metrics.provider import exporters_wanted
 
 ROOT = Path(__file__).parents[3]
 PRELUDE = """
@@ -20,7 +20,7 @@ import logging, sys, threading
 logging.basicConfig(format="%(name)s: %(message)s")
 sys.path.insert(0, {root!r})
 from dagster_jet.store import Store, StoreConfig
-from dagster_jet.telemetry import open_metrics
+from dagster_jet.observe.metrics import open_metrics
 
 def opened(job="shop"):
     return open_metrics(job, {{"out"}}, store, lambda: 0)
@@ -167,7 +167,7 @@ def test_a_collector_that_is_down_delays_neither_the_job_nor_the_end_of_its_proc
                 slowest = max(slowest, time.thread_time() - began)
             assert slowest < 0.2, slowest
             began = time.monotonic()
-            from dagster_jet.telemetry import provider
+            from dagster_jet.observe.metrics import provider
             provider._shut_down(provider._made[1])
             print(time.monotonic() - began)
             """,

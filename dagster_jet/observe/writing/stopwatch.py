@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dagster_jet.core.phases import Part, Phase, PhaseTime
 from dagster_jet.execution.events import EpochCompleted
-from dagster_jet.execution.recent_laps import Lap, RecentLaps
+from dagster_jet.observe.writing.recent_laps import Lap, RecentLaps
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.protocol import WriteOutcome
 

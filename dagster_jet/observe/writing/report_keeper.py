@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from dagster_jet.execution.events import EpochCompleted
-from dagster_jet.execution.kept_value import KeptValue, read_kept
 from dagster_jet.execution.notifications import Died, Notification
 from dagster_jet.execution.progress import Progress
-from dagster_jet.execution.progress_report import PendingCommit, ProgressReport
+from dagster_jet.execution.sink_committer import PendingCommit
 from dagster_jet.execution.worker import Worker
+from dagster_jet.observe.writing.kept_value import KeptValue, read_kept
+from dagster_jet.observe.writing.progress_report import ProgressReport
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.store import Store
 

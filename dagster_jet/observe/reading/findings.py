@@ -11,11 +11,11 @@ from enum import Enum
 
 from dagster_jet.core.phases import Phase
 from dagster_jet.execution.events import SourceProgress, StageProgress
-from dagster_jet.execution.progress_report import ProgressReport
-from dagster_jet.jobs.ledger import LedgerEntry, Witness
-from dagster_jet.jobs.profile import JobProfile
-from dagster_jet.jobs.run_progress import count, event_time, span
-from dagster_jet.jobs.supervision import Intent, Supervision
+from dagster_jet.observe.reading.ledger import LedgerEntry, Witness
+from dagster_jet.observe.reading.profile import JobProfile
+from dagster_jet.observe.reading.run_progress import count, event_time, span
+from dagster_jet.observe.writing.progress_report import ProgressReport
+from dagster_jet.ownership.supervision import Intent, Supervision
 from dagster_jet.pipeline.stage_kind import StageKind
 from dagster_jet.snapshot.manifest import Counters, Manifest
 from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobStatus

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dagster_jet.execution.kept_value import KeptValue, kept_values, read_kept
 from dagster_jet.execution.notifications import Died, Notification
-from dagster_jet.execution.recent_laps import RecentLaps
 from dagster_jet.execution.worker import Worker
+from dagster_jet.observe.writing.kept_value import KeptValue, kept_values, read_kept
+from dagster_jet.observe.writing.recent_laps import RecentLaps
 from dagster_jet.store import ReplicatedMap, Store
 
 _logger = logging.getLogger(__name__)

@@ -22,10 +22,10 @@ from dagster_jet.execution.events import (
     SourceUnavailable,
     StageProgress,
 )
+from dagster_jet.observe.metrics.instruments import Attributes, Instruments, Reading, instruments_of
+from dagster_jet.observe.metrics.provider import meter_provider
+from dagster_jet.observe.metrics.store_health import StoreHealth
 from dagster_jet.store import Store
-from dagster_jet.telemetry.instruments import Attributes, Instruments, Reading, instruments_of
-from dagster_jet.telemetry.provider import meter_provider
-from dagster_jet.telemetry.store_health import StoreHealth
 
 _logger = logging.getLogger(__name__)
 

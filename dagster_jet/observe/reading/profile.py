@@ -9,8 +9,8 @@ from typing import Any
 
 from dagster_jet.core.phases import Part, Phase
 from dagster_jet.errors import JobStateError
-from dagster_jet.execution.profile_keeper import read_laps
-from dagster_jet.execution.recent_laps import Key, Lap, RecentLaps
+from dagster_jet.observe.writing.profile_keeper import read_laps
+from dagster_jet.observe.writing.recent_laps import Key, Lap, RecentLaps
 from dagster_jet.store import Store
 
 _SHOWN_MS = 0.05

@@ -9,22 +9,13 @@ from typing import Any
 
 from dagster_jet.errors import StoreMismatchError
 from dagster_jet.execution.events import SourceProgress, StageProgress
+from dagster_jet.execution.sink_committer import PendingCommit
 
 FORMAT = 1
 PARTITIONS_MAX = 16
 """Of a source, those in which most waits: a topic may have hundreds."""
 _TEXT_MAX = 500
 """Characters of a reason."""
-
-
-@dataclass(frozen=True)
-class PendingCommit:
-    """Phase 2 of one sink, under way."""
-
-    since_ms: int
-    """Wall clock."""
-    trouble: str = ""
-    """Why it is being tried again; "" while the first try lasts."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,6 @@
 Nothing is imported, started or counted otherwise; and a metric is never a reason for a job to fail.
 """
 
-from dagster_jet.telemetry.job_metrics import JobMetrics, open_metrics
+from dagster_jet.observe.metrics.job_metrics import JobMetrics, open_metrics
 
 __all__ = ["JobMetrics", "open_metrics"]

@@ -22,7 +22,7 @@ from dagster_jet.execution.events import (
     SourceUnavailable,
     StageProgress,
 )
-from dagster_jet.jobs.terminal_line import DRAW_EVERY_S
+from dagster_jet.observe.reading.terminal_line import DRAW_EVERY_S
 from dagster_jet.snapshot.record import JobStatus
 
 _RATE_OVER_S, _RATE_OVER_EPOCHS = 5.0, 3

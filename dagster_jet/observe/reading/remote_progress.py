@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagster_jet.errors import JetError
-from dagster_jet.execution.progress_report import ProgressReport
-from dagster_jet.jobs.run_progress import count, event_time, lag_of
+from dagster_jet.observe.reading.run_progress import count, event_time, lag_of
+from dagster_jet.observe.writing.progress_report import ProgressReport
 from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import JetError
-from dagster_jet.execution.progress_report import ProgressReport
-from dagster_jet.execution.report_keeper import read_report
+from dagster_jet.observe.writing.progress_report import ProgressReport
+from dagster_jet.observe.writing.report_keeper import read_report
 from dagster_jet.ownership.lease import wall_clock_ms
 from dagster_jet.ownership.liveness import LeaseWatch, as_lost
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, read_record

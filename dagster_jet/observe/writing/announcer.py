@@ -17,10 +17,10 @@ from dagster_jet.execution.events import (
     StageProgress,
 )
 from dagster_jet.execution.notifications import Emitted
-from dagster_jet.execution.profile_keeper import ProfileKeeper
 from dagster_jet.execution.progress import Progress
-from dagster_jet.execution.report_keeper import ReportKeeper
-from dagster_jet.execution.stopwatch import EpochStopwatch, SnapshotStopwatch
+from dagster_jet.observe.writing.profile_keeper import ProfileKeeper
+from dagster_jet.observe.writing.report_keeper import ReportKeeper
+from dagster_jet.observe.writing.stopwatch import EpochStopwatch, SnapshotStopwatch
 from dagster_jet.ownership.headway import Headway
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
@@ -103,6 +103,10 @@ class Announcer:
                 self._progress.stages(view), self._progress.sources(view)
             )
         self._report_progress()
+
+    def close(self, view: CoordinatorView) -> None:
+        self._profile.close()
+        self._reports.close(view)
 
     def _report_progress(self) -> None:
         report, record = self._reports.keep_if_due(self._view), self._view.record

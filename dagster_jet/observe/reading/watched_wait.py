@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from dagster_jet.jobs.run_progress import RunProgress
-from dagster_jet.jobs.terminal_line import DRAW_EVERY_S, terminal_line
+from dagster_jet.observe.reading.run_progress import RunProgress
+from dagster_jet.observe.reading.terminal_line import DRAW_EVERY_S, terminal_line
 
 
 def wait(

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 from dagster_jet.errors import JetError, JobStateError
 from dagster_jet.execution.events import SourceProgress, StageProgress
-from dagster_jet.execution.report_keeper import read_report
-from dagster_jet.jobs.findings import Finding, JobFacts, find
-from dagster_jet.jobs.ledger import read_ledger
-from dagster_jet.jobs.profile import read_profile
-from dagster_jet.jobs.supervision import read_supervision
+from dagster_jet.observe.reading.findings import Finding, JobFacts, find
+from dagster_jet.observe.reading.ledger import read_ledger
+from dagster_jet.observe.reading.profile import read_profile
+from dagster_jet.observe.writing.report_keeper import read_report
 from dagster_jet.ownership.lease import wall_clock_ms
+from dagster_jet.ownership.supervision import read_supervision
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Store

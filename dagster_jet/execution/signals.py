@@ -1,0 +1,101 @@
+"""What threads beside the loop tell it, and the end that they have to heed."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dagster_jet.execution.events import (
+    JobEvent,
+    SnapshotFailed,
+    SourceAvailable,
+    SourceUnavailable,
+)
+from dagster_jet.execution.notifications import Emitted, Notification
+from dagster_jet.execution.source_polling import Outage
+from dagster_jet.execution.stopping import StopSignal
+from dagster_jet.snapshot.coordinator_view import CoordinatorView
+from dagster_jet.snapshot.protocol import Event, StopKind
+from dagster_jet.snapshot.record import ExecutionRecord
+
+_logger = logging.getLogger(__name__)
+
+
+class Headway(Protocol):
+    """Notes for the lease what an execution waits for."""
+
+    def met(self, trouble: str) -> None: ...
+
+    def source_away(self, source: str, trouble: str | None) -> None: ...
+
+
+class Owner(Protocol):
+    """Owns the job's record on behalf of the execution."""
+
+    @property
+    def fenced(self) -> threading.Event:
+        """Set once a newer execution is known to own the record."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it can decide nothing any more."""
+
+    @property
+    def headway(self) -> Headway: ...
+
+    def listen(self, listener: Callable[[Event], None] | None) -> None:
+        """Has `listener` told, on any thread, once the record is lost."""
+
+
+@dataclass
+class Signals:
+    """The loop's queue and the questions of one execution. Any thread."""
+
+    job: str
+    claimed: ExecutionRecord
+    """As the owner has won it for this execution."""
+    owner: Owner
+    stop: StopSignal
+    inbox: queue.SimpleQueue[Notification] = field(default_factory=queue.SimpleQueue)
+    is_closing: bool = False
+    """The loop has ended."""
+    _view: Callable[[], CoordinatorView] = CoordinatorView
+
+    def follow(self, view: Callable[[], CoordinatorView]) -> None:
+        """Sets the function that returns the coordinator as it is."""
+        self._view = view
+
+    def post(self, notification: Notification) -> None:
+        self.inbox.put(notification)
+
+    def emit(self, event: JobEvent) -> None:
+        """Has an event told on the loop's thread."""
+        self.post(Emitted(event))
+
+    def record(self) -> ExecutionRecord:
+        """The record as it was last agreed on."""
+        return self._view().record or self.claimed
+
+    def report_retried(self, reason: str) -> None:
+        """Tells that a commit is tried again."""
+        self.owner.headway.met(reason)
+        failures = self._view().failures
+        self.emit(SnapshotFailed(self.job, self.claimed.execution_id, reason, failures))
+
+    def report_outage(self, outage: Outage, is_over: bool) -> None:
+        """Tells that a source cannot be read, or can be read again."""
+        if is_over:
+            self.emit(SourceAvailable(self.job, outage.source, outage.since_ms))
+            return
+        _logger.warning("job %r waits for its source: %s", self.job, outage.reason)
+        since_ms, reason = outage.since_ms, outage.reason
+        self.emit(SourceUnavailable(self.job, outage.source, since_ms, reason))
+
+    def gives_up_waiting(self) -> bool:
+        """Whether a source that does not answer is not waited for any longer."""
+        is_stopped = self.stop.kind not in (None, StopKind.COMPLETE)
+        return is_stopped or self.owner.is_lost or self.is_closing

@@ -1,0 +1,271 @@
+"""Puts the parts of one execution together: the one place that knows them all."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_jet.connectors.contract import BadRowRule, at_start, effective_guarantee, on_store
+from dagster_jet.connectors.pages import pages_of
+from dagster_jet.connectors.reopening import destination_of, reopen_sink
+from dagster_jet.execution.acknowledging import acknowledge
+from dagster_jet.execution.context import Clock, ExecutionContext
+from dagster_jet.execution.dispatch import Dispatch
+from dagster_jet.execution.early_results import EarlyResults
+from dagster_jet.execution.epoch_driver import EpochDriver
+from dagster_jet.execution.epoch_planner import EpochPlanner
+from dagster_jet.execution.events import JobEvent
+from dagster_jet.execution.execution import Execution
+from dagster_jet.execution.exporting import Exporting
+from dagster_jet.execution.failures import Failures
+from dagster_jet.execution.loop import Loop
+from dagster_jet.execution.progress import Progress
+from dagster_jet.execution.recovery_driver import RecoveryDriver
+from dagster_jet.execution.retrying import Retrying
+from dagster_jet.execution.signals import Signals
+from dagster_jet.execution.sink_committer import SinkCommitter
+from dagster_jet.execution.snapshot_driver import SnapshotDriver
+from dagster_jet.execution.source_journals import SourceJournals
+from dagster_jet.execution.source_polling import SourcePolling
+from dagster_jet.execution.stopping import StopSignal, Until
+from dagster_jet.execution.undecided_input import UndecidedInput
+from dagster_jet.execution.watermarks import WatermarkTracker
+from dagster_jet.job_config import JobConfig, milliseconds
+from dagster_jet.observe.writing.announcer import Announcer
+from dagster_jet.observe.writing.profile_keeper import ProfileKeeper
+from dagster_jet.observe.writing.recent_laps import RecentLaps
+from dagster_jet.observe.writing.report_keeper import ReportKeeper
+from dagster_jet.observe.writing.stopwatch import EpochStopwatch, SnapshotStopwatch
+from dagster_jet.ownership.record_keeper import RecordKeeper
+from dagster_jet.pipeline.graph import Graph, SourceNode, TimestampsNode
+from dagster_jet.snapshot.coordinator import Coordinator
+from dagster_jet.snapshot.coordinator_view import CoordinatorView
+from dagster_jet.snapshot.job_state import CoordinatorConfig
+from dagster_jet.snapshot.protocol import Guarantee
+from dagster_jet.snapshot.record import ExecutionRecord
+from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
+from dagster_jet.spark.cluster.session import is_local, parallelism
+from dagster_jet.spark.commit import carry_out, commit_stages
+from dagster_jet.spark.runtime import SparkRuntime
+from dagster_jet.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_logger = logging.getLogger(__name__)
+
+_FIRST_EPOCH_MS = 3_000
+"""Expected duration of the first epoch, which loads and compiles what later ones find warm."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """An execution that is to run: the job, where, and until when."""
+
+    job: str
+    graph: Graph
+    config: JobConfig
+    until: Until
+    store: Store
+    work_dir: Path
+
+
+def wire(
+    order: Order,
+    session: SparkSession,
+    keeper: RecordKeeper,
+    claimed: ExecutionRecord,
+    stop: StopSignal,
+    emit: Callable[[JobEvent], None],
+    exporting: Exporting,
+) -> Execution:
+    """Returns an execution that can run.
+
+    Args:
+        claimed: the record as `keeper` has won it for this execution.
+        emit: is told every event of the job, on the driver's thread.
+
+    Raises:
+        JetError: a connector cannot be opened, or refuses the job.
+    """
+    job, store = order.job, order.store
+    starting = Retrying(job, keeper.fenced, stop, partial(_report_waiting, job, keeper))
+    graph = at_start(
+        on_store(order.graph, store), job, on_one_host=is_local(session), ask=starting.ask
+    )
+    signals = Signals(job, claimed, keeper, stop)
+    shard_count = order.config.parallelism or parallelism(session)
+    context = _context(order, graph, session, signals, shard_count)
+    clock, failures, committer = context.clock, context.failures, context.committer
+    planner = EpochPlanner(order.until, milliseconds(order.config.poll_interval), clock.now_ms())
+    progress = Progress(context)
+    epochs = EpochDriver(context, planner, progress)
+    snapshots = SnapshotDriver(
+        keeper.write,
+        context.snapshots,
+        context.journals,
+        committer,
+        partial(_commit_stages, context),
+        partial(acknowledge, context),
+        failures,
+        clock.now_ms,
+    )
+    recovery = RecoveryDriver(context, claimed, progress, order.until.input_ends)
+    dispatch = Dispatch(recovery, epochs, snapshots, failures, signals.post, exporting)
+    observer = _observer(context, signals, keeper, progress, emit)
+    loop = Loop(
+        Coordinator(_coordinator_config(order, graph, shard_count)),
+        planner,
+        dispatch,
+        stop,
+        observer,
+        clock.now_ms,
+        exporting,
+    )
+    return Execution(context, signals, loop, dispatch, epochs, progress, observer, exporting)
+
+
+def _context(
+    order: Order, graph: Graph, session: SparkSession, signals: Signals, shard_count: int
+) -> ExecutionContext:
+    job, config, store = order.job, order.config, order.store
+    clock, snapshots = Clock(), SnapshotStore(store, job)
+    rejecting = {n.upstream[0] for n in graph.sinks if n.of_dead_letters}
+    readers = {
+        node.name: node.source.open(
+            job, node.name, _bad_row_rule(graph, node) if node.name in rejecting else None
+        )
+        for node in graph.sources
+    }
+    runtime = SparkRuntime(session, job, readers, shard_count)
+    retrying = Retrying(job, signals.owner.fenced, signals.stop, signals.report_retried)
+    committer = SinkCommitter(
+        job,
+        graph.sinks,
+        {node.name: destination_of(node.sink) for node in graph.sinks},
+        lambda destination: reopen_sink(destination, store),
+        config.accept_loss,
+        signals.record,
+        retrying,
+        signals.emit,
+        config.refused_to_dead_letters,
+        partial(carry_out, runtime),
+    )
+    takes_snapshots = config.guarantee is not Guarantee.NONE
+    undecided = UndecidedInput(store, job) if takes_snapshots else None
+    return ExecutionContext(
+        job=job,
+        graph=graph,
+        config=config,
+        store=store,
+        work_dir=order.work_dir / f"{signals.claimed.execution_id}",
+        clock=clock,
+        snapshots=snapshots,
+        readers=readers,
+        polling=SourcePolling(
+            job, readers, clock.now_ms, signals.report_outage, signals.owner.headway.source_away
+        ),
+        runtime=runtime,
+        watermarks=WatermarkTracker(graph, config.max_watermark_retention_ms),
+        early=EarlyResults(graph),
+        undecided=undecided,
+        journals=SourceJournals(readers, snapshots, undecided),
+        retrying=retrying,
+        committer=committer,
+        failures=Failures(job, pages_of(graph)),
+        emit=signals.emit,
+        gives_up=signals.gives_up_waiting,
+    )
+
+
+def _observer(
+    context: ExecutionContext,
+    signals: Signals,
+    keeper: RecordKeeper,
+    progress: Progress,
+    emit: Callable[[JobEvent], None],
+) -> Announcer:
+    laps, seconds, now_ms = RecentLaps(), time.monotonic, context.clock.now_ms
+    store, job, execution_id = context.store, context.job, signals.claimed.execution_id
+
+    def tell(event: JobEvent) -> None:
+        """A callback of the user's that raises ends the execution in order."""
+        try:
+            emit(event)
+        except Exception as error:  # noqa: BLE001 - the coordinator decides what follows
+            signals.post(context.failures.event(error))
+
+    return Announcer(
+        job,
+        keeper.headway,
+        progress,
+        EpochStopwatch(laps, seconds),
+        SnapshotStopwatch(laps),
+        ProfileKeeper(store, job, execution_id, laps, seconds, now_ms),
+        ReportKeeper(
+            store,
+            job,
+            execution_id,
+            progress,
+            lambda: context.committer.pending(now_ms()),
+            seconds,
+            now_ms,
+        ),
+        tell,
+        now_ms,
+    )
+
+
+def _coordinator_config(order: Order, graph: Graph, shard_count: int) -> CoordinatorConfig:
+    config = order.config
+    return CoordinatorConfig(
+        job=order.job,
+        guarantee=config.guarantee,
+        snapshot_interval_ms=milliseconds(config.snapshot_interval),
+        retained_snapshots=config.retained_snapshots,
+        shards={
+            **{node.name: 1 for node in graph.sources},
+            **{node.name: shard_count for node in graph.stages},
+        },
+        partition_count=order.store.partition_count,
+        plan_fingerprint=graph.fingerprint(),
+        published_sinks=frozenset(
+            node.name
+            for node in graph.sinks
+            if effective_guarantee(config.guarantee, node.sink) is not Guarantee.EXACTLY_ONCE
+        ),
+        suspend_on_failure=config.suspend_on_failure,
+        initial_snapshot=config.initial_snapshot,
+        first_epoch_ms=_FIRST_EPOCH_MS,
+    )
+
+
+def _commit_stages(
+    context: ExecutionContext, stages: Collection[str], view: CoordinatorView
+) -> None:
+    record = view.record
+    assert record is not None and record.snapshot is not None
+    barrier = context.barrier(record, record.snapshot.epoch_id, with_store=False)
+    shards = {name: view.shards[name] for name in stages}
+    commit_stages(context.runtime, context.plan, barrier, shards)
+
+
+def _bad_row_rule(graph: Graph, source: SourceNode) -> BadRowRule:
+    """A row without event time is as bad as one that cannot be parsed."""
+    times = [
+        n.timestamps.column
+        for n in graph.downstream(source.name)
+        if isinstance(n, TimestampsNode) and not n.timestamps.of_ingestion
+    ]
+    return BadRowRule(tuple(dict.fromkeys(times)))
+
+
+def _report_waiting(job: str, keeper: RecordKeeper, reason: str) -> None:
+    """Tells the log and the lease that a start is being retried."""
+    keeper.headway.met(reason)
+    _logger.warning("job %r waits to start: %s", job, reason)

@@ -1,0 +1,1 @@
+"""What a running job shows: written by the job, read by others, and metrics."""

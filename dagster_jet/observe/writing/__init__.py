@@ -1,0 +1,1 @@
+"""Written by a running job: events, its report of progress and its profile."""
