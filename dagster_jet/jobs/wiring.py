@@ -193,7 +193,7 @@ def _observer(
     laps, seconds, now_ms = RecentLaps(), time.monotonic, context.clock.now_ms
     store, job, execution_id = context.store, context.job, signals.claimed.execution_id
 
-    def tell(event: JobEvent) -> None:
+    def emit_safely(event: JobEvent) -> None:
         """A callback of the user's that raises ends the execution in order."""
         try:
             emit(event)
@@ -216,7 +216,7 @@ def _observer(
             seconds,
             now_ms,
         ),
-        tell,
+        emit_safely,
         now_ms,
     )
 
