@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet import errors, sinks, sources
+from dagster_jet import errors, sinks, sources, tables
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.core.secret import Secret
 from dagster_jet.errors import (
@@ -281,6 +281,7 @@ __all__ = [
     "jet_assets",
     "sinks",
     "sources",
+    "tables",
     "testing",
     "windows",
 ]

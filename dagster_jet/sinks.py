@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from dagster_jet.connectors.files import FilesSink
+    from dagster_jet.connectors.files.formats import FileFormat
     from dagster_jet.connectors.kafka import HeldKafkaSink, KafkaSink
     from dagster_jet.connectors.maps import MapSink
     from dagster_jet.connectors.sql import HeldSqlSink, SqlSink
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def files(
     path: str,
     *,
-    format: Literal["json", "csv", "parquet"],
+    format: FileFormat,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
     storage_options: Mapping[str, str | Secret] | None = None,
     shared: bool = False,
@@ -51,7 +52,7 @@ def files(
     return FilesSink(str(path), format, guarantee_named(guarantee), storage, shared)
 
 
-def map(
+def map_entries(
     name: str,
     *,
     key: str | Sequence[str],
@@ -76,7 +77,7 @@ def map(
         ConfigurationError: the guarantee is not valid, or no key column is named.
 
     Example:
-        >>> alerts = map("alerts", key="symbol", value="price", order_by="sequence")
+        >>> alerts = map_entries("alerts", key="symbol", value="price", order_by="sequence")
     """
     from dagster_jet.connectors.contract import guarantee_named
     from dagster_jet.connectors.maps import MapSink
@@ -91,7 +92,7 @@ def kafka(
     *,
     topic: str,
     key: str | Sequence[str] = (),
-    value: Literal["json", "raw"] = "json",
+    format: Literal["json", "raw"] = "json",
     headers: str | None = None,
     partition: str | None = None,
     timestamp: str | None = None,
@@ -111,8 +112,8 @@ def kafka(
         topic: name of the topic, which must exist.
         key: the key column (text and bytes unchanged, other types as text), or several for a JSON
             object; by default messages have no key.
-        value: "json" (an object of all columns except those of headers, partition and timestamp) or
-            "raw" (the column ``value``, binary or string).
+        format: "json" (an object of all columns except those of headers, partition and timestamp)
+            or "raw" (the column ``value``, binary or string).
         headers: a column of type ``map<string,string>`` or ``map<string,binary>``.
         partition: a column with the partition number; by default the key's hash as in Java clients
             (librdkafka's option ``partitioner`` selects another).
@@ -142,7 +143,7 @@ def kafka(
         Cluster.of(servers, options),
         topic,
         keys,
-        value,
+        format,
         headers,
         partition,
         timestamp,
@@ -225,20 +226,20 @@ def collect(name: str) -> CollectSink:
     return CollectSink(name)
 
 
-def console(*, rows: int = 20) -> ConsoleSink:
+def console(*, num_rows: int = 20) -> ConsoleSink:
     """Return a sink that prints each epoch's rows as a table on the console of the job's process.
 
     The guarantee is at-least-once: after a crash a table may be printed again.
 
     Args:
-        rows: largest number of rows shown per epoch; the title has the total.
+        num_rows: largest number of rows shown per epoch; the title has the total.
 
     Raises:
-        ConfigurationError: `rows` is below 0.
+        ConfigurationError: `num_rows` is below 0.
 
     Example:
         >>> shown = console()
     """
     from dagster_jet.connectors.trial import ConsoleSink
 
-    return ConsoleSink(rows)
+    return ConsoleSink(num_rows)

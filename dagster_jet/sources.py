@@ -1,38 +1,40 @@
-"""Sources of streams, and tables for `enrich`. Connectors are imported on demand."""
+"""Sources of streams. Connectors are imported on demand."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from dagster_jet.core.asset_key import asset_path
 
 if TYPE_CHECKING:
-    from dagster_jet.connectors.files import FilesSource, FilesTable
+    from dagster_jet.connectors.files import FilesSource
+    from dagster_jet.connectors.files.formats import FileFormat
     from dagster_jet.connectors.generated.items import ItemsSource
     from dagster_jet.connectors.generated.nexmark.source import NexmarkSource
     from dagster_jet.connectors.generated.sequence import SequenceSource
     from dagster_jet.connectors.kafka import KafkaSource
-    from dagster_jet.connectors.maps import MapEntriesSource, MapJournalSource, MapTable
+    from dagster_jet.connectors.maps import MapEntriesSource, MapJournalSource
     from dagster_jet.connectors.postgres import ChangesSource
     from dagster_jet.connectors.rabbitmq import RabbitSource
     from dagster_jet.connectors.sql.table_rows import TableRowsSource
     from dagster_jet.connectors.sqs import SqsSource
+    from dagster_jet.core.durations import Duration
     from dagster_jet.core.secret import Secret
-
-Format: TypeAlias = Literal["json", "csv", "parquet"]
 
 
 def files(
     path: str,
     *,
-    format: Format,
+    format: FileFormat,
     schema: str | None = None,
     options: Mapping[str, str] | None = None,
     asset: str | Sequence[str] | None = None,
     storage_options: Mapping[str, str | Secret] | None = None,
     shared: bool = False,
-    remember: str | timedelta = "7 days",
-    horizon: str | timedelta | None = None,
+    remember: Duration = "7 days",
+    max_file_age: Duration | None = None,
 ) -> FilesSource:
     """Return a source that reads the complete files of a folder, by modification time, then name.
 
@@ -54,8 +56,8 @@ def files(
         remember: how long a file is remembered after it was read and has disappeared. During that
             time it is not read again if it comes back. A new file that is as old as forgotten files
             fails the job, because it may have been read before.
-        horizon: for folders from which nothing is deleted: files with an older modification time
-            than this are neither remembered nor read. By default unlimited.
+        max_file_age: for folders from which nothing is deleted: older files, by modification time,
+            are neither remembered nor read. By default unlimited.
 
     Raises:
         ConfigurationError: a path, format or option is not valid, or the schema is missing.
@@ -73,14 +75,14 @@ def files(
         tuple(sorted((options or {}).items())),
         tuple((storage_options or {}).items()),
         shared,
-        _key(asset),
+        asset_path(asset),
         remember_ms=to_ms(remember, "remember"),
-        horizon_ms=None if horizon is None else to_ms(horizon, "horizon"),
+        max_file_age_ms=None if max_file_age is None else to_ms(max_file_age, "max_file_age"),
     )
 
 
 def map_journal(
-    name: str, *, schema: str | None = None, start: Literal["oldest", "newest"] = "oldest"
+    name: str, *, schema: str | None = None, start: Literal["earliest", "latest"] = "earliest"
 ) -> MapJournalSource:
     """Return a source of the changes of a map of the job's own store, read from the map's journal.
 
@@ -92,11 +94,11 @@ def map_journal(
         name: name of the map, which must exist and have a journal when the job starts.
         schema: DDL of JSON values: an object's fields ("price double, at timestamp"), or a single
             type ("double"). By default `value` is the JSON text, or the bytes of other formats.
-        start: start position of a new job: "oldest" is the oldest event still in the journal,
-            "newest" reads later events only.
+        start: start position of a new job: "earliest" is the oldest event still in the journal,
+            "latest" reads later events only.
 
     Example:
-        >>> changes = map_journal("prices", schema="price double", start="newest")
+        >>> changes = map_journal("prices", schema="price double", start="latest")
     """
     from dagster_jet.connectors.maps import MapJournalSource
 
@@ -121,66 +123,12 @@ def map_entries(name: str, *, schema: str | None = None) -> MapEntriesSource:
     return MapEntriesSource(name, schema)
 
 
-def map_table(name: str, *, key: str = "key", schema: str | None = None) -> MapTable:
-    """Return a map of the job's own store as a table, for `enrich`.
-
-    Columns: the key (text), named by `key`, then the fields of `schema`, or one column `value`.
-
-    Args:
-        name: name of the map, which must exist when the job starts.
-        key: name of the key column, which `enrich(on=...)` joins on.
-        schema: as for `map_journal`.
-
-    Example:
-        >>> prices = map_table("prices", key="symbol", schema="price double")
-    """
-    from dagster_jet.connectors.maps import MapTable
-
-    return MapTable(name, key, schema)
-
-
-def table(
-    path: str,
-    *,
-    format: Format = "parquet",
-    schema: str | None = None,
-    options: Mapping[str, str] | None = None,
-    asset: str | Sequence[str] | None = None,
-    storage_options: Mapping[str, str | Secret] | None = None,
-    shared: bool = False,
-) -> FilesTable:
-    """Return a batch table of files, for `enrich`.
-
-    Args:
-        path: a file or folder, local (also `file:///`) or in a bucket: `s3://bucket/folder`.
-        format: "json" (lines of objects), "csv" or "parquet"; read as by `files`.
-        schema: column names and types as DDL; by default taken from the files. A CSV file must have
-            a header with these names in this order, unless `options` say otherwise
-            (``{"enforceSchema": "true"}``: by position, ``{"header": "false"}``).
-        options: options of Spark's reader.
-        asset: the key of the table's Dagster asset ("dim/airports"), upstream of later stages.
-        storage_options: options of a bucket, as for `sinks.files`.
-        shared: whether a local path is the same on every machine of a cluster.
-
-    Raises:
-        ConfigurationError: a path, format or option is not valid.
-
-    Example:
-        >>> airports = table("/dim/airports", asset="dim/airports")
-    """
-    from dagster_jet.connectors.files import FilesTable
-
-    given = tuple(sorted((options or {}).items()))
-    storage = tuple((storage_options or {}).items())
-    return FilesTable(str(path), format, schema, given, _key(asset), storage, shared)
-
-
 def kafka(
     servers: str | Secret,
     *,
-    topics: Sequence[str] = (),
+    topics: str | Sequence[str] = (),
     pattern: str | None = None,
-    value: Literal["json", "avro", "raw"] = "json",
+    format: Literal["json", "avro", "raw"] = "json",
     schema: str | None = None,
     avro_schema: str | None = None,
     registry: str | Secret | None = None,
@@ -188,7 +136,7 @@ def kafka(
         "earliest"
     ),
     metadata: bool = False,
-    lost: Literal["fail", "skip"] = "fail",
+    on_data_loss: Literal["fail", "skip"] = "fail",
     tombstones: Literal["skip", "pass", "dead-letter"] | None = None,
     group: str | None = None,
     options: Mapping[str, str | Secret] | None = None,
@@ -201,9 +149,9 @@ def kafka(
 
     Args:
         servers: "host:port", or several separated by commas.
-        topics: names of topics; alternative to `pattern`.
+        topics: one topic, or several; alternative to `pattern`.
         pattern: regular expression that matches whole names of topics.
-        value: "json" (one object per message), "avro" (one record) or "raw" (``value binary``).
+        format: "json" (one object per message), "avro" (one record) or "raw" (``value binary``).
         schema: DDL of JSON and Avro values: the fields that become columns.
         avro_schema: writer schema of all messages, as Avro JSON.
         registry: URL of a schema registry (Confluent's protocol); each message then begins with its
@@ -212,7 +160,7 @@ def kafka(
             or ISO text; the first message at or after it), or {topic: {partition: offset}}.
         metadata: adds ``_key binary, _headers array<struct<name string, value binary>>, _topic
             string, _partition int, _offset long, _timestamp timestamp``.
-        lost: reaction if retention has removed unread messages: "fail" ends the job, "skip"
+        on_data_loss: reaction if retention has removed unread messages: "fail" ends the job, "skip"
             continues, counts them and reports `ItemsLost`.
         tombstones: treatment of messages without a value, which delete their key in a compacted
             topic: "skip" ignores them, "pass" turns them into rows whose columns are null
@@ -236,19 +184,19 @@ def kafka(
     from dagster_jet.connectors.kafka.offsets import Topics, start_of
     from dagster_jet.connectors.values.avro_records import avro_of
 
-    has_avro = value == "avro" or avro_schema is not None or registry is not None
+    has_avro = format == "avro" or avro_schema is not None or registry is not None
     return KafkaSource(
         Cluster.of(servers, options),
         Topics((topics,) if isinstance(topics, str) else tuple(topics), pattern),
-        value,
+        format,
         schema,
         start_of(start),
         metadata,
-        lost,
-        tombstones or ("pass" if value == "raw" else "skip"),
+        on_data_loss,
+        tombstones or ("pass" if format == "raw" else "skip"),
         group,
         avro_of(avro_schema, registry) if has_avro else None,
-        _key(asset),
+        asset_path(asset),
     )
 
 
@@ -295,10 +243,10 @@ def postgres_changes(
 
     place = SqlPlace(url, publication or "publication")
     pairs = tuple((renamed or {}).items())
-    return ChangesSource(place, slot, publication, pairs, asset_key=_key(asset))
+    return ChangesSource(place, slot, publication, pairs, asset_key=asset_path(asset))
 
 
-def table_rows(
+def sql(
     url: str | Secret, *, table: str, column: str, asset: str | Sequence[str] | None = None
 ) -> TableRowsSource:
     """Return a source of the new rows of a table of any SQL database, by an increasing column.
@@ -320,19 +268,19 @@ def table_rows(
         MissingEnvironmentError: a package is missing; names the extra.
 
     Example:
-        >>> orders = table_rows("postgresql://me@host/db", table="orders", column="id")
+        >>> orders = sql("postgresql://me@host/db", table="orders", column="id")
     """
     from dagster_jet.connectors.sql.place import SqlPlace
     from dagster_jet.connectors.sql.table_rows import TableRowsSource
 
-    return TableRowsSource(SqlPlace(url, table), column, asset_key=_key(asset))
+    return TableRowsSource(SqlPlace(url, table), column, asset_key=asset_path(asset))
 
 
 def rabbitmq(
     url: str | Secret,
     *,
     queue: str,
-    value: Literal["json", "raw"] = "json",
+    format: Literal["json", "raw"] = "json",
     schema: str | None = None,
     metadata: bool = False,
     prefetch: int = 10_000,
@@ -346,7 +294,7 @@ def rabbitmq(
     Args:
         url: ``amqp://user@host:5672/vhost``; a `Secret(env=...)` if it has a password.
         queue: name of the queue, which must exist.
-        value: "json" (an object per message) or "raw" (a column ``value binary``).
+        format: "json" (an object per message) or "raw" (a column ``value binary``).
         schema: DDL of JSON values.
         metadata: adds ``_message_id string, _exchange string, _routing_key string, _redelivered
             boolean, _timestamp timestamp, _headers map<string,string>``.
@@ -368,20 +316,20 @@ def rabbitmq(
 
     limit = guarantee_named(guarantee)
     return RabbitSource(
-        RabbitServer(url), queue, value, schema, metadata, prefetch, limit, _key(asset)
+        RabbitServer(url), queue, format, schema, metadata, prefetch, limit, asset_path(asset)
     )
 
 
 def sqs(
-    queue_url: str | Secret,
+    url: str | Secret,
     *,
-    value: Literal["json", "raw"] = "json",
+    format: Literal["json", "raw"] = "json",
     schema: str | None = None,
     metadata: bool = False,
     message_id: str | None = None,
     prefetch: int = 10_000,
     receivers: int = 4,
-    visibility_timeout: str | timedelta | None = None,
+    visibility_timeout: Duration | None = None,
     region: str | None = None,
     endpoint_url: str | Secret | None = None,
     access_key_id: Secret | None = None,
@@ -395,8 +343,8 @@ def sqs(
     Only this job may read the queue. A redelivered message is recognized by its id and counts once.
 
     Args:
-        queue_url: ``https://sqs.<region>.amazonaws.com/<account>/<queue>``; the queue must exist.
-        value: "json" (an object per message) or "raw" (a column ``value binary``).
+        url: ``https://sqs.<region>.amazonaws.com/<account>/<queue>``; the queue must exist.
+        format: "json" (an object per message) or "raw" (a column ``value binary``).
         schema: DDL of JSON values.
         metadata: adds ``_message_id string, _sent timestamp, _receive_count int, _group string,
             _sequence_number string, _attributes map<string,string>``.
@@ -437,8 +385,8 @@ def sqs(
     if visibility_timeout is not None:
         hidden_s = to_ms(visibility_timeout, "visibility_timeout") // 1000
     return SqsSource(
-        SqsQueue.of(queue_url, region, endpoint_url, keys),
-        value,
+        SqsQueue.of(url, region, endpoint_url, keys),
+        format,
         schema,
         metadata,
         prefetch,
@@ -446,7 +394,7 @@ def sqs(
         hidden_s,
         message_id,
         guarantee_named(guarantee),
-        _key(asset),
+        asset_path(asset),
     )
 
 
@@ -498,7 +446,7 @@ def sequence(*, rate: float, count: int | None = None) -> SequenceSource:
 
 def nexmark(
     *,
-    events: int = 1_000_000,
+    count: int = 1_000_000,
     rate: float | None = None,
     events_per_second: int = 1_000,
     seed: int = 2026,
@@ -510,7 +458,7 @@ def nexmark(
     within one tenth of a second are out of order. Equal arguments give equal streams.
 
     Args:
-        events: number of events.
+        count: number of events.
         rate: rows per second from the start of the job; by default all rows are available at once.
         events_per_second: events per second of event time, which starts at 2026-07-15 18:59 UTC.
         seed: seed of the random numbers.
@@ -519,15 +467,10 @@ def nexmark(
         ConfigurationError: a number is not above 0.
 
     Example:
-        >>> auctions = nexmark(events=50_000)
+        >>> auctions = nexmark(count=50_000)
     """
     from dagster_jet.connectors.generated.nexmark.model import Model
     from dagster_jet.connectors.generated.nexmark.source import NexmarkSource
 
     group = max(1, events_per_second // 10)
-    return NexmarkSource(Model(events, events_per_second, group=group, seed=seed), rate)
-
-
-def _key(asset: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Splits an asset key into its path."""
-    return tuple(asset.split("/")) if isinstance(asset, str) else tuple(asset or ())
+    return NexmarkSource(Model(count, events_per_second, group=group, seed=seed), rate)

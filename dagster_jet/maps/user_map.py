@@ -118,7 +118,7 @@ class JetMap:
         if self._log is None:
             raise ConfigurationError(
                 f"a Spark task can only read the map {self.name!r}.",
-                cure="Write to it with sinks.map(), or from the driver.",
+                cure="Write to it with sinks.map_entries(), or from the driver.",
             )
         return self._log
 

@@ -443,7 +443,7 @@ class Stage:
         header differs from the schema.
 
         Args:
-            table: from `sources.table` or `sources.map_table`.
+            table: from `dagster_jet.tables`, or a connector of your own.
             on: columns of both sides that must be equal.
             how: "left" keeps rows without a match, "inner" drops them.
             refresh: maximum age of the table at the start of an epoch; an older table is read
@@ -457,7 +457,7 @@ class Stage:
             ConfigurationError: `refresh` is negative or cannot be read.
 
         Example:
-            >>> named = rows.enrich(sources.table("/dim/airports"), on="origin", refresh="1 hour")
+            >>> named = rows.enrich(tables.files("/dim/airports"), on="origin", refresh="1 hour")
         """
         if how not in ("left", "inner"):
             raise PipelineError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dagster_jet import Pipeline, sinks, sources, windows
+from dagster_jet import Pipeline, sinks, sources, tables, windows
 from dagster_jet import aggregates as agg
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ def airport_delays(inbox: str, reference: str, out: str) -> Pipeline:
 
 def delays(flights: Stage, reference: str) -> tuple[Stage, Stage]:
     """Hourly statistics of each airport, and the flights with a bad delay, with their weather."""
-    airlines = sources.table(
+    airlines = tables.files(
         f"{reference}/airlines.csv", format="csv", schema=AIRLINES, asset="reference/airlines"
     )
-    weather = sources.table(
+    weather = tables.files(
         f"{reference}/weather.csv", format="csv", schema=WEATHER, asset="reference/weather"
     )
     enriched = (

@@ -140,7 +140,7 @@ FAILING_IN_RECOVERY = (
 )
 
 MAPS_KILLED = (
-    # `sinks.map`, in test_maps.py: in a task, before and after its changes are staged ...
+    # `sinks.map_entries`, in test_maps.py: in a task, before and after its changes are staged ...
     Crash("F2", "staging.put.before:2=kill", sharded=True),
     Crash("F3", "staging.finished:2=kill"),
     # ... and in phase 2: before a chunk, around the decision of the map's log, behind it all.

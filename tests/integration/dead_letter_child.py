@@ -61,7 +61,7 @@ def passed_on(folder: Path) -> Pipeline:
     p = Pipeline("passed_on")
     stage = balances(p, folder)
     stage.dead_letter_to(sinks.files(f"{folder}/out/dead", format="parquet"), name="dead")
-    stage.dead_letter_to(sinks.map("dead", key="position", value="raw"), name="dead_map")
+    stage.dead_letter_to(sinks.map_entries("dead", key="position", value="raw"), name="dead_map")
     stage.write_to(sinks.files(f"{folder}/out/balances", format="json"), name="balances_out")
     stage.group_by("k").window(windows.tumbling("2 seconds")).aggregate(
         rows=agg.count(), name="counts"

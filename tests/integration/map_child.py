@@ -26,10 +26,11 @@ def totals(folder: Path) -> Pipeline:
         .aggregate(n=agg.count(), total=agg.sum("v"), name="counts")
     )
     counts.select("k", "unix_millis(window_end) AS end", "n", "total").write_to(
-        sinks.map("totals", key=("k", "end")), name="totals_out"
+        sinks.map_entries("totals", key=("k", "end")), name="totals_out"
     )
     counts.write_to(
-        sinks.map("newest", key="k", value="total", order_by="window_end"), name="newest_out"
+        sinks.map_entries("newest", key="k", value="total", order_by="window_end"),
+        name="newest_out",
     )
     return p
 

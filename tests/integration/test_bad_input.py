@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
+from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, tables, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.dag import ItemProcessor
 from dagster_jet.errors import (
@@ -371,7 +371,7 @@ def enriching(world: World, table: str, content: str, schema: str, **enrich: Any
     rows = p.read_from(
         sources.files(f"{world.folder}/in", format="json", schema=SCHEMA), name="rows"
     )
-    found = sources.table(str(path), format=path.suffix[1:], schema=schema)
+    found = tables.files(str(path), format=path.suffix[1:], schema=schema)
     rows.enrich(found, on="k", name="names", **enrich).write_to(
         sinks.files(f"{world.folder}/out", format="json"), name="out"
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dagster_jet import Pipeline, sinks, sources
+from dagster_jet import Pipeline, sinks, sources, tables
 from dagster_jet.errors import PipelineError
 from dagster_jet.spark.planning.analysis import analyse
 from dagster_jet.spark.runtime import SparkRuntime
@@ -45,7 +45,7 @@ def look_up(spark: SparkSession, folder: Path, one: str, two: str) -> None:
     (folder / "table.json").write_text("")
     p = Pipeline("types")
     rows = p.read_from(sources.files("/in", format="json", schema=f"k {one}"), name="rows")
-    table = sources.table(f"{folder}/table.json", format="json", schema=f"k {two}, v long")
+    table = tables.files(f"{folder}/table.json", format="json", schema=f"k {two}, v long")
     named = rows.enrich(table, on="k", name="named")
     named.write_to(sinks.files("/out", format="json"), name="out")
     analyse(SparkRuntime(spark, p.name, {}, 1), p.graph, 7)

@@ -162,7 +162,7 @@ def test_maps(tmp_path: Path, spark: Any) -> None:
         return [{**v, "id": k} for k, v in JetMap(opened[0], "results", None).items()]
 
     check_sink(
-        lambda: sinks.map("results", key="id").with_store(opened[0]),
+        lambda: sinks.map_entries("results", key="id").with_store(opened[0]),
         read,
         spark=spark,
         several_processes=False,

@@ -16,7 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
+from dagster_jet import JobConfig, Pipeline, sinks, sources, tables, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.errors import JetError, LeaseHeldError, SnapshotInvalidError, SourceError
 from dagster_jet.execution import epoch_driver
@@ -299,7 +299,7 @@ def test_enriched_with_a_table(world: World, how: str) -> None:
     for number in range(2):
         write_input(world.folder / "in", number, random_rows(number, 20, 1))
     p = Pipeline("enriched")
-    names = sources.table(f"{world.folder}/names.csv", format="csv")
+    names = tables.files(f"{world.folder}/names.csv", format="csv")
     rows_from(p, world.folder / "in").enrich(names, on="k", how=how).write_to(
         sinks.files(f"{world.folder}/out", format="json"), name="out"
     )
@@ -319,7 +319,7 @@ def test_enriched_with_a_map_that_changes(world: World) -> None:
         write_input(world.folder / "in", number, [{"k": "a", "ts": number, "v": number}])
     p = Pipeline("enriched")
     rows = rows_from(p, world.folder / "in")
-    prices = sources.map_table("prices", key="k", schema="price long")
+    prices = tables.map("prices", key="k", schema="price long")
     for name, refresh in (("fixed", None), ("fresh", "0 ms")):
         rows.enrich(prices, on="k", refresh=refresh).write_to(
             sinks.files(f"{world.folder}/{name}", format="json"), name=name

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_jet import JobConfig, Pipeline, sinks, sources
+from dagster_jet import JobConfig, Pipeline, sinks, sources, tables
 from dagster_jet.errors import BadRowError
 
 from . import oracle
@@ -82,5 +82,5 @@ def test_a_bad_row_in_a_file_whose_name_is_a_pattern(world: World) -> None:
 def test_a_table_whose_name_is_a_pattern(world: World) -> None:
     write(world.folder, "table-1", "json", 1)
     path = write(world.folder, "table-[1]", "json", 2)
-    frame = sources.table(str(path), format="json", schema="v long").frame(world.spark)
+    frame = tables.files(str(path), format="json", schema="v long").frame(world.spark)
     assert [row.v for row in frame.collect()] == [2]

@@ -67,7 +67,7 @@ def journal_of(m: JetMap) -> list[tuple[str, str, str | None, int, int]]:
     ]
 
 
-# --- sinks.map ------------------------------------------------------------------------------------
+# --- sinks.map_entries ----------------------------------------------------------------------------
 
 
 def fill_totals(world: MapWorld) -> None:
@@ -132,8 +132,8 @@ def test_null_deletes_and_the_newest_row_of_an_epoch_wins(world: MapWorld) -> No
     p = Pipeline("nulls")
     source = sources.files(f"{world.folder}/in", format="json", schema=map_child.SCHEMA)
     read = p.read_from(source, name="rows")
-    read.write_to(sinks.map("v", key="k", value="v", order_by="ts"), name="v_out")
-    read.write_to(sinks.map("rows", key=("k", "ts"), value=("ts", "v")), name="rows_out")
+    read.write_to(sinks.map_entries("v", key="k", value="v", order_by="ts"), name="v_out")
+    read.write_to(sinks.map_entries("rows", key=("k", "ts"), value=("ts", "v")), name="rows_out")
     world.run_pipeline(lambda _: p, max_items_per_epoch=10_000)
     with world.jet() as jet:
         # All in one epoch: k2's delete is older than its rows, k1's is not.
@@ -153,7 +153,7 @@ def test_rows_without_a_key_are_dead_letters(world: MapWorld) -> None:
 
     def pipeline(folder: Path, *, letters: bool = True) -> Pipeline:
         p = Pipeline("no_key")
-        out = p.read_from(source, name="rows").write_to(sinks.map("m", key="k"), name="out")
+        out = p.read_from(source, name="rows").write_to(sinks.map_entries("m", key="k"), name="out")
         if letters:
             to = sinks.files(f"{world.folder}/letters", format="json")
             out.dead_letter_to(to, name="letters")
@@ -173,7 +173,7 @@ def test_a_key_that_is_no_key_is_refused(world: MapWorld) -> None:
     world.fill(files=1)
     p = Pipeline("bad_key")
     source = sources.files(f"{world.folder}/in/left", format="json", schema="k double, v long")
-    p.read_from(source, name="rows").write_to(sinks.map("m", key="k"), name="out")
+    p.read_from(source, name="rows").write_to(sinks.map_entries("m", key="k"), name="out")
     with pytest.raises(PipelineError, match="key column 'k' is double"):
         world.run_pipeline(lambda _: p)
 

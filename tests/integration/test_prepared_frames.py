@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from dagster_jet import Pipeline, sinks, sources, windows
+from dagster_jet import Pipeline, sinks, sources, tables, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.connectors.contract import BadRowRule
 from dagster_jet.connectors.files.source import FilesSource
@@ -104,21 +104,21 @@ def test_a_table_that_is_read_anew_ends_the_frames_that_were_joined_with_it(
     (tmp_path / "names.json").write_text('{"k": "a", "name": "A"}\n')
     p = Pipeline("enriched")
     source = sources.files("/in", format="json", schema="k string, v long")
-    names = sources.table(
+    names = tables.files(
         str(tmp_path / "names.json"), format="json", schema="k string, name string"
     )
     rows = p.read_from(source, name="rows").enrich(names, on="k", refresh="1 hour", name="named")
     rows.write_to(sinks.files("/out", format="json"), name="out")
     runtime = SparkRuntime(spark, p.name, {}, 1)
     plan = analyse(runtime, p.graph, 7)
-    prepared, tables = PreparedFrames(plan, runtime), runtime.tables
+    prepared, cached = PreparedFrames(plan, runtime), runtime.tables
     barrier = Barrier("enriched", 1, 1, 1, None, str(tmp_path / "work"), 7, None)
     epoch = EpochInput(barrier, {}, {}, {}, few_groups=True, few_rows=True)
     first = prepared.of(epoch)
     assert first is not None and prepared.of(epoch) is first
-    tables.close()
+    cached.close()
     assert prepared.of(epoch) is None, "it is due: frames of the epoch's own read it"
-    tables.frame(cast(EnrichNode, p.graph["named"]), plan.stream_columns["named"])
+    cached.frame(cast(EnrichNode, p.graph["named"]), plan.stream_columns["named"])
     second = prepared.of(epoch)
     assert second is not None and second is not first
 

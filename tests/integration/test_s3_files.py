@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_jet import JobConfig, JobResult, Pipeline, sinks, sources
+from dagster_jet import JobConfig, JobResult, Pipeline, sinks, sources, tables
 from dagster_jet.connectors.files import part_tasks
 from dagster_jet.errors import BadRowError, ConfigurationError, InputLostError, SourceError
 from dagster_jet.snapshot.record import JobStatus
@@ -351,13 +351,13 @@ def test_a_table_in_a_bucket(s3_world: S3World) -> None:
     s3_world.put("dim/b.csv", b"k,v\nb,2\n")
     url = f"{s3_child.url(s3_world.folder)}/dim"
     for path, rows in ((url, [("a", 1), ("b", 2)]), (f"{url}/b.csv", [("b", 2)])):
-        table = sources.table(path, format="csv", schema="k string, v long", **s3_child.place())
+        table = tables.files(path, format="csv", schema="k string, v long", **s3_child.place())
         assert sorted(map(tuple, table.frame(s3_world.spark).collect())) == rows
     with pytest.raises(SourceError, match="does not exist"):
-        sources.table(f"{url}/none", format="csv", schema="k string", **s3_child.place()).frame(
+        tables.files(f"{url}/none", format="csv", schema="k string", **s3_child.place()).frame(
             s3_world.spark
         )
-    bad = sources.table(url, format="csv", schema="key string, v long", **s3_child.place())
+    bad = tables.files(url, format="csv", schema="key string, v long", **s3_child.place())
     with pytest.raises(Exception, match="header of the file does not fit"):
         bad.frame(s3_world.spark).collect()
 
@@ -367,4 +367,4 @@ def test_what_only_sparks_readers_do_is_refused(s3_world: S3World) -> None:
     with pytest.raises(ConfigurationError, match="multiLine is only known of local files"):
         sources.files(url, format="json", schema="v long", options={"multiLine": "true"})
     with pytest.raises(ConfigurationError, match=r"csv files of .* need one"):
-        sources.table(url, format="csv")
+        tables.files(url, format="csv")

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
-from dagster_jet import Pipeline, sinks, sources, windows
+from dagster_jet import Pipeline, sinks, sources, tables, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.pipeline.graph import Graph
 from dagster_jet.spark.planning.analysis import analyse
@@ -139,7 +139,7 @@ def test_tables_and_late_rows(spark: SparkSession, tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "shops.parquet")
     p = Pipeline("shops")
     rows = p.read_from(VISITS, name="rows").with_timestamps("at")
-    rich = rows.enrich(sources.table(str(tmp_path / "shops.parquet")), on="shop", name="rich")
+    rich = rows.enrich(tables.files(str(tmp_path / "shops.parquet")), on="shop", name="rich")
     counted = rich.group_by("city").window(windows.tumbling("1 hour"))
     counted = counted.aggregate(n=agg.count(), name="counted")
     counted.late_to(sinks.files("/late", format="parquet"), name="late")

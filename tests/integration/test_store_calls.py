@@ -195,11 +195,11 @@ class TablesAndMaps(CallsWorld):
         ).with_timestamps("ts", allowed_lag="500 ms", idle_timeout="0 ms")
         table = sinks.sql(self.database.url, table="rows")
         rows.select("id", "v").write_to(table, name="table_out")
-        rows.write_to(sinks.map("rows", key="id", value="v"), name="map_out")
+        rows.write_to(sinks.map_entries("rows", key="id", value="v"), name="map_out")
         rows.group_by("k").window(windows.tumbling(f"{WINDOW_MS} ms")).aggregate(
             n=agg.count(), total=agg.sum("v"), name="counts"
         ).select("k", "unix_millis(window_end) AS end", "n", "total").write_to(
-            sinks.map("counts", key=("k", "end")), name="counts_out"
+            sinks.map_entries("counts", key=("k", "end")), name="counts_out"
         )
         return p
 

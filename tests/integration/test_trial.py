@@ -200,7 +200,7 @@ def test_nexmark_is_the_stream_of_the_benchmarks(spark: Any):
     from dagster_jet.connectors.generated.nexmark.event import arrivals
     from dagster_jet.connectors.generated.nexmark.model import Model
 
-    source = sources.nexmark(events=500, seed=7)
+    source = sources.nexmark(count=500, seed=7)
     rows = numbers_of(spark, source, 130)
     wanted = list(arrivals(Model(500, 1_000, seed=7)))
     assert [row.number for row in rows] == [event["number"] for event in wanted]
@@ -263,7 +263,7 @@ def test_console_shows_the_first_rows_of_an_epoch(tmp_path, capsys):
     rows = p.read_from(
         sources.items([{"v": n} for n in range(30)], schema="v long"), name="numbers"
     )
-    rows.write_to(sinks.console(rows=3), name="shown_here")
+    rows.write_to(sinks.console(num_rows=3), name="shown_here")
     with Jet(store=[f"file://{tmp_path}/a"], backup_count=0, show_progress=False) as jet:
         result = jet.run(p)
     shown = capsys.readouterr().out

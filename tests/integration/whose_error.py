@@ -171,7 +171,7 @@ OURS: Mapping[str, Callable[[Jet, Path], None]] = {
     "CSV": reading(text_tasks, of_csv),
     "Parquet": reading(parquet_tasks, of_parquet),
     "items": reading(items, lambda *_: sources.items([("a", 1, 1)], schema=SCHEMA)),
-    "nexmark": reading(nexmark, lambda *_: sources.nexmark(events=9)),
+    "nexmark": reading(nexmark, lambda *_: sources.nexmark(count=9)),
     "map_entries": reading(entries, of_map(sources.map_entries)),
     "map_journal": reading(journal, of_map(sources.map_journal)),
 }

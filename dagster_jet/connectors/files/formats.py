@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +10,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from dagster_jet.connectors.files import json_lines
+
+FileFormat: TypeAlias = Literal["json", "csv", "parquet"]
 
 
 class Encoder(Protocol):

@@ -5,8 +5,8 @@ may reappear, from a copy or in a stale listing. The newest forgotten file is ke
 that appears later and is not newer than the mark may have been read before, which can no longer be
 decided.
 
-With `horizon_ms` existing files are forgotten, too, once they are older than that. Files that are
-not newer than the newest such file are then skipped.
+With `max_file_age_ms` existing files are forgotten, too, once they are older than that. Files that
+are not newer than the newest such file are then skipped.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class FileMemory:
     """Memory of one source. `get` may be called concurrently with all other methods."""
 
     remember_ms: int
-    horizon_ms: int | None = None
+    max_file_age_ms: int | None = None
     forgotten: Mark | None = None
     """Newest file that was forgotten after its deletion."""
     passed: Mark | None = None
-    """Newest file that was forgotten because of the horizon."""
+    """Newest file that was forgotten because of its age."""
     _parts: tuple[dict[str, InputFile], ...] = field(
         default_factory=lambda: tuple({} for _ in range(PARTS))
     )
@@ -94,7 +94,7 @@ class FileMemory:
         return self.forgotten is not None and mark_of(file) <= self.forgotten
 
     def is_passed(self, file: InputFile) -> bool:
-        """Returns whether the horizon excludes an unknown file."""
+        """Returns whether an unknown file is too old."""
         return self.passed is not None and mark_of(file) <= self.passed
 
     def sweep(
@@ -120,8 +120,8 @@ class FileMemory:
                 is_there = path in there
                 if is_there:
                     self._gone_ms.pop(path, None)
-                    is_old = self.horizon_ms is not None
-                    wait_ms, since_ms = self.horizon_ms or 0, now_ms
+                    is_old = self.max_file_age_ms is not None
+                    wait_ms, since_ms = self.max_file_age_ms or 0, now_ms
                 else:
                     is_old, wait_ms = True, self.remember_ms
                     since_ms = min(self._gone_ms.setdefault(path, now_ms), now_ms)

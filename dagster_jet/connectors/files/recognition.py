@@ -111,18 +111,18 @@ class Recognition:
         )
 
     def _name_late(self, passed: Sequence[InputFile]) -> None:
-        """Warns of files excluded by the horizon that are new since the last listing."""
+        """Warns of files excluded by their age that are new since the last listing."""
         listed = self._listed
         late = [] if listed is None else [file.path for file in passed if file.path not in listed]
         if late:
-            assert self.memory.horizon_ms is not None
+            assert self.memory.max_file_age_ms is not None
             _logger.warning(
-                "job %r, stage %r: %d files are older than the horizon of %s and are not read, "
+                "job %r, stage %r: %d files are older than max_file_age, %s, and are not read, "
                 "such as %s. To read them, give them a new time (touch).",
                 self.folder.job,
                 self.folder.stage,
                 len(late),
-                in_words(self.memory.horizon_ms),
+                in_words(self.memory.max_file_age_ms),
                 min(late),
             )
 

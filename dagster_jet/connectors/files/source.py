@@ -92,7 +92,7 @@ class FilesSource:
     """Whether the schema is the first file's, and every other file must have the same columns."""
     remember_ms: int = field(default=REMEMBER_MS, compare=False, repr=False)
     """Retention of deleted files in the memory; 7 days by default."""
-    horizon_ms: int | None = field(default=None, compare=False, repr=False)
+    max_file_age_ms: int | None = field(default=None, compare=False, repr=False)
     """Maximum age of files that are read and remembered; None: no limit."""
 
     def __post_init__(self) -> None:
@@ -172,7 +172,7 @@ class FilesReader(SourceReader):
             source.path, source.storage_options, source.format, self.job, self.stage
         )
         self._place = self._folder.place
-        self._read = FileMemory(source.remember_ms, source.horizon_ms)
+        self._read = FileMemory(source.remember_ms, source.max_file_age_ms)
         self._recognition = Recognition(self._folder, self._read)
         self._waiting = WaitingFiles(self._folder, source.rows.can_be_cut)
         with suppress(SourceUnavailableError):  # `poll` raises it, where the job can wait

@@ -20,7 +20,7 @@ def message_columns(
     frame: DataFrame,
     *,
     key: Sequence[str],
-    value: str,
+    format: str,
     headers: str | None,
     partition: str | None,
     timestamp: str | None,
@@ -47,10 +47,10 @@ def message_columns(
     def column(name: str) -> Column:
         return F.col(quoted_name(name))
 
-    if value == "raw":
+    if format == "raw":
         if types.get("value") not in _BINARY:
             raise PipelineError(
-                'value="raw" takes the column value, as binary or string.',
+                'format="raw" takes the column value, as binary or string.',
                 cure=f"There are {', '.join(f'{n} {t}' for n, t in types.items())}.",
             )
         content = column("value").cast("binary")

@@ -143,7 +143,7 @@ class ReadTask:
                 stage=self.stage,
                 position=f"{range_.partition.name}@{range_.start}",
                 cure="Raise the topic's retention. To continue without the removed messages, use "
-                'sources.kafka(lost="skip").',
+                'sources.kafka(on_data_loss="skip").',
             )
         if error.code() in (
             code.UNKNOWN_TOPIC_OR_PART,

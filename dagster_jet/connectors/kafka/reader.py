@@ -218,7 +218,7 @@ class KafkaReader(SourceReader):
                     job=self.job,
                     stage=self.stage,
                     position=f"{partition.name}@{at}",
-                    cure='sources.kafka(lost="skip") reads the new one from its beginning.',
+                    cure='sources.kafka(on_data_loss="skip") reads the new one from its beginning.',
                 )
             self._next.update(dict.fromkeys(read, 0))
             for partition in read:  # the new topic may have fewer
@@ -240,7 +240,7 @@ class KafkaReader(SourceReader):
                 job=self.job,
                 stage=self.stage,
                 position=f"{partition.name}@{at}",
-                cure='To continue without it, use sources.kafka(lost="skip").',
+                cure='To continue without it, use sources.kafka(on_data_loss="skip").',
             )
         self._lost += 0 if end is None else max(0, end - at)
         self._gone.add(partition)
@@ -261,7 +261,7 @@ class KafkaReader(SourceReader):
                 stage=self.stage,
                 position=f"{partition.name}@{at}",
                 cure="Raise the topic's retention. To continue without the removed messages, use "
-                'sources.kafka(lost="skip").',
+                'sources.kafka(on_data_loss="skip").',
             )
         self._lost += first - at
         self._next[partition] = first
@@ -278,7 +278,7 @@ class KafkaReader(SourceReader):
                 job=self.job,
                 stage=self.stage,
                 position=f"{partition.name}@{at}",
-                cure='sources.kafka(lost="skip") reads the present topic from its beginning.',
+                cure='sources.kafka(on_data_loss="skip") reads the new topic from its beginning.',
             )
         self._next[partition] = first
 

@@ -43,7 +43,7 @@ from dagster_jet.store import Store, StoreHandle
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-VALUES = ("json", "raw")
+FORMATS = ("json", "raw")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class KafkaSink:
     cluster: Cluster
     topic: str
     key: tuple[str, ...] = ()
-    value: str = "json"
+    format: str = "json"
     headers: str | None = None
     partition: str | None = None
     timestamp: str | None = None
@@ -69,9 +69,9 @@ class KafkaSink:
 
     def __post_init__(self) -> None:
         client_library()
-        if self.value not in VALUES:
+        if self.format not in FORMATS:
             raise ConfigurationError(
-                f"value: {self.value!r} is unknown.", cure=f"Use one of {', '.join(VALUES)}."
+                f"format: {self.format!r} is unknown.", cure=f"Use one of {', '.join(FORMATS)}."
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class KafkaSink:
             *message_columns(
                 frame,
                 key=self.key,
-                value=self.value,
+                format=self.format,
                 headers=self.headers,
                 partition=self.partition,
                 timestamp=self.timestamp,

@@ -18,8 +18,8 @@ from dagster_jet.errors import ConfigurationError, SourceUnavailableError
 
 _logger = logging.getLogger(__name__)
 
-VALUES = ("json", "avro", "raw")
-Lost = Literal["fail", "skip"]
+FORMATS = ("json", "avro", "raw")
+OnDataLoss = Literal["fail", "skip"]
 Tombstones = Literal["skip", "pass", "dead-letter"]
 
 
@@ -29,12 +29,12 @@ class KafkaSource:
 
     cluster: Cluster
     topics: Topics
-    value: str
+    format: str
     value_schema: str | None
     """DDL of JSON and Avro values; None for raw values."""
     start: Start = "earliest"
     metadata: bool = False
-    lost: Lost = "fail"
+    on_data_loss: OnDataLoss = "fail"
     tombstones: Tombstones = "skip"
     group: str | None = None
     """None: named after job and stage; "": no group."""
@@ -44,26 +44,26 @@ class KafkaSource:
 
     def __post_init__(self) -> None:
         client_library()
-        if self.value not in VALUES:
+        if self.format not in FORMATS:
             raise ConfigurationError(
-                f"value: {self.value!r} is unknown.", cure=f"Use one of {', '.join(VALUES)}."
+                f"format: {self.format!r} is unknown.", cure=f"Use one of {', '.join(FORMATS)}."
             )
-        if (self.value_schema is None) == (self.value != "raw"):
+        if (self.value_schema is None) == (self.format != "raw"):
             has = "need one" if self.value_schema is None else "have none"
-            raise ConfigurationError(f"schema: {self.value} values {has}.")
-        if (self.avro is None) == (self.value == "avro"):
+            raise ConfigurationError(f"schema: {self.format} values {has}.")
+        if (self.avro is None) == (self.format == "avro"):
             raise ConfigurationError(
-                'avro_schema, registry: exactly one of them is needed for value="avro", and none '
+                'avro_schema, registry: exactly one of them is needed for format="avro", and none '
                 "for other values."
             )
-        if self.lost not in ("fail", "skip"):
+        if self.on_data_loss not in ("fail", "skip"):
             raise ConfigurationError(
-                f"lost: {self.lost!r} is unknown.", cure='Use "fail" or "skip".'
+                f"on_data_loss: {self.on_data_loss!r} is unknown.", cure='Use "fail" or "skip".'
             )
-        known = ("skip", "pass") if self.value == "raw" else ("skip", "pass", "dead-letter")
+        known = ("skip", "pass") if self.format == "raw" else ("skip", "pass", "dead-letter")
         if self.tombstones not in known:
             raise ConfigurationError(
-                f"tombstones: {self.value} values cannot have {self.tombstones!r}.",
+                f"tombstones: {self.format} values cannot have {self.tombstones!r}.",
                 cure=f"Use one of {', '.join(known)}.",
             )
 
@@ -78,7 +78,7 @@ class KafkaSource:
             "kind": "kafka",
             "servers": shown(self.cluster.servers),
             "topics": str(self.topics),
-            "value": self.value,
+            "format": self.format,
         }
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> KafkaSource:
@@ -99,7 +99,7 @@ class KafkaSource:
             self.value_schema,
             self.start,
             self.metadata,
-            self.lost == "skip",
+            self.on_data_loss == "skip",
             self.tombstones,
             f"dagster_jet.{job}.{stage}" if self.group is None else self.group,
             self.avro,

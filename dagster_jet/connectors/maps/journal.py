@@ -42,7 +42,7 @@ from dagster_jet.system.own_task import OwnTask
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-STARTS = ("oldest", "newest")
+STARTS = ("earliest", "latest")
 _ROWS_PER_TASK = 5_000
 _PARTITIONS_PER_BACKLOG_EPOCH = 64
 """Limits partitions per epoch: each costs a request and has its event time observed."""
@@ -75,7 +75,7 @@ class MapJournalSource:
 
     map: str
     value_schema: str | None = None
-    start: str = "oldest"
+    start: str = "earliest"
     bound: JetMap | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -239,7 +239,7 @@ class MapJournalReader(SourceReader):
         return journal
 
     def _first_positions(self, state: LogState) -> dict[int, int]:
-        if self.source.start == "newest":
+        if self.source.start == "latest":
             return dict(state.tails)
         ranges = {p: (state.oldest(p), tail) for p, tail in state.tails.items()}
         return self.journal.first_alive(ranges, _now_ms())

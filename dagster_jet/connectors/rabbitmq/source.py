@@ -29,7 +29,7 @@ class RabbitSource:
 
     server: RabbitServer
     queue: str
-    value: str
+    format: str
     value_schema: str | None
     """DDL of JSON values; None for raw values."""
     metadata: bool = False
@@ -42,13 +42,13 @@ class RabbitSource:
         refuse_written_out(self.server.url, "url")
         if not self.queue:
             raise ConfigurationError("queue: a name is missing.")
-        if self.value not in ("json", "raw"):
+        if self.format not in ("json", "raw"):
             raise ConfigurationError(
-                f"value: {self.value!r} is unknown.", cure="Use one of json, raw."
+                f"format: {self.format!r} is unknown.", cure="Use one of json, raw."
             )
-        if (self.value_schema is None) == (self.value == "json"):
+        if (self.value_schema is None) == (self.format == "json"):
             has = "need one" if self.value_schema is None else "have none"
-            raise ConfigurationError(f"schema: {self.value} values {has}.")
+            raise ConfigurationError(f"schema: {self.format} values {has}.")
         if not 0 < self.prefetch <= PREFETCH_MAX:
             raise ConfigurationError(
                 f"prefetch: {self.prefetch} is not from 1 to {PREFETCH_MAX}.",
@@ -70,7 +70,7 @@ class RabbitSource:
             "kind": "rabbitmq",
             "server": shown(self.server.url),
             "queue": self.queue,
-            "value": self.value,
+            "format": self.format,
             **shown_guarantee(self.max_guarantee),
         }
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from datetime import date, datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from dagster_jet.connectors.contract import Lag, SourceFrame, SourceReader
+from dagster_jet.connectors.sql.arrow_rows import Row, arrow_table
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _PAGE = 10_000
-Row = tuple[Any, ...]
 
 
 @dataclass
@@ -95,11 +94,7 @@ class TableRowsReader(SourceReader):
         return SourceFrame(spark.createDataFrame(self.table(split)))
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
-        columns = {
-            name: pa.array([_value(row[at], kind) for row in rows], kind)
-            for at, (name, kind) in enumerate(self.columns.items())
-        }
-        return pa.table(columns)
+        return arrow_table(self.columns, rows)
 
     def verify(self, split: Any, rows: int) -> None:
         """No check: the rows are in memory, so later changes of the table do not matter."""
@@ -107,21 +102,3 @@ class TableRowsReader(SourceReader):
     def position(self) -> dict[str, Any]:
         last = self._last
         return {"last": last.isoformat() if isinstance(last, datetime) else last}
-
-
-def _value(value: Any, kind: pa.DataType) -> Any:
-    """Value as Arrow takes it; times without a zone are UTC."""
-    if value is None:
-        return None
-    if pa.types.is_timestamp(kind):
-        value = datetime.fromisoformat(value) if isinstance(value, str) else value  # SQLite's
-        return value if value.tzinfo is not None else value.replace(tzinfo=timezone.utc)
-    if pa.types.is_string(kind) and not isinstance(value, str):
-        if isinstance(value, datetime | date):
-            return value.isoformat()
-        return json.dumps(value) if isinstance(value, dict | list) else str(value)
-    if pa.types.is_date(kind) and isinstance(value, str):
-        return date.fromisoformat(value)
-    if pa.types.is_boolean(kind):
-        return bool(value)  # MariaDB has 0 and 1
-    return value

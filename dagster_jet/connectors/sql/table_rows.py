@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
-
 from dagster_jet.connectors.contract import BadRowRule
+from dagster_jet.connectors.sql.arrow_rows import spark_type
 from dagster_jet.connectors.sql.columns import Column
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace
@@ -20,16 +19,6 @@ from dagster_jet.connectors.sql.table_reader import TableRowsReader
 from dagster_jet.connectors.sql.table_shape import shape_of
 from dagster_jet.core.secret import refuse_written_out, shown
 from dagster_jet.errors import ConfigurationError, PipelineError
-
-_DIGITS_MAX = 38
-_SIMPLE: dict[str, tuple[str, pa.DataType]] = {
-    "boolean": ("boolean", pa.bool_()),
-    "integer": ("bigint", pa.int64()),
-    "float": ("double", pa.float64()),
-    "binary": ("binary", pa.binary()),
-    "date": ("date", pa.date32()),
-    "timestamp": ("timestamp", pa.timestamp("us", "UTC")),
-}
 
 
 @dataclass(frozen=True)
@@ -50,7 +39,7 @@ class TableRowsSource:
 
     def describe(self) -> dict[str, str]:
         return {
-            "kind": "table_rows",
+            "kind": "sql_rows",
             "url": shown(self.place.url),
             "table": self.place.table,
             "column": self.column,
@@ -95,13 +84,3 @@ class TableRowsSource:
         known = self if self.columns else self.at_start(job, stage, on_one_host=True)
         kinds: dict[str, Any] = {one.name: spark_type(one)[1] for one in known.columns}
         return TableRowsReader(known.place, known.column, kinds, job, stage)
-
-
-def spark_type(column: Column) -> tuple[str, pa.DataType]:
-    """(DDL, Arrow type). Types unknown to Spark become text."""
-    if column.kind == "decimal" and column.size is not None:
-        scale = column.scale or 0
-        if column.size + scale <= _DIGITS_MAX:
-            digits = column.size + scale
-            return f"decimal({digits},{scale})", pa.decimal128(digits, scale)
-    return _SIMPLE.get(column.kind, ("string", pa.string()))

@@ -102,7 +102,7 @@ class SqsQueue:
             is_url = None
         if not is_url or holds_password(text_of(self.url)):
             raise ConfigurationError(
-                "queue_url: this is not a valid URL of an SQS queue.",
+                "url: this is not a valid URL of an SQS queue.",
                 cure="Use the queue's URL, such as https://sqs.eu-west-1.amazonaws.com/1234/orders.",
             )
         known = _AWS_HOST.fullmatch(parts.hostname or "")

@@ -26,7 +26,7 @@ class SqsSource:
     """Reads one queue as its only consumer; creates nothing."""
 
     queue: SqsQueue
-    value: str
+    format: str
     value_schema: str | None
     """DDL of JSON values; None for raw values."""
     metadata: bool = False
@@ -39,13 +39,13 @@ class SqsSource:
     """Asset that the source reads, if the orchestrator knows it; else ()."""
 
     def __post_init__(self) -> None:
-        if self.value not in ("json", "raw"):
+        if self.format not in ("json", "raw"):
             raise ConfigurationError(
-                f"value: {self.value!r} is unknown.", cure="Use one of json, raw."
+                f"format: {self.format!r} is unknown.", cure="Use one of json, raw."
             )
-        if (self.value_schema is None) == (self.value == "json"):
+        if (self.value_schema is None) == (self.format == "json"):
             has = "need one" if self.value_schema is None else "have none"
-            raise ConfigurationError(f"schema: {self.value} values {has}.")
+            raise ConfigurationError(f"schema: {self.format} values {has}.")
         for name, value, most, cure in (
             (
                 "prefetch",
@@ -78,7 +78,7 @@ class SqsSource:
         return {
             "kind": "sqs",
             "queue": self.queue.shown,
-            "value": self.value,
+            "format": self.format,
             **shown_guarantee(self.max_guarantee),
         }
 

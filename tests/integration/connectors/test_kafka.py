@@ -335,7 +335,7 @@ def test_metadata_and_raw_values(kafka: KafkaWorld, jet: Jet):
     kafka.send(
         topic, [b"\xff\x00", None], key=b"k", headers=[("a", b"1"), ("a", None)], timestamp=7
     )
-    source = sources.kafka(kafka.servers, topics=[topic], value="raw", metadata=True)
+    source = sources.kafka(kafka.servers, topics=[topic], format="raw", metadata=True)
     first, second = sorted(read(jet, source), key=lambda row: row["_offset"])
     assert first == {
         "value": b"\xff\x00",
@@ -387,7 +387,7 @@ def test_messages_that_retention_has_removed_end_the_job_or_are_counted(
     with pytest.raises(InputLostError, match=rf"'{topic}/0@1': retention has removed 3 messages"):
         read(jet, source())
     events: list[Any] = []
-    rows = read(jet, source(lost="skip"), on_event=events.append)
+    rows = read(jet, source(on_data_loss="skip"), on_event=events.append)
     assert values(rows) == [4, 5]
     assert [event.lost for event in events if isinstance(event, ItemsLost)] == [3]
 
@@ -410,7 +410,7 @@ def test_messages_that_retention_removes_while_a_task_is_about_to_read_them(
     monkeypatch.setattr(KafkaReader, "plan", overtaken)
     kafka.send(topic, [{"v": v} for v in range(1, 6)])
     events: list[Any] = []
-    rows = read(jet, source(lost="skip"), on_event=events.append)
+    rows = read(jet, source(on_data_loss="skip"), on_event=events.append)
     assert values(rows) == [4, 5], "from its last snapshot, without them"
     assert [event.lost for event in events if isinstance(event, ItemsLost)] == [3]
     assert any(isinstance(event, ExecutionRestarting) for event in events)
@@ -475,13 +475,13 @@ def test_a_topic_that_was_made_anew_ends_the_job(kafka: KafkaWorld, jet: Jet):
     anew = rf"'{topic}/0@3': the topic was deleted and recreated"
     with pytest.raises(InputLostError, match=anew):
         read(jet, source())
-    assert values(read(jet, source(lost="skip"))) == [3]
+    assert values(read(jet, source(on_data_loss="skip"))) == [3]
     # One that is as long as the old one, and longer.
     make_anew(kafka, topic)
     kafka.send(topic, [{"v": v} for v in (4, 5)])
     with pytest.raises(InputLostError, match=rf"'{topic}/0@1': the topic was deleted and recre"):
         read(jet, source())
-    assert values(read(jet, source(lost="skip"))) == [4, 5]
+    assert values(read(jet, source(on_data_loss="skip"))) == [4, 5]
     kafka.send(topic, [{"v": 6}])
     assert values(read(jet, source())) == [6]
 
@@ -585,7 +585,7 @@ def test_every_type_of_a_json_message(kafka: KafkaWorld, jet: Jet, spark: Any):
 
 def test_raw_values(kafka: KafkaWorld, jet: Jet):
     topic = kafka.topic()
-    sink = sinks.kafka(kafka.servers, topic=topic, key="k", value="raw")
+    sink = sinks.kafka(kafka.servers, topic=topic, key="k", format="raw")
     write(jet, [("a", b"\xff"), (None, None)], "k string, value binary", sink)
     found = sorted(((m.key(), m.value()) for m in kafka.messages(topic)), key=str)
     assert found == [(None, None), (b"a", b"\xff")]
@@ -607,7 +607,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(kafka: KafkaWorld, jet: Jet):
     with pytest.raises(ConfigurationError, match="schema: json values need one"):
         source(topics=["t"])
     with pytest.raises(ConfigurationError, match="tombstones: raw values cannot have 'dead-"):
-        source(topics=["t"], value="raw", tombstones="dead-letter")
+        source(topics=["t"], format="raw", tombstones="dead-letter")
     with pytest.raises(ConfigurationError, match="start: 'then' cannot be read"):
         source(topics=["t"], schema="v long", start="then")
     with pytest.raises(ConfigurationError, match=r"sasl.password is given in plain text"):

@@ -92,7 +92,7 @@ def test_every_type_of_avro_is_a_column(tmp_path: Path, spark: Any, registry: Re
     forget("good"), forget("bad")
     p = Pipeline("avro")
     how["tombstones"] = "dead-letter"
-    source = sources.kafka(kafka.servers, topics=[topic], value="avro", schema=DDL, **how)
+    source = sources.kafka(kafka.servers, topics=[topic], format="avro", schema=DDL, **how)
     rows = p.read_from(source, name="topic")
     rows.dead_letter_to(sinks.collect("bad"), name="bad")
     rows.write_to(sinks.collect("good"), name="good")

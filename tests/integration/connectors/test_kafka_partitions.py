@@ -148,7 +148,9 @@ def test_a_topic_that_is_deleted_with_unread_messages_is_a_loss(
     kafka: KafkaWorld, topics: tuple[str, str]
 ) -> None:
     first, _ = topics
-    strict, lenient = (looked(following(kafka, topics, lost=lost)) for lost in ("fail", "skip"))
+    strict, lenient = (
+        looked(following(kafka, topics, on_data_loss=lost)) for lost in ("fail", "skip")
+    )
     delete(kafka, first)
     with pytest.raises(InputLostError, match=f"'{first}/0@0': the topic was deleted: 2 messages"):
         looked(strict)
@@ -165,7 +167,7 @@ def test_a_topic_that_is_deleted_while_the_job_is_down_may_be_a_loss(
     position = reader.position()
     kafka.send(first, [{"v": 9}])
     delete(kafka, first)
-    strict, lenient = (following(kafka, topics, lost=lost) for lost in ("fail", "skip"))
+    strict, lenient = (following(kafka, topics, on_data_loss=lost) for lost in ("fail", "skip"))
     strict.restore(position, None)
     with pytest.raises(InputLostError, match=f"'{first}/0@2': .* more messages is not known"):
         looked(strict)

@@ -133,7 +133,7 @@ def test_the_last_row_of_a_key_is_the_one_that_stays(
         jet,
         kafka,
         table=sinks.sql(f"sqlite:///{table}", table="results", mode="upsert", key="k"),
-        map=sinks.map("newest", key="k", value="v"),
+        map=sinks.map_entries("newest", key="k", value="v"),
     )
     wanted = {key: values[-1] for key, values in by_key(rows()).items()}
     with closing(sqlite3.connect(table)) as database:

@@ -338,7 +338,7 @@ def test_raw_values_and_what_the_server_says_of_them(queue: RabbitQueue, spark: 
             message_id="m1", timestamp=1_700_000_000, headers={"a": "x", "n": 5}
         )
         channel.basic_publish("", queue.name, b"\xff\x00", properties)
-    reader = opened(queue, value="raw", schema=None, metadata=True)
+    reader = opened(queue, format="raw", schema=None, metadata=True)
     split = planned(reader, 1)
     frame = reader.frame(spark, split).rows
     assert frame.schema.simpleString() == (

@@ -51,7 +51,7 @@ def database() -> Iterator[PostgresDatabase]:
 def copies(slot: str) -> Pipeline:
     """Two sources of a database, and two sinks: one writes on the driver, one in tasks."""
     p, url = Pipeline("copies"), Secret(URL)
-    p.read_from(sources.table_rows(url, table="orders", column="id"), name="orders").write_to(
+    p.read_from(sources.sql(url, table="orders", column="id"), name="orders").write_to(
         sinks.sql(url, table="upserted", mode="upsert", key="id"), name="upserted"
     )
     changes = sources.postgres_changes(url, slot=slot, publication="p")

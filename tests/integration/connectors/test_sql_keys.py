@@ -306,7 +306,7 @@ def test_a_database_that_is_not_tested_is_refused_by_name(url: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(f"{name!r} is not supported")):
         sinks.sql(url, table="t")
     with pytest.raises(ConfigurationError, match=re.escape(f"{name!r} is not supported")):
-        sources.table_rows(url, table="t", column="id")
+        sources.sql(url, table="t", column="id")
 
 
 def test_sqlite_is_plain(make: Any) -> None:

@@ -17,7 +17,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from dagster_jet import Reaction, Secret, sinks, sources
+from dagster_jet import Reaction, Secret, sinks, sources, tables
 from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.staging import Segment
@@ -502,7 +502,8 @@ SECRET = Secret("JET_TEST_NO_SUCH_DATABASE")
 CONNECTORS: dict[str, Any] = {
     "sql": lambda url: sinks.sql(url, table="t"),
     "sql_held": lambda url: sinks.sql(url, table="t", transactions="held"),
-    "table_rows": lambda url: sources.table_rows(url, table="t", column="id"),
+    "sql_rows": lambda url: sources.sql(url, table="t", column="id"),
+    "sql_table": lambda url: tables.sql(url, table="t"),
     "postgres_changes": lambda url: sources.postgres_changes(url, slot="s", publication="p"),
 }
 

@@ -302,7 +302,7 @@ def test_raw_values_and_what_sqs_says_of_them(queue: SqsQueue, spark: Any) -> No
         "b": {"DataType": "Binary", "BinaryValue": b"bytes"},
     }
     queue.send(["é ☃"], MessageAttributes=attributes)
-    reader = opened(queue, value="raw", schema=None, metadata=True)
+    reader = opened(queue, format="raw", schema=None, metadata=True)
     frame = reader.frame(spark, planned(reader, 1)).rows
     assert frame.schema.simpleString() == (
         "struct<value:binary,_message_id:string,_sent:timestamp,_receive_count:int,_group:string,"

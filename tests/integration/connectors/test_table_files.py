@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_jet import sources
+from dagster_jet import tables
 from dagster_jet.errors import BadRowError, JetError
 from dagster_jet.spark.errors import translate
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def rows(spark: SparkSession, path: Path, format: Any, schema: str | None = None) -> list[Any]:
-    frame = sources.table(str(path), format=format, schema=schema).frame(spark)
+    frame = tables.files(str(path), format=format, schema=schema).frame(spark)
     return sorted(tuple(row) for row in frame.collect())
 
 

@@ -32,9 +32,7 @@ def database() -> PostgresDatabase:
 
 
 def rows_of(url: str | Secret, table: str = "t", column: str = "id") -> Any:
-    return sources.table_rows(
-        as_secret(url) if isinstance(url, str) else url, table=table, column=column
-    )
+    return sources.sql(as_secret(url) if isinstance(url, str) else url, table=table, column=column)
 
 
 def opened(url: str, *names: str) -> TableRowsReader:

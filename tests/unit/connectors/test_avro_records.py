@@ -112,7 +112,7 @@ def test_what_cannot_be_is_refused_when_it_is_written():
     with pytest.raises(ConfigurationError, match="avro_schema: it is of a string"):
         source(**avro, avro_schema='{"type": "string"}')
     with pytest.raises(ConfigurationError, match="schema: avro values need one"):
-        source(value="avro", registry="http://r")
+        source(format="avro", registry="http://r")
     with pytest.raises(ConfigurationError, match="none for other values"):
         source(schema="v long", registry="http://r")
     with pytest.raises(ConfigurationError, match="contains its password") as refused:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dagster_jet import sinks, sources
+from dagster_jet import sinks, sources, tables
 from dagster_jet.connectors.files.source import FilesReader
 from dagster_jet.errors import (
     ConfigurationError,
@@ -131,7 +131,7 @@ def test_a_folder_whose_name_is_a_pattern(tmp_path: Path) -> None:
 
 PLACES = [
     lambda place: sources.files(place, format="parquet"),
-    lambda place: sources.table(place),
+    lambda place: tables.files(place),
     lambda place: sinks.files(place, format="json"),
 ]
 

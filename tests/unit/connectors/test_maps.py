@@ -112,7 +112,7 @@ def test_a_backlog_is_read_in_step_and_holds_the_watermark_back(store: Store) ->
 def test_where_a_new_job_begins(store: Store) -> None:
     m = JetMap.open(store, "m", journal=JournalConfig(4))
     m.put_all([("a", n) for n in range(6)])
-    newest, oldest = journal_reader(store, start="newest"), journal_reader(store)
+    newest, oldest = journal_reader(store, start="latest"), journal_reader(store)
     poll_now(newest)
     assert [value for _, _, value in read(oldest)] == ["2", "3", "4", "5"]
     assert oldest.take_lost() == 0, "nobody has promised the first two"
@@ -210,7 +210,7 @@ def test_schemas_of_sources() -> None:
 
 
 def bound(store: Store) -> MapSink:
-    sink = sinks.map("m", key="k").with_store(store)
+    sink = sinks.map_entries("m", key="k").with_store(store)
     sink.check("j", "out", is_new_job=False)
     return sink
 
@@ -283,7 +283,7 @@ def test_a_commit_that_fails_anywhere_is_repeated(
     with pytest.raises(FailPointError):
         sink.commit(artifacts, context())
     # By another process, as after a crash.
-    other = sinks.map("m", key="k").with_store(Store.open(store.config))
+    other = sinks.map_entries("m", key="k").with_store(Store.open(store.config))
     other.commit(tuple(reversed(artifacts)), context(2, recovering=True))
     assert dict(journaled.items()) == {**{f"k{n}": n for n in range(5)}, "x": 1}
     assert len(events(store)) == 6
@@ -362,6 +362,6 @@ def test_sinks_that_cannot_work_are_refused(store: Store) -> None:
     sink.check("another", "out", is_new_job=True)
     JetMap.open(store, "tables", format="arrow")
     with pytest.raises(ConfigurationError, match="'arrow' values"):
-        sinks.map("tables", key="k").with_store(store).check("j", "out", is_new_job=True)
+        sinks.map_entries("tables", key="k").with_store(store).check("j", "out", is_new_job=True)
     with pytest.raises(ConfigurationError, match="key"):
-        sinks.map("m", key=[])
+        sinks.map_entries("m", key=[])

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_jet import sinks, sources
+from dagster_jet import sinks, sources, tables
 from dagster_jet.connectors.files.source import FilesReader, FilesSource
 from dagster_jet.errors import ConfigurationError, SourceError
 
 BUILDS = [
     lambda place, **more: sources.files(place, format="json", schema="a long", **more),
-    lambda place, **more: sources.table(place, **more),
+    lambda place, **more: tables.files(place, **more),
     lambda place, **more: sinks.files(place, format="json", **more),
 ]
 

@@ -15,7 +15,7 @@ SINKS = {
     "files": lambda: sinks.files("/out", format="json"),
     "kafka": lambda: sinks.kafka("h:1", topic="t", key="k", options={"sasl.username": "me"}),
     "kafka_held": lambda: sinks.kafka("h:1", topic="t", transactions="held"),
-    "map": lambda: sinks.map("m", key="k"),
+    "map": lambda: sinks.map_entries("m", key="k"),
     "sql": lambda: sinks.sql("sqlite:////tmp/a.db", table="t"),
     "sql_held": lambda: sinks.sql(
         "postgresql://me@h/db", table="t", transactions="held", create_table=False

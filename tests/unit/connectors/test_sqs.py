@@ -138,10 +138,10 @@ def test_the_url_says_region_and_endpoint() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"queue_url": "orders"}, "queue_url: this is not a valid URL of an SQS queue"),
+        ({"url": "orders"}, "url: this is not a valid URL of an SQS queue"),
         (
-            {"queue_url": "https://me:hush@host/1/q"},
-            "queue_url: this is not a valid URL of an SQS queue",
+            {"url": "https://me:hush@host/1/q"},
+            "url: this is not a valid URL of an SQS queue",
         ),
         ({"region": "us-east-1"}, "region: 'us-east-1', but the queue's URL is of 'eu-west-1'"),
         ({"endpoint_url": "http://me:hush@host"}, "endpoint_url: it has a password in it"),
@@ -159,7 +159,7 @@ def test_the_url_says_region_and_endpoint() -> None:
 )
 def test_what_cannot_be_is_refused_in_a_sentence(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        sources.sqs(**{"queue_url": URL, "schema": "id long", **given})
+        sources.sqs(**{"url": URL, "schema": "id long", **given})
     assert said in str(caught.value) and "hush" not in str(caught.value)
 
 

@@ -277,7 +277,7 @@ def test_it_is_committed_where_it_was_staged_for(tmp_path: Path, store: Store, t
 
 
 def test_a_map_that_left_the_pipeline_is_committed(store: Store) -> None:
-    sink = sinks.map("prices", key="k").with_store(store)
+    sink = sinks.map_entries("prices", key="k").with_store(store)
     sink.check("j", "out", is_new_job=True)
     writer = sink.open_writer(TransactionId("j", "out", 1, 4, 9, 0, "a0"))
     writer.write(pa.record_batch({"__key0": ["x"], "__value": [b"1"]}))

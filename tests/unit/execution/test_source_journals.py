@@ -57,7 +57,7 @@ class Life:
     folder: Path
     store: Store
     remember: str = "7 days"
-    horizon: str | None = None
+    max_file_age: str | None = None
     epoch_id: int = 0
     now_ms: int = 1_800_000_000_000
     execution_id: int = 0
@@ -84,9 +84,9 @@ class Life:
         undecided.take_over("in", self.execution_id)
 
     def _reader(self) -> FilesReader:
-        place, remember, horizon = f"{self.folder}/in", self.remember, self.horizon
+        place, remember, max_file_age = f"{self.folder}/in", self.remember, self.max_file_age
         source = sources.files(
-            place, format="json", schema="v long", remember=remember, horizon=horizon
+            place, format="json", schema="v long", remember=remember, max_file_age=max_file_age
         )
         reader = source.open("j", "in", None)
         reader.now_ms = lambda: self.now_ms
@@ -389,7 +389,7 @@ def test_what_waits_is_never_older_than_what_is_forgotten(life: Life) -> None:
 def test_of_files_that_stay_those_beyond_the_horizon_are_passed_over(
     tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    life = Life(tmp_path, store, horizon="10 days")
+    life = Life(tmp_path, store, max_file_age="10 days")
     for _ in range(8 * PARTS):
         life.now_ms += DAY_MS // 10
         life.file(f"{life.epoch_id:06d}.json")
@@ -404,5 +404,5 @@ def test_of_files_that_stay_those_beyond_the_horizon_are_passed_over(
         assert poll_now(life.reader).items == 0
         assert poll_now(life.reader).items == 0
     (told,) = caplog.messages
-    assert "1 files are older than the horizon" in told and "in/late.json" in told
+    assert "1 files are older than max_file_age" in told and "in/late.json" in told
     life.close()

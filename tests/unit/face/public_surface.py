@@ -25,6 +25,7 @@ MODULES = (
     "dagster_jet.pipeline.windows",
     "dagster_jet.sources",
     "dagster_jet.sinks",
+    "dagster_jet.tables",
     "dagster_jet.events",
     "dagster_jet.dag",
     "dagster_jet.testing",

@@ -72,7 +72,7 @@ def test_the_connectors_of_a_pipeline_start_nothing(tmp_path):
 sources.files({str(tmp_path)!r}, format="json", schema="k string")
 sources.map_journal("prices")
 sinks.files({str(tmp_path / "out")!r}, format="json")
-sinks.map("prices", key="k")
+sinks.map_entries("prices", key="k")
 """
     assert not loaded_by(connected) & {"boto3", "dagster", "pandas", "pyspark"}
 

@@ -25,6 +25,7 @@ from dagster_jet import (
     events,
     sinks,
     sources,
+    tables,
     windows,
 )
 from dagster_jet import (
@@ -43,7 +44,7 @@ def delays() -> Pipeline:
     late.group_by("origin").window(windows.tumbling("1 hour")).aggregate(
         n=agg.count(), mean=agg.mean("delay"), name="hourly"
     ).write_to(sinks.files("out", format="json"), name="out")
-    late.enrich(sources.table("airports"), on="origin", how="left")
+    late.enrich(tables.files("airports"), on="origin", how="left")
     p.read_from("in", name="text")  # refused: arg-type
     p.read_from(sinks.files("in", format="json"), name="sink")  # refused: arg-type
     late.write_to(sources.files("out", format="json"), name="source")  # refused: arg-type

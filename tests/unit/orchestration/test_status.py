@@ -28,6 +28,7 @@ from dagster_jet import (
     jet_assets,
     sinks,
     sources,
+    tables,
 )
 from dagster_jet.events import ExecutionStarted, SnapshotCommitted, SourceProgress, StageProgress
 from dagster_jet.orchestration.asset_reports import AssetReports
@@ -51,7 +52,7 @@ def shop(refresh: str | None = None) -> Pipeline:
     schema = "id long, k string, at timestamp"
     rows = p.read_from(sources.files("/in", format="json", schema=schema), name="rows")
     rows = rows.dead_letter_to(sinks.files("/bad", format="json"), name="bad")
-    table = sources.table("/dim/airports.parquet", asset="airports")
+    table = tables.files("/dim/airports.parquet", asset="airports")
     rows.enrich(table, on="k", refresh=refresh).write_to(
         sinks.files("/out", format="json"), name="out"
     )

@@ -15,6 +15,7 @@ from dagster_jet import (
     jet_assets,
     sinks,
     sources,
+    tables,
     windows,
 )
 from dagster_jet import aggregates as agg
@@ -150,8 +151,8 @@ def test_changed_keys_keep_the_lineage_whole(pipeline: Pipeline) -> None:
 def test_a_table_that_is_an_asset_is_upstream_of_what_it_enriches():
     p = Pipeline("enriched")
     rows = p.read_from(sources.files("in", format="json", schema="k string"), name="rows")
-    airports = sources.table("dim/airports.parquet", asset="dim/airports")
-    unknown = sources.table("dim/other.parquet")
+    airports = tables.files("dim/airports.parquet", asset="dim/airports")
+    unknown = tables.files("dim/other.parquet")
     stage = rows.enrich(airports, on="k").enrich(unknown, on="k")
     stage.write_to(sinks.files("out", format="json"), name="out")
     keys = {dep.asset_key for dep in stage_specs(p)["out"].deps}
@@ -172,11 +173,11 @@ def copy_of(source: Any, out: str, name: str = "copy") -> Pipeline:
         lambda **asset: sources.postgres_changes(
             "postgresql://h/d", slot="s", publication="p", **asset
         ),
-        lambda **asset: sources.table_rows("postgresql://h/d", table="t", column="id", **asset),
+        lambda **asset: sources.sql("postgresql://h/d", table="t", column="id", **asset),
         lambda **asset: sources.rabbitmq("amqp://h", queue="q", schema="id long", **asset),
         lambda **asset: sources.sqs("https://h/1/q", schema="id long", **asset),
     ],
-    ids=["files", "kafka", "postgres_changes", "table_rows", "rabbitmq", "sqs"],
+    ids=["files", "kafka", "postgres_changes", "sql", "rabbitmq", "sqs"],
 )
 def test_a_source_that_is_an_asset_stands_for_it(source: Any) -> None:
     p = copy_of(source(asset="raw/flights"), "/out")

@@ -38,4 +38,4 @@ def test_the_effective_guarantee_is_the_weaker_one(wanted: Guarantee) -> None:
 
 def test_an_unknown_guarantee_is_refused() -> None:
     with pytest.raises(ConfigurationError, match='"at-least-once"'):
-        sinks.map("m", key="k", guarantee="mostly")
+        sinks.map_entries("m", key="k", guarantee="mostly")
