@@ -243,3 +243,13 @@ def console(*, num_rows: int = 20) -> ConsoleSink:
     from dagster_jet.connectors.trial import ConsoleSink
 
     return ConsoleSink(num_rows)
+
+
+__all__ = [
+    "collect",
+    "console",
+    "files",
+    "kafka",
+    "map_entries",
+    "sql",
+]

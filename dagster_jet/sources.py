@@ -474,3 +474,18 @@ def nexmark(
 
     group = max(1, events_per_second // 10)
     return NexmarkSource(Model(count, events_per_second, group=group, seed=seed), rate)
+
+
+__all__ = [
+    "files",
+    "items",
+    "kafka",
+    "map_entries",
+    "map_journal",
+    "nexmark",
+    "postgres_changes",
+    "rabbitmq",
+    "sequence",
+    "sql",
+    "sqs",
+]

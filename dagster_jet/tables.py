@@ -91,3 +91,10 @@ def sql(url: str | Secret, *, table: str, asset: str | Sequence[str] | None = No
     from dagster_jet.connectors.sql.table import SqlTable
 
     return SqlTable(SqlPlace(url, table), asset_path(asset))
+
+
+__all__ = [
+    "files",
+    "map",
+    "sql",
+]

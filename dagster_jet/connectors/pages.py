@@ -17,7 +17,7 @@ PAGES: Mapping[str, str] = {
     "sql": "docs/connectors/sql.md",
     "sql_held": "docs/connectors/sql.md",
     "sqs": "docs/connectors/sqs.md",
-    "sql_rows": "docs/connectors/sql-rows.md",
+    "sql_rows": "docs/connectors/table-rows.md",
 }
 """Page by `describe()["kind"]`."""
 

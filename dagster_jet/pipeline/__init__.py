@@ -2,9 +2,20 @@
 
 from dagster_jet.pipeline import aggregates, windows
 from dagster_jet.pipeline.graph import Graph
-from dagster_jet.pipeline.pipeline import KeyedStage, Pipeline, Stage, WindowedStage
+from dagster_jet.pipeline.pipeline import Pipeline
+from dagster_jet.pipeline.stage import (
+    DeadLetterStage,
+    JoinedStage,
+    KeyedStage,
+    LateDeadLetterStage,
+    LateStage,
+    SourceStage,
+    Stage,
+    WindowedStage,
+)
 from dagster_jet.pipeline.written import Written
 
 __all__ = [
-    "Graph", "KeyedStage", "Pipeline", "Stage", "WindowedStage", "Written", "aggregates", "windows",
+    "DeadLetterStage", "Graph", "JoinedStage", "KeyedStage", "LateDeadLetterStage", "LateStage",
+    "Pipeline", "SourceStage", "Stage", "WindowedStage", "Written", "aggregates", "windows",
 ]  # fmt: skip

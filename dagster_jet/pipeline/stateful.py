@@ -40,11 +40,6 @@ class StatefulNode:
         """Largest lag of a result's event time behind the watermark at its emission, in ms."""
         return 0
 
-    @property
-    def never_late(self) -> str | None:
-        """Reason why no row can be late for the stage; None: rows can be late."""
-        return None
-
     def describe(self) -> dict[str, str]:
         """Returns properties for users and lineage."""
         return {}
@@ -105,10 +100,6 @@ class RollingNode(StatefulNode):
     aggregates: tuple[tuple[str, Aggregate], ...]
     time: EventTime | None
     kind: ClassVar = StageKind.ROLLING_AGGREGATE
-
-    @property
-    def never_late(self) -> str | None:
-        return "totals take in whatever comes"
 
     def describe(self) -> dict[str, str]:
         return {"keys": ", ".join(self.keys), "aggregates": _text(self.aggregates)}
@@ -189,10 +180,6 @@ class StatefulMapNode(StatefulNode):
     kind: ClassVar = StageKind.MAP_STATEFUL
 
     @property
-    def never_late(self) -> str | None:
-        return "without a ttl the function gets whatever comes" if self.ttl_ms is None else None
-
-    @property
     def output_delay_ms(self) -> int:
         return self.ttl_ms or 0 if self.on_evict else 0
 
@@ -220,10 +207,6 @@ class StatefulMapInBatchesNode(StatefulNode):
     output_schema: str
     time: EventTime | None
     kind: ClassVar = StageKind.MAP_STATEFUL_IN_BATCHES
-
-    @property
-    def never_late(self) -> str | None:
-        return "without a ttl the function gets whatever comes" if self.ttl_ms is None else None
 
     @property
     def output_delay_ms(self) -> int:
@@ -258,10 +241,6 @@ class ProcessorNode(StatefulNode):
     @property
     def output_delay_ms(self) -> int:
         return self.delay_ms
-
-    @property
-    def never_late(self) -> str | None:
-        return "the stream has no event time" if self.time is None else None
 
     def describe(self) -> dict[str, str]:
         return {"keys": ", ".join(self.keys)} if self.keys else {}

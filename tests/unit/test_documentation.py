@@ -11,14 +11,17 @@ import pytest
 
 import dagster_jet
 import dagster_jet.operators
-from dagster_jet import Jet, Pipeline, sinks, sources, windows
+from dagster_jet import Jet, Pipeline, sinks, sources, tables, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.dag import Processor
 from dagster_jet.pipeline.stateful import StatefulNode
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs"
-NAMED_ELSEWHERE = {"dagster_jet.pipeline.pipeline"}
+STAGES = {
+    f"dagster_jet.pipeline.{name}"
+    for name in ("outputs", "pipeline", "stage", "stateless", "with_timestamps")
+}
 WITH_A_STORE = {"dagster_jet.jet", "dagster_jet.maps.user_map"}
 
 
@@ -28,7 +31,7 @@ def modules_with_examples():
         source = path.read_text(encoding="utf-8")
         if any(">>>" in line and "doctest: +SKIP" not in line for line in source.splitlines()):
             module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-            if module not in NAMED_ELSEWHERE | WITH_A_STORE:
+            if module not in STAGES | WITH_A_STORE:
                 yield module
 
 
@@ -40,7 +43,8 @@ def test_the_examples_of_a_docstring(module, tmp_path):
     assert results.attempted and not results.failed
 
 
-def test_the_examples_of_a_pipelines_stages():
+@pytest.mark.parametrize("module", sorted(STAGES))
+def test_the_examples_of_a_pipelines_stages(module):
     p = Pipeline("examples")
     schema = "flight string, origin string, order_id string, at timestamp, delay double"
 
@@ -51,6 +55,7 @@ def test_the_examples_of_a_pipelines_stages():
         read(name).with_timestamps("at") for name in ("rows", "other_rows", "orders", "payments")
     )
     hourly = rows.window(windows.tumbling("1 hour")).aggregate(name="hourly", n=agg.count())
+    joined = orders.join(payments, on="order_id", within="1 hour", name="joined")
     names = {
         "p": p,
         "rows": rows,
@@ -58,18 +63,18 @@ def test_the_examples_of_a_pipelines_stages():
         "orders": orders,
         "payments": payments,
         "hourly": hourly,
+        "joined": joined,
         "source": read("source"),
         "untimed": read("untimed"),
         "Pairs": Processor,
         "agg": agg,
         "sinks": sinks,
         "sources": sources,
+        "tables": tables,
         "windows": windows,
     }
-    results = doctest.testmod(
-        importlib.import_module("dagster_jet.pipeline.pipeline"), extraglobs=names
-    )
-    assert results.attempted > 20 and not results.failed
+    results = doctest.testmod(importlib.import_module(module), extraglobs=names)
+    assert results.attempted and not results.failed
 
 
 @pytest.mark.parametrize("module", sorted(WITH_A_STORE))
@@ -192,14 +197,10 @@ def test_every_page_that_the_code_leads_to_exists():
         assert not anchor or anchor in anchors(ROOT / page), f"{page}#{anchor}"
 
 
-@pytest.mark.parametrize("module", [sources, sinks], ids=["sources", "sinks"])
+@pytest.mark.parametrize("module", [sources, sinks, tables], ids=["sources", "sinks", "tables"])
 def test_every_connector_has_a_row_and_is_on_its_page(module):
     of = module.__name__.rpartition(".")[2]
-    named = {
-        f"{of}.{name}"
-        for name, value in vars(module).items()
-        if inspect.isfunction(value) and not name.startswith("_")
-    }
+    named = {f"{of}.{name}" for name in module.__all__}
     text = (PAGES / "connectors.md").read_text(encoding="utf-8")
     cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| [")]
     rows = {}

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+import dagster_jet
+
 PINNED = Path(__file__).with_name("public_surface.txt")
 MODULES = (
     "dagster_jet",
@@ -73,6 +75,7 @@ def _class(path: str, kind: type) -> Iterator[str]:
                 yield f"{path}.{field}: {declared}"
     elif not (
         issubclass(kind, Exception)
+        or "__init__" in _inherited(kind)
         or getattr(kind, "_is_protocol", False)
         or kind.__init__ is object.__init__
     ):
@@ -80,13 +83,22 @@ def _class(path: str, kind: type) -> Iterator[str]:
     fields = {f.name for f in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
     for name in sorted({n for base in _own_bases(kind) for n in vars(base)}):
         value = inspect.getattr_static(kind, name)
-        if name.startswith("_") or name in fields or (is_enum and name in kind.__members__):
+        if name in _inherited(kind) or name.startswith("_") or name in fields:
+            continue
+        if is_enum and name in kind.__members__:
             continue
         if isinstance(value, property):
             yield f"{path}.{name}: {_returned(value.fget)}"
         elif isinstance(value, (classmethod, staticmethod, types.FunctionType)):
             if not (is_model and name == "model_post_init"):
                 yield f"{path}.{name}{_signature(getattr(value, '__func__', value))}"
+
+
+def _inherited(kind: type) -> set[str]:
+    """What it has from classes that are listed themselves."""
+    listed = [base for base in kind.__mro__[1:] if vars(dagster_jet).get(base.__name__) is base]
+    names = {name for base in listed for one in _own_bases(base) for name in vars(one)}
+    return names - set(vars(kind))
 
 
 def _own_bases(kind: type) -> list[type]:

@@ -1,0 +1,79 @@
+"""Nodes of a pipeline while it is being written: names are unique, connectors are complete."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from dagster_jet.errors import PipelineError
+from dagster_jet.pipeline.definitions import (
+    OF_A_SINK,
+    OF_A_SOURCE,
+    OF_A_TABLE,
+    check_definition,
+)
+from dagster_jet.pipeline.graph import EnrichNode, Node, SinkNode, SourceNode
+
+_N = TypeVar("_N", bound=Node)
+
+
+class GraphBuilder:
+    """Collects the nodes of one pipeline.
+
+    Args:
+        job: name of the pipeline, for errors.
+    """
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+        self.nodes: dict[str, Node] = {}
+
+    def add(self, node: _N) -> _N:
+        if not node.name or node.name in (".", "..") or any(c in node.name for c in "/\\\0\n"):
+            raise PipelineError(
+                f"{node.name!r} is not a valid stage name.",
+                job=self.job,
+                cure="Use letters, digits, '_', '-' and '.'; it becomes part of keys and paths.",
+            )
+        if node.name in self.nodes:
+            raise PipelineError(
+                f"two stages are named {node.name!r} "
+                f"(a {self.nodes[node.name].kind.value} and a {node.kind.value}).",
+                job=self.job,
+                stage=node.name,
+                cure="State and positions are matched by name: give each stage its own.",
+            )
+        self._check_connector(node)
+        self.nodes[node.name] = node
+        return node
+
+    def end(self, name: str, kind: type[_N]) -> _N:
+        node = self.nodes.get(name)
+        if isinstance(node, kind):
+            return node
+        what = kind.kind.value
+        known = [each.name for each in self.nodes.values() if isinstance(each, kind)]
+        raise PipelineError(
+            f"there is no {what} {name!r}.",
+            job=self.job,
+            cure=f"Its {what}s are {', '.join(known) or 'none'}.",
+        )
+
+    def replace(self, node: Node) -> None:
+        """Replaces the node of this name."""
+        self._check_connector(node)
+        self.nodes[node.name] = node
+
+    def _check_connector(self, node: Node) -> None:
+        match node:
+            case SourceNode():
+                check_definition(node.source, OF_A_SOURCE, job=self.job, stage=node.name)
+            case SinkNode():
+                check_definition(node.sink, OF_A_SINK, job=self.job, stage=node.name)
+            case EnrichNode():
+                check_definition(node.table, OF_A_TABLE, job=self.job, stage=node.name)
+
+    def fresh(self, prefix: str) -> str:
+        number = 1
+        while f"{prefix}_{number}" in self.nodes:
+            number += 1
+        return f"{prefix}_{number}"

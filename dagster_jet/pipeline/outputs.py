@@ -1,0 +1,162 @@
+"""Ends of a stream: sinks of its rows, and of rows that are late or bad."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, TypeVar, get_args
+
+from dagster_jet.pipeline.definitions import SinkDefinition
+from dagster_jet.pipeline.graph import SinkNode, TimestampsNode
+from dagster_jet.pipeline.point import Point
+from dagster_jet.pipeline.stateful import ProcessorNode, StatefulNode
+from dagster_jet.pipeline.written import Written
+
+_L = TypeVar("_L", bound="LateRows")
+_J = TypeVar("_J", bound="JoinedLateRows")
+_D = TypeVar("_D", bound="DeadLetters")
+_Side: TypeAlias = Literal["left", "right"]
+
+
+class WithSinks(Point):
+    """A stage whose rows can be written."""
+
+    def write_to(self, sink: SinkDefinition, *, name: str) -> Written:
+        """Writes the stream to a sink. A stream can have several sinks.
+
+        Args:
+            sink: from `dagster_jet.sinks`, or a connector of your own.
+            name: name of the sink, unique in the pipeline; commits are matched by it.
+
+        Returns:
+            An object whose `dead_letter_to` adds a sink for rows that this sink refuses.
+
+        Raises:
+            PipelineError: the name is taken.
+
+        Example:
+            >>> written = rows.write_to(sinks.files("/out/rows", format="json"), name="rows_out")
+        """
+        self._builder.add(SinkNode(name, (self._node,), sink))
+        return Written(name, self._builder.add)
+
+
+class _Late(Point):
+    """What both kinds of stages with late rows share."""
+
+    def _write_late(self, sink: SinkDefinition, name: str, late_input: int) -> None:
+        node = self._worker
+        assert isinstance(node, StatefulNode)
+        reason = ""
+        if isinstance(node, ProcessorNode) and node.time is None:
+            reason = "the stream has no event time"
+        elif self._is_read_just_now(node):
+            reason = "with_ingestion_timestamps() gives rows the time of their reading"
+        if reason:
+            raise self._refusal(
+                f"no row can be late for the stage: {reason}.",
+                "Leave late_to() out; rows are late by the event times of with_timestamps().",
+            )
+        self._builder.add(SinkNode(name, (node.name,), sink, of_late=True, late_input=late_input))
+
+    def _is_read_just_now(self, stage: StatefulNode) -> bool:
+        """Whether all rows come directly from one source with ingestion time, which never
+        decreases, and without `max_lull`, under which the watermark may pass later rows."""
+        found: set[TimestampsNode] = set()
+        pending = list(stage.upstream)
+        while pending:
+            node = self._builder.nodes[pending.pop()]
+            if isinstance(node, StatefulNode):
+                return False
+            if isinstance(node, TimestampsNode):
+                found.add(node)
+            else:
+                pending.extend(node.upstream)
+        times = [node.timestamps for node in found]
+        return len(times) == 1 and times[0].of_ingestion and times[0].max_lull_ms == 0
+
+
+class LateRows(_Late):
+    """A stage for which rows can be late."""
+
+    def late_to(self: _L, sink: SinkDefinition, *, name: str) -> _L:
+        """Writes the late rows of this stage to `sink`, in the same transaction as its results.
+
+        Without it late rows are only counted. They are written as the stage received them. After
+        `apply_processor` these are the rows behind the watermark; the processor does not get them.
+
+        Args:
+            sink: from `dagster_jet.sinks`, or a connector of your own.
+            name: name of the sink, unique in the pipeline.
+
+        Returns:
+            This stage; the next call continues from its results.
+
+        Raises:
+            PipelineError: the name is taken, or no row can be late: the stream has no event time,
+                or the time of reading.
+
+        Example:
+            >>> hourly = hourly.late_to(sinks.files("/out/late", format="json"), name="late_rows")
+        """
+        self._write_late(sink, name, 0)
+        return self
+
+
+class JoinedLateRows(_Late):
+    """A join, each side of which has late rows of its own."""
+
+    def late_to(self: _J, sink: SinkDefinition, *, name: str, side: _Side) -> _J:
+        """Writes the late rows of one side of the join, in the same transaction as its results.
+
+        Without it late rows are only counted. They are written as the stage received them.
+
+        Args:
+            sink: from `dagster_jet.sinks`, or a connector of your own.
+            name: name of the sink, unique in the pipeline.
+            side: the other side needs a separate sink, because its columns differ.
+
+        Returns:
+            This stage; the next call continues from its results.
+
+        Raises:
+            PipelineError: the name is taken, `side` is not valid, or no row can be late.
+
+        Example:
+            >>> kept = joined.late_to(sinks.console(), name="late_orders", side="left")
+        """
+        sides = get_args(_Side)
+        if side not in sides:
+            raise self._refusal(
+                f"late_to(side={side!r}): expected {' or '.join(map(repr, sides))}.",
+                "Each side of a join has late rows of its own.",
+            )
+        self._write_late(sink, name, sides.index(side))
+        return self
+
+
+class DeadLetters(Point):
+    """A stage with bad rows: a source, or a function with `on_error="dead-letter"`."""
+
+    def dead_letter_to(self: _D, sink: SinkDefinition, *, name: str) -> _D:
+        """Writes the bad rows of this stage to `sink`, in the same transaction as other rows.
+
+        The columns are source, position, reason and raw. Without such a sink a bad row of a source
+        fails the job.
+
+        After `map_stateful(..., on_error="dead-letter")` these are the rows that fail in the
+        function: source is the stage, position the row's key and event time, raw the row as JSON.
+
+        Args:
+            sink: from `dagster_jet.sinks`, or a connector of your own.
+            name: name of the sink, unique in the pipeline.
+
+        Returns:
+            This stage; the next call continues from its good rows.
+
+        Raises:
+            PipelineError: the name is taken.
+
+        Example:
+            >>> rows = source.dead_letter_to(sinks.files("/out/bad", format="json"), name="bad")
+        """
+        self._builder.add(SinkNode(name, (self._worker.name,), sink, of_dead_letters=True))
+        return self

@@ -1,0 +1,55 @@
+"""One point of a pipeline: where a stream is in the graph, and its event time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dagster_jet.errors import PipelineError
+from dagster_jet.pipeline.builder import GraphBuilder
+from dagster_jet.pipeline.event_time import EventTime
+from dagster_jet.pipeline.graph import Node, TimestampsNode
+
+
+class Point:
+    """Base class of all stages."""
+
+    def __init__(self, builder: GraphBuilder, node: str, time: EventTime | None) -> None:
+        self._builder, self._node, self._time = builder, node, time
+
+    @property
+    def _worker(self) -> Node:
+        """Node of the stage itself; `with_timestamps` may have added one after it."""
+        node = self._builder.nodes[self._node]
+        return self._builder.nodes[node.upstream[0]] if isinstance(node, TimestampsNode) else node
+
+    def _event_time(self, name: str, what: str = "the stage") -> EventTime:
+        if self._time is None:
+            raise PipelineError(
+                f"{what} needs event time.",
+                job=self._builder.job,
+                stage=name,
+                cure="Call with_timestamps() on its source.",
+            )
+        return self._time
+
+    def _refusal(
+        self, message: str, cure: str | None = None, *, stage: str | None = None
+    ) -> PipelineError:
+        """
+        Args:
+            stage: the stage at fault; by default this one.
+        """
+        return PipelineError(message, job=self._builder.job, stage=stage or self._node, cure=cure)
+
+    def _refuse_other_pipelines(self, others: Sequence[Point], name: str | None) -> None:
+        """Refuses streams of other pipelines: their node names may denote other nodes here."""
+        for other in others:
+            if other._builder is not self._builder:
+                mine, its = self._builder.job, other._builder.job
+                raise PipelineError(
+                    f"{self._node!r} is of the pipeline {mine!r}, and {other._node!r} is of "
+                    f"{'another one' if its == mine else 'the pipeline'} {its!r}.",
+                    job=mine,
+                    stage=name,
+                    cure="Read both streams in one pipeline: call read_from() on the same object.",
+                )

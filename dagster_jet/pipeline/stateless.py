@@ -1,0 +1,184 @@
+"""Operations on single rows, and on streams as wholes: no state is kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+
+from dagster_jet.core.durations import Duration, to_ms
+from dagster_jet.errors import PipelineError
+from dagster_jet.pipeline.checks import columns_of
+from dagster_jet.pipeline.definitions import TableDefinition
+from dagster_jet.pipeline.graph import EnrichNode, MergeNode, Node, TransformNode
+from dagster_jet.pipeline.point import Point
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+StageT = TypeVar("StageT", bound=Point)
+"""Type of the resulting stage."""
+
+
+class Stateless(Point, Generic[StageT]):
+    """A stage with the operations that keep no state."""
+
+    def _append(self, node: Node) -> StageT:
+        """Adds a node and returns the stage after it; the event time stays."""
+        raise NotImplementedError
+
+    def transform(
+        self,
+        function: Callable[[DataFrame], DataFrame],
+        *,
+        name: str | None = None,
+        per_epoch: bool = False,
+    ) -> StageT:
+        """Applies a stateless function from DataFrame to DataFrame.
+
+        The function receives the rows of one epoch, and epoch boundaries are arbitrary. So a
+        function that combines several rows (`groupBy`, `dropDuplicates`, `limit`, windows, sorts, a
+        self-join) is refused when the job starts; the error names the stage to use instead.
+
+        Args:
+            function: called with an empty DataFrame when the job starts, and once per epoch. It
+                must always return the same columns; otherwise the job fails.
+            name: name of the stage; by default "transform_1" and so on.
+            per_epoch: allow combining several rows; the output may then differ between runs.
+
+        Raises:
+            PipelineError: the name is taken. At the job's start: the function combines rows.
+
+        Example:
+            >>> hours = rows.transform(lambda df: df.withColumn("hour", F.hour("at")))
+        """
+        name = name or self._builder.fresh("transform")
+        return self._append(TransformNode(name, (self._node,), function, per_epoch=per_epoch))
+
+    def filter(self, condition: str | Column, *, name: str | None = None) -> StageT:
+        """Keeps the rows for which `condition` is true.
+
+        Args:
+            condition: a SQL expression ("delay > 15"), or a Column.
+            name: name of the stage; by default "filter_1" and so on.
+
+        Raises:
+            PipelineError: the name is taken.
+
+        Example:
+            >>> late = rows.filter("delay > 15", name="late")
+        """
+        name = name or self._builder.fresh("filter")
+
+        def keep(frame: DataFrame) -> DataFrame:
+            return frame.where(condition)
+
+        is_constant = not _names_a_moment(condition)
+        return self._append(TransformNode(name, (self._node,), keep, is_constant=is_constant))
+
+    def select(self, *columns: str | Column, name: str | None = None) -> StageT:
+        """Replaces the columns of the stream.
+
+        If a later stage needs event time, the event-time column must be among them.
+
+        Args:
+            columns: names, SQL expressions ("price * 2 as twice") or Columns.
+            name: name of the stage; by default "select_1" and so on.
+
+        Raises:
+            PipelineError: the name is taken.
+
+        Example:
+            >>> hours = rows.select("origin", "at", "delay / 60 as hours")
+        """
+        name = name or self._builder.fresh("select")
+
+        def project(frame: DataFrame, *more: str) -> DataFrame:
+            from pyspark.sql import functions
+
+            selected = [functions.expr(c) if isinstance(c, str) else c for c in columns]
+            return frame.select(*selected, *more)
+
+        is_constant = not any(map(_names_a_moment, columns))
+        return self._append(
+            TransformNode(name, (self._node,), project, is_projection=True, is_constant=is_constant)
+        )
+
+    def merge(self, *others: StageT, name: str | None = None) -> StageT:
+        """Merges this stream and `others` into one. Columns are matched by name.
+
+        The watermark is the minimum of the streams' watermarks.
+
+        Args:
+            others: streams of the same pipeline with the same columns.
+            name: name of the stage; by default "merge_1" and so on.
+
+        Raises:
+            PipelineError: the streams have different event-time columns, or belong to different
+                pipelines. When the job starts: they have different columns.
+
+        Example:
+            >>> both = rows.merge(other_rows)
+        """
+        self._refuse_other_pipelines(others, name)
+        times = {self._time, *(other._time for other in others)}
+        if len(times) > 1:
+            raise PipelineError(
+                f"streams to merge have different event-time columns: {sorted(map(str, times))}.",
+                job=self._builder.job,
+                cure="Rename the columns before with_timestamps().",
+            )
+        name = name or self._builder.fresh("merge")
+        return self._append(MergeNode(name, (self._node, *(other._node for other in others))))
+
+    def enrich(
+        self,
+        table: TableDefinition,
+        *,
+        on: str | Sequence[str],
+        how: Literal["left", "inner"] = "left",
+        refresh: Duration | None = None,
+        name: str | None = None,
+        suffix: str = "_right",
+    ) -> StageT:
+        """Adds the columns of a batch table by key (a hash join).
+
+        Columns: the stream's, then the table's. A table column with a name of a stream column gets
+        `suffix`. A table row that does not fit the schema fails the job; so does a CSV file whose
+        header differs from the schema.
+
+        Args:
+            table: from `dagster_jet.tables`, or a `dagster_jet.Table` of your own.
+            on: columns of both sides that must be equal.
+            how: "left" keeps rows without a match, "inner" drops them.
+            refresh: maximum age of the table at the start of an epoch; an older table is read
+                again. By default it is read once, when an execution starts. Each row is in the
+                output exactly once, with the table's content in the committed epoch.
+            name: name of the stage; by default "enrich_1" and so on.
+            suffix: suffix of table columns whose names the stream has, too.
+
+        Raises:
+            PipelineError: `how` is not valid, or the name is taken.
+            ConfigurationError: `refresh` is negative or cannot be read.
+
+        Example:
+            >>> named = rows.enrich(tables.files("/dim/airports"), on="origin", refresh="1 hour")
+        """
+        if how not in ("left", "inner"):
+            raise PipelineError(
+                f"how={how!r} is not valid for enrich().",
+                job=self._builder.job,
+                cure='Use "left" (keep rows without a match) or "inner".',
+            )
+        keys = columns_of(on)
+        name = name or self._builder.fresh("enrich")
+        every = None if refresh is None else to_ms(refresh, "refresh")
+        return self._append(EnrichNode(name, (self._node,), table, keys, how, every, suffix))
+
+
+_MOMENT = re.compile(r"""["']\s*(?:now|today|tomorrow|yesterday)\b""", re.IGNORECASE)
+
+
+def _names_a_moment(condition: str | Column) -> bool:
+    """Whether a text has `timestamp'now'` or the like; Spark evaluates it while parsing."""
+    return isinstance(condition, str) and _MOMENT.search(condition) is not None

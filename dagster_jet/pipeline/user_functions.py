@@ -1,0 +1,27 @@
+"""Types of the functions that users pass to `map_stateful`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from dagster_jet.operators.user.state import State
+
+OnError: TypeAlias = Literal["fail", "dead-letter"]
+"""Treatment of a row that fails in a user's function."""
+StateFormatName: TypeAlias = Literal["plain", "pickle"]
+"""Format of the saved data of a user's code; see `map_stateful`."""
+S = TypeVar("S")
+Row: TypeAlias = dict[str, Any]
+"""A row by column name."""
+Rows: TypeAlias = Mapping[str, Any] | Iterable[Mapping[str, Any]] | None
+"""Return type of a user's function: a row, rows, or None."""
+RowFunction: TypeAlias = "Callable[[State[S], Row], Rows]"
+"""(state, row) -> rows; see `map_stateful`."""
+OnEvict: TypeAlias = Callable[[Row, S, int], Rows]
+"""(key, expired state, a watermark in ms) -> rows."""
+TableFunction: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
+"""(states, rows) -> (results, changed states), Arrow tables or None; see `map_stateful`."""
+OnEvictTable: TypeAlias = Callable[[Any, Any], Any]
+"""(Arrow table of expired states, array of a watermark in ms for each) -> results or None."""

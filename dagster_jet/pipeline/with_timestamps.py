@@ -1,0 +1,89 @@
+"""Event time of a stream: from a column, or by the clock when a row is read."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from dagster_jet.core.durations import Duration, to_ms
+from dagster_jet.pipeline.event_time import EventTime
+from dagster_jet.pipeline.graph import Timestamps, TimestampsNode
+from dagster_jet.pipeline.point import Point
+
+_S = TypeVar("_S", bound="WithTimestamps")
+
+
+class WithTimestamps(Point):
+    """A stage whose rows can be given event time."""
+
+    def with_timestamps(
+        self: _S,
+        column: str,
+        *,
+        allowed_lag: Duration = "0 ms",
+        idle_timeout: Duration = "60 seconds",
+        max_lull: Duration = "0 ms",
+    ) -> _S:
+        """Defines the event-time column: a timestamp, or milliseconds since 1970 as long.
+
+        Args:
+            column: must not be null; a row without event time is a bad row.
+            allowed_lag: lag behind the newest event above which an event is late.
+            idle_timeout: time without events after which a source, or a partition of it, is idle
+                and no longer holds the watermark back; 0: never.
+            max_lull: time without events after which the watermark of a source, or of a partition
+                of it, follows the wall clock (unless it is idle), so that windows close without
+                further events. Later events with older times are late. 0: never.
+
+        Raises:
+            ConfigurationError: a duration is negative or cannot be read; names the argument.
+            PipelineError: the stream already has timestamps at this point.
+
+        Example:
+            >>> flights = source.with_timestamps("at", allowed_lag="5 minutes")
+        """
+        timestamps = Timestamps(
+            column,
+            to_ms(allowed_lag, "allowed_lag"),
+            to_ms(idle_timeout, "idle_timeout"),
+            to_ms(max_lull, "max_lull"),
+        )
+        return self._timed(timestamps)
+
+    def with_ingestion_timestamps(
+        self: _S,
+        *,
+        column: str = "ingested_at",
+        idle_timeout: Duration = "60 seconds",
+        max_lull: Duration = "0 ms",
+    ) -> _S:
+        """Adds a column with the time of reading a row, by wall clock, as event time.
+
+        All rows of an epoch have the same time, which never decreases, so no row is late. Rows that
+        are read again after a crash get a new time: the guarantee covers the rows, not their times.
+        Windows close when more rows arrive, or by `max_lull`.
+
+        Args:
+            column: name of the new timestamp column; the stream must not have it yet.
+            idle_timeout: as in `with_timestamps`.
+            max_lull: as in `with_timestamps`.
+
+        Raises:
+            ConfigurationError: a duration is negative or cannot be read; names the argument.
+            PipelineError: the stream already has timestamps at this point.
+
+        Example:
+            >>> read = untimed.with_ingestion_timestamps(max_lull="10 seconds")
+        """
+        timestamps = Timestamps(
+            column,
+            0,
+            to_ms(idle_timeout, "idle_timeout"),
+            to_ms(max_lull, "max_lull"),
+            of_ingestion=True,
+        )
+        return self._timed(timestamps)
+
+    def _timed(self: _S, timestamps: Timestamps) -> _S:
+        name = f"{self._node}.timestamps"
+        self._builder.add(TimestampsNode(name, (self._node,), timestamps))
+        return type(self)(self._builder, name, EventTime(timestamps.column))
