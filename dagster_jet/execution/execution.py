@@ -17,9 +17,13 @@ from dagster_jet.execution.loop import Loop
 from dagster_jet.execution.notifications import Emitted, Notification, Woken
 from dagster_jet.execution.progress import Progress
 from dagster_jet.execution.signals import Signals
+from dagster_jet.execution.worker import Worker
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.protocol import Stop
-from dagster_jet.snapshot.record import ExecutionRecord, StopCause
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
+
+_ENDING_S = 10.0
+"""So long the end of a job waits for places to be cleaned: its next start does it again."""
 
 
 class Observer(loop.Observer, Protocol):
@@ -120,6 +124,7 @@ class Execution:
         self._dispatch.close_epochs()
         self._context.polling.close()
         self._dispatch.close()
+        self._leave_nothing_open()
         self._context.journals.close()
         self._context.committer.close()
         self._context.runtime.close()
@@ -129,3 +134,13 @@ class Execution:
             if isinstance(last, Emitted):
                 self._observer.emit(last)
         self._observer.close(self._loop.view)
+
+    def _leave_nothing_open(self) -> None:
+        """After a failure or a cancel: nobody may ever start the job again."""
+        signals, end, newest = self._signals, self._loop.ended, self.record.snapshot
+        is_last = end is not None and end.write_status and end.status is JobStatus.FAILED
+        is_complete = newest is None or newest.committed
+        if is_last and is_complete and not signals.owner.is_lost:
+            worker = Worker(f"jet-end-{signals.job}", signals.post)
+            worker.start(self._context.committer.abort_own)
+            worker.close(_ENDING_S)

@@ -21,8 +21,9 @@ from dagster_jet.snapshot.store_reactions import StoreCall, StoreReaction, react
 from dagster_jet.system.backoff import Backoff
 
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
-_CANCEL_PATIENCE_S = 10.0
-"""So long a commit of what is decided is tried after a cancel: nobody starts the job to do it."""
+_LAST_PATIENCE_S = 10.0
+"""So long a commit of what is decided is tried after a cancel, or a failure that no execution
+follows: nobody starts the job to do it."""
 _ENDS_AT_ONCE = (StopKind.CANCEL, StopKind.SHUTDOWN)
 """Every other kind of stop means that the output is committed."""
 
@@ -56,6 +57,8 @@ class Retrying:
     stop: StopSignal
     report: Callable[[str], None]
     """Of a call that is being retried."""
+    is_failing: Callable[[], bool] = lambda: False
+    """Whether the execution ends of a failure once the commits that are under way are made."""
     ending: threading.Event = field(default_factory=threading.Event)
     """Set: the waiting between two tries ends."""
     troubles: dict[str, str] = field(default_factory=dict)
@@ -82,7 +85,7 @@ class Retrying:
         self, call: Callable[[], object], of: Attempted, has_failed: Callable[[], bool]
     ) -> None:
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
-        cancelled_at: float | None = None
+        last_since: float | None = None
         while True:
             try:
                 call()
@@ -97,9 +100,10 @@ class Retrying:
                 raise FencedError("a newer execution owns the job.", job=self.job)
             if self.ending.wait(backoff.next_s()) or has_failed():
                 raise self._given_up(of)
-            if self.stop.kind is StopKind.CANCEL and of.is_decided:
-                cancelled_at = cancelled_at or time.monotonic()
-                if time.monotonic() - cancelled_at >= _CANCEL_PATIENCE_S:
+            is_last = self.stop.kind is StopKind.CANCEL or self.is_failing()
+            if is_last and of.is_decided:
+                last_since = last_since or time.monotonic()
+                if time.monotonic() - last_since >= _LAST_PATIENCE_S:
                     raise self._given_up(of)
             elif self.ends_at_once():
                 raise self._given_up(of)

@@ -80,6 +80,10 @@ class Signals:
         """The record as it was last agreed on."""
         return self._view().record or self.claimed
 
+    def is_failing(self) -> bool:
+        """Whether a failure ends the execution after the commits that are under way."""
+        return self._view().is_failing
+
     def report_retried(self, reason: str) -> None:
         """Tells that a commit is tried again."""
         self.owner.headway.met(reason)

@@ -140,6 +140,19 @@ class SinkCommitter:
                     error,
                 )
 
+    def abort_own(self) -> None:
+        """Removes what this execution has left open, at the end of a job that nobody may ever start
+        again. All that is decided is committed. Best effort: the next start does the rest."""
+        for node in self.sinks:
+            context = self._context(node.name, recovering=True)
+            context = replace(context, execution_id=context.execution_id + 1)
+            try:
+                self._committer(node.name).abort_orphans(context, ())
+            except Exception as error:  # noqa: BLE001 - the job has ended
+                _logger.warning(
+                    "%s: what is open in the sink %s stays: %s", self.job, node.name, error
+                )
+
     def _former(
         self, named: Iterable[Mapping[str, Destination]]
     ) -> Iterable[tuple[str, Destination]]:

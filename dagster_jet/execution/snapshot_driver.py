@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from dagster_jet.core.phases import Phase, PhaseClock, PhaseTime
@@ -68,10 +68,13 @@ class SnapshotDriver:
         try:
             return self._commit(command, view)
         except JetError as error:
-            return self.failures.event(error)
+            failed = self.failures.event(error)
         except Exception as error:  # noqa: BLE001 - see above
             reason = f"phase 2: {type(error).__name__}: {error}"
-            return protocol.Failed(reason, restartable=True)
+            failed = protocol.Failed(reason, restartable=True)
+        if isinstance(failed, protocol.Failed):
+            failed = replace(failed, completing=isinstance(command, protocol.Complete))
+        return failed
 
     def give_up(self) -> None:
         """Stops waiting for state and retrying commits."""

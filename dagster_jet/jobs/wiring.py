@@ -143,7 +143,9 @@ def _context(
         for node in graph.sources
     }
     runtime = SparkRuntime(session, job, readers, shard_count)
-    retrying = Retrying(job, signals.owner.fenced, signals.stop, signals.report_retried)
+    retrying = Retrying(
+        job, signals.owner.fenced, signals.stop, signals.report_retried, signals.is_failing
+    )
     committer = SinkCommitter(
         job,
         graph.sinks,

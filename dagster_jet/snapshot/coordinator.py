@@ -136,6 +136,7 @@ class Coordinator:
             epochs_since_barrier=job.epochs_since_barrier,
             undecided_epochs=job.epochs_since_barrier + pending.epochs,
             snapshot_due_at_ms=self.cycle.snapshot_due_at_ms(),
+            is_failing=job.ending.failed_meanwhile is not None,
             failures=pending.failures,
             last_failure=pending.last_failure,
         )
@@ -174,9 +175,8 @@ class Coordinator:
         return self.pending.begin((), event.now_ms, completed=False, snapshot_id=snapshot_id)
 
     def _on_failed(self, event: Failed) -> list[Command]:
-        if self.recovery.state is RecoveryState.REWINDING:
-            # The record is being written: the status over it would take the rewind back.
-            self.job.ending.failed_meanwhile = event
+        if self.recovery.is_finished_before(event):
+            self.job.ending.failed_meanwhile = self.job.ending.failed_meanwhile or event
             return []
         return self.cycle.fail(event)
 
@@ -243,7 +243,9 @@ class Coordinator:
         """Once the newest snapshot is committed. In an epoch the stop waits for the next tick."""
         is_between = self.cycle.state is CycleState.READY
         ending = self.job.ending
-        return [ending.as_asked()] if is_between and ending.asked is not None else []
+        if is_between and ending.asked is not None:
+            return [ending.as_asked()]
+        return self.cycle.fail(ending.failed_meanwhile) if ending.failed_meanwhile else []
 
     # --- cancel ---------------------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ class CoordinatorView:
     """Epochs whose output is not decided yet; 0 under guarantee "none"."""
     snapshot_due_at_ms: int | None = None
     """Time of an idle job's next snapshot; None: nothing waits for a snapshot."""
+    is_failing: bool = False
+    """A failure ends the execution after the writes and commits that are under way."""
     failures: int = 0
     """Discarded snapshots of this execution."""
     last_failure: str | None = None

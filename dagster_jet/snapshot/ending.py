@@ -16,7 +16,7 @@ class Ending:
     asked: StopKind | None = None
     """The stop that is being carried out; a cancel overrides all but COMPLETE."""
     failed_meanwhile: Failed | None = None
-    """The first failure while a decision is under way; it is handled after the decision."""
+    """The first failure while a decision or its commits are under way; it is handled afterwards."""
 
     def as_asked(self) -> Stop:
         """The stop once the request has been carried out."""
@@ -36,6 +36,11 @@ class Ending:
     def may_begin_again(self) -> bool:
         """False once a stop was requested after which the job stays down in any case (F21)."""
         return self.asked in (None, StopKind.RESTART, StopKind.COMPLETE)
+
+    def is_last(self, failed: Failed) -> bool:
+        """Whether no other execution begins by itself after this failure. Then nobody else may make
+        the commits that are under way."""
+        return not (failed.restartable and self.may_begin_again)
 
     def fenced(self, record: ExecutionRecord) -> Stop:
         """A newer execution owns the job: the record is not written and nothing is deleted."""

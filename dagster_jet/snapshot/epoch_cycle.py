@@ -40,7 +40,8 @@ class CycleState(Enum):
     PUBLISHING = "publishing the epoch's output"
     """Below exactly-once only; the epoch does not count yet."""
     AWAITING_DECISION = "awaiting a decision"
-    """The first snapshot, the last one, or a failure beside a pending one: no epoch may begin."""
+    """The first snapshot, the last one, or a failure beside a pending one or beside its commits: no
+    epoch may begin."""
     STOPPED = "stopped"
 
 
@@ -213,11 +214,13 @@ class EpochCycle(Machine[CycleState]):
 
     def fail(self, failed: Failed) -> list[Command]:
         """Ends the execution, once no decision is on its way: another write of the record could
-        take that back."""
-        ending = self._job.ending
-        if self._pending.state.is_decided:
-            return [ending.failed(failed.reason, restartable=failed.restartable)]
-        ending.failed_meanwhile = ending.failed_meanwhile or failed
+        take that back. What is decided is completed first, unless another execution follows, which
+        does it, or just that has failed."""
+        ending, pending = self._job.ending, self._pending.state
+        first = ending.failed_meanwhile = ending.failed_meanwhile or failed
+        completes = pending is PendingState.COMPLETING and not failed.completing
+        if pending.is_decided and not (completes and ending.is_last(first)):
+            return [ending.failed(first.reason, restartable=first.restartable)]
         if self.state is not CycleState.AWAITING_DECISION:
             self.become(CycleState.AWAITING_DECISION)
         return []

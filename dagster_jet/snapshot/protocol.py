@@ -365,6 +365,8 @@ class Failed:
 
     reason: str
     restartable: bool
+    completing: bool = False
+    """The command is `Complete`: no `Completed` follows."""
 
 
 Event = (

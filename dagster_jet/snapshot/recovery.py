@@ -25,6 +25,7 @@ from dagster_jet.snapshot.protocol import (
     Command,
     Complete,
     Completed,
+    Failed,
     ImportSnapshot,
     LoadManifest,
     OrphansAborted,
@@ -234,12 +235,7 @@ class Recovery(Machine[RecoveryState]):
                 )
             ]
         job.record = self._target
-        if self._is_cancelled:
-            return [job.ending.as_asked()]
-        failed = job.ending.failed_meanwhile
-        if failed is not None:
-            return [job.ending.failed(failed.reason, restartable=failed.restartable)]
-        return self._recommit(self._manifest)
+        return self._end() or self._recommit(self._manifest)
 
     def _recommit(self, manifest: Manifest | None) -> list[Command]:
         ref = self._job.record.snapshot
@@ -252,9 +248,22 @@ class Recovery(Machine[RecoveryState]):
         is_due = self.state is RecoveryState.RECOMMITTING
         if not is_due or not self._pending.note_completed(event):
             return []
+        return self._end() or self._abort_orphans()
+
+    def is_finished_before(self, failed: Failed) -> bool:
+        """Whether the step that is under way is finished before this failure ends the execution:
+        the write of a rewind, which the status would take back, and commits that no other execution
+        makes by itself."""
+        if self.state is RecoveryState.RECOMMITTING:
+            return not failed.completing and self._job.ending.is_last(failed)
+        return self.state is RecoveryState.REWINDING
+
+    def _end(self) -> list[Command]:
+        """What was asked for, or has failed, beside a step that had to be finished."""
+        ending, failed = self._job.ending, self._job.ending.failed_meanwhile
         if self._is_cancelled:
-            return [self._job.ending.as_asked()]
-        return self._abort_orphans()
+            return [ending.as_asked()]
+        return [ending.failed(failed.reason, restartable=failed.restartable)] if failed else []
 
     def _abort_orphans(self) -> list[Command]:
         # After the commits, before the first data: what the record names must not be rolled back.

@@ -97,6 +97,7 @@ class Driver:
         self.written: ExecutionRecord
         """As the record's keeper has written it last; heartbeats repeat it."""
         self._ended = False
+        self._has_failed_to_complete = False
         self._asked: c.StopKind | None = None
         self._epochs_since_asked = 0
 
@@ -198,6 +199,8 @@ class Driver:
             return
         if notification is not None and not isinstance(notification, Looked | Woken):
             self.tell("<-", notification)
+        if isinstance(notification, c.Failed):
+            self._has_failed_to_complete |= notification.completing
         self._perhaps_ask_to_stop()
         self.exporting.wants_snapshot = self.world.exporters.random() < 0.1
         self.loop.receive(notification)
@@ -489,11 +492,12 @@ class Driver:
             raise Violation(f"asked to {asked}, it begins again: {stop.reason}")
         if self._is_cancelled and (stop.restart or stop.cause not in _ENDS_OF_A_CANCEL):
             raise Violation(f"cancelled, it ends of something else: {stop.reason}")
-        if stop.cause is StopCause.CANCEL and stop.reason == "cancelled":
+        if stop.write_status and not self._has_failed_to_complete:
             newest = self.record.snapshot
             is_left = newest is not None and not newest.committed
             if is_left and self.deployment.initial_snapshot is None and self.was_ready:
-                raise Violation(f"cancelled, and snapshot {newest.snapshot_id} is not committed")
+                what = f"{stop.cause.value}, and snapshot {newest.snapshot_id} is not committed"
+                raise Violation(f"{what}: {stop.reason}")
         if stop.cause is StopCause.ERROR and not stop.restart:
             self._failed_with(stop)
         if self._ended:

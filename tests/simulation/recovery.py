@@ -116,6 +116,7 @@ def bring_in(driver: Driver, command: c.ImportSnapshot) -> None:
         execution_id=by,
         timeline=command.timeline,
         artifacts=(),
+        newest_output={},
         sinks=deployment.destinations,
         shards=shards,
     )

@@ -242,6 +242,13 @@ class StopsBesideTheDecision(EpochCycle):
         return [self._job.ending.failed(failed.reason, restartable=failed.restartable)]
 
 
+class EndsAFailureBesideACommit(EpochCycle):
+    """Leaves it to the next start, which nobody may make."""
+
+    def fail(self, failed):
+        return super().fail(replace(failed, completing=True))
+
+
 class RestoresUnsavedAsSaved(Driver):
     """After a change of parallelism state has no chain, and claims that it needs none."""
 
@@ -695,9 +702,10 @@ MUTANTS = {
     NamesAnImportBesideTheOld: 6,
     FailsOverARewind: 174,
     BeginsIdsAnewWithARewind: 63,
-    DoesNotReserveMoreIds: 104,
+    DoesNotReserveMoreIds: 1194,
     RetainsTheDamaged: 47,
     AbortsBeforeRecommit: 0,
+    EndsAFailureBesideACommit: 0,
     RestoresUnsavedAsSaved: 1,
     RollsBackNewerExecutions: 42,
     HeartbeatsOvertakeDecisions: 0,
@@ -722,7 +730,7 @@ MUTANTS = {
     PassesNoCancelOn: 13,
     LooksOnlyOnce: 10,
     LosesAnswersOfTheRecord: 2,
-    TakesAnyCommitForTheNewest: 5022,
+    TakesAnyCommitForTheNewest: 858,
     GivesUpQuietly: 3,
     AnswersBeforeItHasCommitted: 1,
     CallsEverySnapshotDecided: 7,

@@ -147,7 +147,7 @@ def test_what_the_sink_does_not_want_to_be_retried_is_not(
 def test_a_stop_at_once_ends_it(
     kind: StopKind, reaction: Reaction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retrying, "_CANCEL_PATIENCE_S", 0.0)
+    monkeypatch.setattr(retrying, "_LAST_PATIENCE_S", 0.0)
     phase2 = Phase2({"out": Full()}, kind)
     with pytest.raises(SinkError, match="the next start tries it again") as given_up:
         phase2.commit([ARTIFACT], recovering=True)

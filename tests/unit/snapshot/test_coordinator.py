@@ -664,10 +664,77 @@ def test_a_failure_beside_the_decision_does_not_write_the_record_over_it(
     deciding = undecided(job)
     assert tell(job, Failed("a source ended", restartable=False)) == []
     assert tell(job, tick(9000)) == [], "nothing new is begun"
-    first, stop = tell(job, decided(deciding, outcome, at=1000))
+    first, *stops = tell(job, decided(deciding, outcome, at=1000))
     assert isinstance(first, Complete if outcome is WRITTEN else CollectGarbage)
-    assert stop == Stop(JobStatus.FAILED, StopCause.ERROR, "a source ended", write_status=True)
-    assert bool(job.record.snapshots[0].epoch_id) == (outcome is WRITTEN)
+    if isinstance(first, Complete):  # nobody starts a failed job to do it
+        assert stops == []
+        stops = tell(job, completed(2, 1004))
+    assert stops == [Stop(JobStatus.FAILED, StopCause.ERROR, "a source ended", write_status=True)]
+    newest = job.record.snapshots[0]
+    assert bool(newest.epoch_id) == (outcome is WRITTEN) and newest.committed
+
+
+def beside_a_commit(stop: StopKind | None = None) -> tuple[Coordinator, EpochFailed]:
+    """An epoch runs; its failure, for good."""
+    job = running_job()
+    complete, *_ = decide(job, at=1000)
+    assert isinstance(complete, Complete)
+    epoch = run_epoch(job, at=1010)
+    if stop is not None:
+        job.job.ending.asked = stop
+    return job, EpochFailed(1, epoch.epoch_id, "row 3", restartable=False)
+
+
+ROW_3 = Stop(JobStatus.FAILED, StopCause.ERROR, "row 3", write_status=True)
+
+
+@pytest.mark.parametrize("of_an_epoch", [True, False])
+def test_what_fails_for_good_beside_a_commit_waits_for_it(of_an_epoch: bool) -> None:
+    job, failed = beside_a_commit()
+    assert tell(job, failed if of_an_epoch else Failed("row 3", restartable=False)) == []
+    assert job.view().is_failing
+    assert tell(job, tick(1020)) == [], "no other epoch begins"
+    assert tell(job, completed(2, 1030)) == [ROW_3]
+    assert job.record.snapshot is not None and job.record.snapshot.committed
+
+
+def test_the_commit_that_it_waits_for_may_fail_too() -> None:
+    """The cause is the first failure; the next start commits."""
+    job, failed = beside_a_commit()
+    tell(job, failed)
+    assert tell(job, Failed("given up", restartable=True, completing=True)) == [ROW_3]
+    assert job.record.snapshot is not None and not job.record.snapshot.committed
+
+
+def test_a_failure_that_passes_leaves_the_commit_to_the_execution_that_follows() -> None:
+    job, failed = beside_a_commit()
+    (stop,) = tell(job, replace(failed, restartable=True))
+    assert isinstance(stop, Stop) and stop.restart
+
+
+def test_where_none_follows_it_waits_for_the_commit() -> None:
+    job, failed = beside_a_commit(StopKind.SUSPEND)
+    assert tell(job, replace(failed, restartable=True)) == []
+    (stop,) = tell(job, completed(2, 1030))
+    assert isinstance(stop, Stop) and stop.status is JobStatus.SUSPENDED
+    assert job.record.snapshot is not None and job.record.snapshot.committed
+
+
+def test_a_commit_that_fails_for_good_is_not_waited_for() -> None:
+    job, _ = beside_a_commit()
+    (stop,) = tell(job, Failed("the rows are refused", restartable=False, completing=True))
+    assert stop == replace(ROW_3, reason="the rows are refused")
+
+
+def test_what_fails_for_good_beside_the_commit_of_a_start_waits_for_it() -> None:
+    record, manifest = crashed(committed=False)
+    job = Coordinator(CONFIG)
+    tell(job, Claimed(record), answer(Purpose.STARTING), ManifestLoaded(manifest))
+    (complete,) = tell(job, Restored({}))
+    assert isinstance(complete, Complete)
+    assert tell(job, Failed("row 3", restartable=False)) == []
+    assert tell(job, completed(manifest.snapshot_id, 9, by=2)) == [ROW_3]
+    assert job.record.snapshot is not None and job.record.snapshot.committed
 
 
 def test_a_cancel_waits_for_the_decision_that_is_on_its_way_and_for_its_commit() -> None:
@@ -709,7 +776,7 @@ def test_a_cancel_in_recovery_stays_a_cancel(steps: int, restartable: bool) -> N
     )
     tell(job, *recovery[:steps])
     stops = [*tell(job, CancelRequested()), *tell(job, *recovery[steps : steps + 1])]
-    stops += tell(job, Failed("the sink does not answer", restartable))
+    stops += tell(job, Failed("the sink does not answer", restartable, completing=steps >= 3))
     (stop,) = [command for command in stops if isinstance(command, Stop)]
     assert (stop.status, stop.cause) == (JobStatus.FAILED, StopCause.CANCEL)
     assert stop.write_status and not stop.restart
