@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from dagster_jet.connectors.pages import lead_to_page
 from dagster_jet.errors import ExecutorLostError, FencedError, JetError, Reaction
+from dagster_jet.execution.retrying import GivenUpError
 from dagster_jet.snapshot.protocol import Failed, Purpose, RecordAnswer, WriteOutcome
 from dagster_jet.snapshot.store_reactions import StoreCall, StoreReaction, reaction_of
 from dagster_jet.spark.errors import is_of_gateway, translate
@@ -26,10 +27,13 @@ class Failures:
         """The error behind a stop, with everything it names."""
 
     def expected(self, error: Exception) -> JetError:
-        """Keeps the error, or one that stands for what nobody foresaw."""
-        self.last = expected(error, self._job)
-        lead_to_page(self.last, self._pages)
-        return self.last
+        """The error, or one that stands for an unforeseen one. The last one counts as the cause of
+        the end, but a call that was given up only follows from an earlier one."""
+        named = expected(error, self._job)
+        lead_to_page(named, self._pages)
+        if self.last is None or not isinstance(named, GivenUpError):
+            self.last = named
+        return named
 
     def event(self, error: Exception) -> Failed | RecordAnswer:
         """What the coordinator is told. A fenced execution has lost the record, whoever noticed."""

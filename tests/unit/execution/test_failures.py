@@ -15,6 +15,7 @@ from dagster_jet.connectors.contract import at_start
 from dagster_jet.connectors.pages import PAGES
 from dagster_jet.errors import ConfigurationError, Reaction, SourceError, StoreUnwritableError
 from dagster_jet.execution.failures import Failures
+from dagster_jet.execution.retrying import GivenUpError
 from dagster_jet.snapshot.protocol import Failed
 
 
@@ -69,3 +70,10 @@ def test_an_error_at_the_start_leads_there_too() -> None:
 def test_every_page_that_an_error_leads_to_is_there() -> None:
     root = Path(dagster_jet.__file__).parents[1]
     assert [page for page in PAGES.values() if not (root / page).exists()] == []
+
+
+def test_a_call_that_is_given_up_is_not_the_cause_of_the_end_that_has_it_given_up() -> None:
+    failures = Failures("job")
+    first = failures.expected(ConfigurationError("row 3 is no number."))
+    failures.event(GivenUpError("the execution ends before its commit could be made."))
+    assert failures.last is first
