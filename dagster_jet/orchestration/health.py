@@ -84,8 +84,10 @@ def alive(
         is_paused = supervision is not None and supervision.intent is Intent.PAUSED
         if is_paused or not has_failed:
             return Health(True, why)
+        if decision.names_failure:
+            return Health(False, why)
         cause = record.failure or "no reason recorded"
-        return Health(False, why if cause in why else f"Its last run failed: {cause}. {why}")
+        return Health(False, f"Its last run failed: {cause}. {why}")
     down_ms = max(0, now_ms - record.updated_at_ms)
     numbers = {"down_seconds": down_ms / 1000}
     if has_failed:

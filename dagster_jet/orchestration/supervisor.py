@@ -106,6 +106,8 @@ class Decision:
     verdict: Verdict
     reason: str
     attempts: int = 0
+    names_failure: bool = False
+    """The reason contains the failure of the record."""
 
 
 def decide(situation: Situation, policy: RestartPolicy) -> Decision:
@@ -144,7 +146,8 @@ def decide(situation: Situation, policy: RestartPolicy) -> Decision:
     if record is not None and record.status is JobStatus.SUSPENDED and not is_resumed:
         why = record.failure or "on request"
         resume = f"'dagster-jet job {record.job} resume', or launch it by hand"
-        return Decision(Verdict.WAIT, f"the job is SUSPENDED ({why}); {resume}")
+        reason = f"the job is SUSPENDED ({why}); {resume}"
+        return Decision(Verdict.WAIT, reason, names_failure=True)
     patience = _wait_for_requested_run(situation, policy)
     patience = patience or _wait_for_launched_run(situation, policy)
     if patience is not None:
@@ -230,6 +233,7 @@ def _request(situation: Situation, policy: RestartPolicy) -> Decision:
         return Decision(
             Verdict.WAIT,
             f"{cause}; attempt {attempts + 1} of {policy.give_up_after} in {wait_ms / 1000:.0f} s",
+            names_failure=record is not None and not record.status.is_live,
         )
     verdict = Verdict.START if record is None else Verdict.RESTART
     return Decision(verdict, cause, attempts=attempts + 1)

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import builtins
 import re
-from ast import literal_eval
 from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from dagster_jet import errors
 from dagster_jet.errors import (
     BadRowError,
     ExecutorLostError,
     InputLostError,
     JetError,
     MissingEnvironmentError,
-    ProcessorError,
     ResultError,
     SourceUnavailableError,
     UserFunctionError,
 )
+from dagster_jet.system.own_task import handed_over
 from dagster_jet.system.transient import DENIED, TRANSIENT, TRANSIENT_TEXTS
 
-_OURS = re.compile(r"dagster_jet\.errors\.(\w+): ([^\n]*)")
-_PLACE = re.compile(r"(job|stage|position) ('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")(?:, |: )")
-"""The places that `JetError` puts before its message."""
-_CALLED = re.compile(r"processor (\d+), (.*)")
-_RAISED = re.compile(r"raised (\w+): ")
-_FAIL_POINT = re.compile(r"FailPointError: (fail point \S+)")
 _TEXTS = "|".join(map(re.escape, sorted(TRANSIENT_TEXTS)))
 _JAVA_IO = re.compile(
     rf"java\.(?:io|nio)\.[\w.]+Exception: ((?:[^\n]*[:(] ?)?(?:{_TEXTS})\)?)$"
@@ -81,19 +73,15 @@ def translate(
     text = str(error)
     if _is_jvm_gone(error):
         return ExecutorLostError(f"Spark's JVM does not answer: {_first_line(text)}", job=job)
-    ours = _OURS.findall(text)
-    if ours:
-        kind, message = ours[-1]  # the last error raised is at the end of a traceback
-        return _ours(kind, message, job)
+    ours = handed_over(text, job)
+    if ours is not None:
+        return ours
     if any(mark in text for mark in _MALFORMED):
         return BadRowError(
             "a row does not fit the source's schema.",
             job=job,
             cure="Correct the input, or write bad rows to dead letters with dead_letter_to().",
         )
-    fail_point = _FAIL_POINT.search(text)
-    if fail_point is not None:
-        return ExecutorLostError(fail_point.group(1), job=job)
     refused = _refused(text)
     if refused is not None:
         return _passing(refused, text, job, scratch)
@@ -207,34 +195,6 @@ def _unread(text: str, job: str) -> JetError | None:
 
 def _path(url: str) -> str:
     return unquote(urlsplit(url).path) if url.startswith("file:") else url
-
-
-def _ours(kind: str, text: str, job: str) -> JetError:
-    """The error that a task raised, from its class name and text."""
-    places = {"job": job}
-    while (place := _PLACE.match(text)) is not None:
-        places[place[1]] = literal_eval(place[2])
-        text = text[place.end() :]
-    called = _CALLED.fullmatch(places.get("position", ""))
-    if kind == ProcessorError.__name__ and called is not None and "stage" in places:
-        error = ProcessorError(
-            text,
-            job=places["job"],
-            vertex=places["stage"],
-            index=int(called[1]),
-            callback=called[2],
-        )
-        behind = _RAISED.match(text)
-        error.reaction = _class_of(behind[1] if behind else "").reaction
-        return error
-    return _class_of(kind)(text, **places)
-
-
-def _class_of(name: str) -> type[JetError]:
-    found = getattr(errors, name, None)
-    if isinstance(found, type) and issubclass(found, JetError) and found is not ProcessorError:
-        return found
-    return JetError
 
 
 def is_of_gateway(error: BaseException) -> bool:

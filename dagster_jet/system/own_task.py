@@ -1,9 +1,11 @@
 """Runs the library's own code in Spark tasks: it checks that versions are equal to the driver's,
-and converts exceptions into errors of the library."""
+converts exceptions into errors of the library, and hands these over to the driver."""
 
 from __future__ import annotations
 
 import importlib
+import json
+import re
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,7 +13,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagster_jet.errors import ExecutorLostError, JetError, MissingEnvironmentError
+from dagster_jet import errors
+from dagster_jet.errors import (
+    ExecutorLostError,
+    JetError,
+    MissingEnvironmentError,
+    ProcessorError,
+    Reaction,
+)
 
 
 def installed() -> dict[str, str]:
@@ -50,9 +59,46 @@ class OwnTask:
     drivers: Mapping[str, str] = field(default_factory=installed)
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        with at_stage(self.stage):
+        with handing_over(), at_stage(self.stage):
             check_same(self.drivers, installed(), socket.gethostname())
             yield from self.run(batches)
+
+
+class TaskError(Exception):
+    """A `JetError` on its way to the driver, where only the text of a traceback arrives: as JSON in
+    one line, so that no text is searched for what it says."""
+
+
+_ARRIVED = re.compile(rf"{re.escape(__name__)}\.{TaskError.__name__}: (\{{.*\}})$", re.MULTILINE)
+
+
+@contextmanager
+def handing_over() -> Iterator[None]:
+    """Turn every `JetError` into a `TaskError`, which `handed_over` reads."""
+    try:
+        yield
+    except JetError as error:
+        kind = next(one for one in type(error).__mro__ if one.__module__ == errors.__name__)
+        fields: dict[str, Any] = {"kind": kind.__name__, "reaction": error.reaction.value}
+        fields |= {name: getattr(error, name) for name in ("message", "job", "cure")}
+        if isinstance(error, ProcessorError):
+            fields |= {name: getattr(error, name) for name in ("vertex", "index", "callback")}
+        else:
+            fields |= {"stage": error.stage, "position": error.position}
+        raise TaskError(json.dumps(fields)).with_traceback(error.__traceback__) from error
+
+
+def handed_over(text: str, job: str) -> JetError | None:
+    """Return the last error that tasks of a job have handed over, from the text of a failed Spark
+    job; None if none was."""
+    found = _ARRIVED.findall(text)
+    if not found:
+        return None
+    fields = json.loads(found[-1])
+    kind, reaction = getattr(errors, fields.pop("kind")), Reaction(fields.pop("reaction"))
+    error: JetError = kind(**{**fields, "job": fields["job"] or job})
+    error.reaction = reaction
+    return error
 
 
 @contextmanager
@@ -76,7 +122,7 @@ def naming(stage: str, job: str | None = None) -> Iterator[None]:
 def at_stage(stage: str | None) -> Iterator[None]:
     """In a task: convert every exception into a `JetError` of the stage, if that is known.
 
-    Only its text reaches the driver; any other exception is attributed to a user there.
+    Any other exception is attributed to a user.
     """
     try:
         with nullcontext() if stage is None else naming(stage):
@@ -100,5 +146,5 @@ def at_stage(stage: str | None) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    """Return the error as one line, because the driver reads only one."""
+    """Return the error as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")

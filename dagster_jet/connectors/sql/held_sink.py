@@ -19,7 +19,7 @@ from dagster_jet.connectors.sql.held_rows import (
 )
 from dagster_jet.connectors.sql.markers import HELD
 from dagster_jet.connectors.sql.place import SqlPlace
-from dagster_jet.connectors.sql.prepared import prepared_transactions
+from dagster_jet.connectors.sql.prepared import NO_PREPARED, prepared_transactions
 from dagster_jet.connectors.sql.sink import SqlSink, url_of
 from dagster_jet.core.secret import shown
 from dagster_jet.errors import ConfigurationError
@@ -84,21 +84,16 @@ class HeldSqlSink(SqlSink):
         super().check(job, stage, is_new_job=is_new_job)
         with as_sink_errors(self.place, job, stage), self.place.connected() as connection:
             kind = prepared_transactions(connection)
-            if kind is None:
-                problem: str | None = (
-                    f"{connection.dialect.name} has no prepared transactions that outlive their "
-                    "connection"
-                )
-            else:
-                problem = kind.problem(connection, IDS_PER_WRITER * self.held_writers)
+            wanted = IDS_PER_WRITER * self.held_writers
+            problem = NO_PREPARED if kind is None else kind.problem(connection, wanted)
             connection.rollback()
             if problem is not None:
                 raise ConfigurationError(
-                    f"transactions cannot be held at {shown(self.place.url)}: {problem}.",
+                    f"transactions cannot be held at {shown(self.place.url)}: {problem.why}.",
                     job=job,
                     stage=stage,
-                    cure='Or use transactions="roll-forward", which does not need prepared '
-                    "transactions.",
+                    cure=f'{problem.cure} Or use transactions="roll-forward", which does not need '
+                    "prepared transactions.",
                 )
 
     @property

@@ -6,6 +6,7 @@ Both keep a prepared transaction across the end of its connection and a restart 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from dagster_jet.connectors.sql.place import is_mysql, is_postgres, sqlalchemy
@@ -14,6 +15,19 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _UNKNOWN_STATE, _UNKNOWN_NUMBER = "42704", 1397
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why transactions cannot be prepared, without a full stop, and the cure as a sentence."""
+
+    why: str
+    cure: str
+
+
+NO_PREPARED = Problem(
+    "it has no prepared transactions that outlive their connection", "Use PostgreSQL or MariaDB."
+)
 
 
 class Prepared(Protocol):
@@ -42,7 +56,7 @@ class Prepared(Protocol):
         """Names with this prefix that the server lists; the list may be incomplete."""
         ...
 
-    def problem(self, connection: Connection, wanted: int) -> str | None:
+    def problem(self, connection: Connection, wanted: int) -> Problem | None:
         """Why `wanted` transactions cannot be prepared at the same time; None if they can."""
         ...
 
@@ -79,14 +93,14 @@ class PostgresPrepared:
         )
         return [gid for (gid,) in connection.execute(asked, {"beginning": beginning})]
 
-    def problem(self, connection: Connection, wanted: int) -> str | None:
+    def problem(self, connection: Connection, wanted: int) -> Problem | None:
         most = int(connection.exec_driver_sql("show max_prepared_transactions").scalar() or 0)
         if most >= wanted:
             return None
         is_off = " (prepared transactions are off, as PostgreSQL comes)" if most == 0 else ""
-        return (
-            f"max_prepared_transactions is {most}{is_off}, and this sink alone holds up to "
-            f"{wanted}: set it in postgresql.conf and restart the server"
+        return Problem(
+            f"max_prepared_transactions is {most}{is_off}, and a sink alone holds up to {wanted}",
+            "Set it in postgresql.conf and restart the server.",
         )
 
 
@@ -117,7 +131,7 @@ class MariaPrepared:
         shown = [name.decode() if isinstance(name, bytes) else str(name) for name in names]
         return [name for name in shown if name.startswith(beginning)]
 
-    def problem(self, connection: Connection, wanted: int) -> str | None:
+    def problem(self, connection: Connection, wanted: int) -> Problem | None:
         return None
 
 

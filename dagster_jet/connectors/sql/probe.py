@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_jet.connectors.sql.failures import Trouble, sentence, trouble
 from dagster_jet.connectors.sql.markers import EPOCHS, Markers
 from dagster_jet.connectors.sql.place import SqlPlace, is_mysql, is_postgres, sqlalchemy
-from dagster_jet.connectors.sql.prepared import Prepared, prepared_transactions
+from dagster_jet.connectors.sql.prepared import NO_PREPARED, Prepared, prepared_transactions
 from dagster_jet.connectors.sql.rights import lacking_rights
 from dagster_jet.core.findings import Finding, answered, in_words
 from dagster_jet.core.secret import Url, shown
@@ -78,9 +78,12 @@ def leave(url: Url) -> str:
     place = SqlPlace(url, f"jet_probe_{secrets.token_hex(6)}")
     with _errors_in_words(place), place.connected(autocommit=True) as connection:
         kind = prepared_transactions(connection)
-        problem = "it has none" if kind is None else kind.problem(connection, 1)
+        problem = NO_PREPARED if kind is None else kind.problem(connection, 1)
         if kind is None or problem is not None:
-            raise JetError(f"{shown(url)} cannot prepare a transaction: {problem}.")
+            problem = problem or NO_PREPARED
+            raise JetError(
+                f"{shown(url)} cannot prepare a transaction: {problem.why}.", cure=problem.cure
+            )
         connection.exec_driver_sql(f"create table {place.name} (v integer)")
         try:
             _prepare(place, kind)
@@ -128,7 +131,8 @@ def find(url: Url, name: str) -> list[Finding]:
 def _keeps_when_disconnected(connection: Connection, place: SqlPlace, kind: Prepared) -> Finding:
     held = 'sinks.sql(transactions="held") can be used.'
     if (problem := kind.problem(connection, 1)) is not None:
-        return answered(_DISCONNECT, False, no=f"{_sentence(problem)} {_HELD}", cure=_cure(problem))
+        why = f"{_sentence(problem.why)} {_HELD}"
+        return answered(_DISCONNECT, False, no=why, cure=problem.cure)
     try:
         _prepare(place, kind)
         is_there = place.name in kind.listed(connection, place.name)
@@ -333,9 +337,4 @@ def _check_file(place: SqlPlace) -> None:
 
 
 def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].partition(': set it')[0].rstrip('.')}."
-
-
-def _cure(problem: str) -> str:
-    said = problem.partition(": set it")[2]
-    return f"Set it{said}." if said else ""
+    return f"{text[:1].upper()}{text[1:]}."

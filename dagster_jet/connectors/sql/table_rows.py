@@ -61,10 +61,11 @@ class TableRowsSource:
         with as_source_errors(self.place, job, stage), self.place.connected() as connection:
             check_supported(connection, self.place, job, stage)
             shape = shape_of(connection, self.place)
-        where = f"the table {self.place.table!r} at {shown(self.place.url)}"
+        table = f"table {self.place.table!r} at {shown(self.place.url)}"
+        where = f"the {table}"
         wrong, cure = "", "Name a column of whole numbers or times with a unique index of its own."
         if shape is None:
-            wrong, cure = f"there is no {where.removeprefix('the ')}", "Correct its name."
+            wrong, cure = f"there is no {table}", "Correct its name."
         else:
             found = next((one for one in shape.columns if one.name == self.column), None)
             if found is None:

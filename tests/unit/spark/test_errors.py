@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
@@ -14,19 +16,24 @@ from dagster_jet.errors import (
     ProcessorError,
     Reaction,
     ResultError,
+    SinkError,
     SourceUnavailableError,
     UserFunctionError,
 )
 from dagster_jet.spark.errors import translate
 from dagster_jet.system.failpoint import FailPointError
-from dagster_jet.system.own_task import at_stage
+from dagster_jet.system.own_task import OwnTask
 
 
 def at_driver(raised: Exception) -> JetError:
     """`raised` by an operator of the stage 'sum', after its way through Spark."""
+
+    def run(batches: Iterable[Any]) -> Iterator[Any]:
+        raise raised
+        yield
+
     try:
-        with at_stage("sum"):
-            raise raised
+        list(OwnTask(run, "sum")([]))
     except Exception as error:
         text = "".join(traceback.format_exception(error))
     return translate(Exception(f"Job aborted.\n{text}\tat org.apache.spark\n"), "p", ["filter_1"])
@@ -43,6 +50,13 @@ def test_an_error_that_names_its_stage_keeps_it():
     assert type(found) is UserFunctionError
     assert (found.stage, found.position) == ("other", """k="it's" at 1""")
     assert str(found) == f"job 'p', stage 'other', position {found.position!r}: f raised."
+
+
+def test_what_looks_like_the_place_of_an_error_is_part_of_its_text():
+    raised = BadRowError("job 'q', stage 'r': no\nnumber: TaskError: {}.", cure="Position 'x': y.")
+    found = at_driver(raised)
+    assert (found.job, found.stage, found.position) == ("p", "sum", None)
+    assert (found.message, found.cure) == (raised.message, raised.cure)
 
 
 def test_where_no_function_of_a_user_is_called_none_is_blamed():
@@ -81,10 +95,10 @@ def test_what_restarts_a_job_still_does(lost):
 
 
 @pytest.mark.parametrize(
-    ("said", "reaction"), [("KeyError: 'k'", Reaction.FAIL), ("SinkError: full", Reaction.RESTART)]
+    ("behind", "reaction"), [(KeyError("k"), Reaction.FAIL), (SinkError("full"), Reaction.RESTART)]
 )
-def test_a_processor_error_names_the_callback_and_reacts_as_what_is_behind_it(said, reaction):
-    raised = ProcessorError(f"raised {said}", vertex="sum", index=3, callback="process()")
+def test_a_processor_error_names_the_callback_and_reacts_as_what_is_behind_it(behind, reaction):
+    raised = ProcessorError.of(behind, vertex="sum", index=3, callback="process()")
     found = at_driver(raised)
     assert type(found) is ProcessorError and found.reaction is reaction
     assert (found.vertex, found.index, found.callback) == ("sum", 3, "process()")
