@@ -742,6 +742,16 @@ class LeavesNothingOut(KnowsRefusals, Protocol):
 
 
 @runtime_checkable
+class ReducesRows(KnowsRefusals, Protocol):
+    """A sink whose `render` keeps one row of several."""
+
+    def with_dead_letters(self) -> Sink:
+        """Returns this sink for a place in a pipeline where it has a dead-letter sink: its `render`
+        then keeps every refused row, and beside them what it keeps of the others."""
+        ...
+
+
+@runtime_checkable
 class ReopenableSink(Protocol):
     """A sink's definition whose commits can be completed without its pipeline.
 

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 _ROW, _ALONE = "__row", "__alone"
 
 
-def newest_per_key(frame: DataFrame, keys: list[str], order: Column | None = None) -> DataFrame:
+def newest_per_key(
+    frame: DataFrame,
+    keys: list[str],
+    order: Column | None = None,
+    apart: Column | None = None,
+) -> DataFrame:
     """Returns the last row of the frame for each key, and all rows with a null in a key column, so
     that errors can name each of them.
 
@@ -26,6 +31,7 @@ def newest_per_key(frame: DataFrame, keys: list[str], order: Column | None = Non
         keys: columns; all others are taken from the same row.
         order: take the row with the highest value instead. Nulls sort first; among equal values the
             last row counts.
+        apart: return all rows where it is true, too; they are not the newest of any key.
     """
     from pyspark.sql import functions as F
 
@@ -34,7 +40,8 @@ def newest_per_key(frame: DataFrame, keys: list[str], order: Column | None = Non
     by = [] if order is None else [order.isNotNull(), order]
     number = F.monotonically_increasing_id()
     has_no_key = reduce(lambda a, b: a | b, [F.col(name).isNull() for name in quoted])
-    alone = F.when(has_no_key, number).alias(_ALONE)
+    is_alone = has_no_key if apart is None else has_no_key | apart
+    alone = F.when(is_alone, number).alias(_ALONE)
     numbered = frame.select("*", F.struct(*by, number).alias(_ROW), alone)
     newest = F.max_by(F.struct(*others), _ROW).alias("__newest")
     return numbered.groupBy(*quoted, _ALONE).agg(newest).select(*quoted, "__newest.*")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,7 +21,12 @@ from dagster_jet.connectors.sql.columns import Column
 from dagster_jet.connectors.sql.json_values import json_texts
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.operators.user.dead_letters import row_json
+from dagster_jet.system.own_task import OwnTask
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+IS_REFUSED = "__refused"
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """First day of year 1 and last day of year 9999, in days since 1970."""
 _DAY_US = 86_400_000_000
@@ -118,6 +124,29 @@ class RefusedValues:
         yield pc.less(days, _FIRST_DAY), "is before the year 1"
         if self.dialect != "postgresql":
             yield pc.greater(days, _LAST_DAY), "is after the year 9999"
+
+
+def marked(frame: DataFrame, values: RefusedValues) -> DataFrame:
+    """Returns the rows with the column `IS_REFUSED`."""
+    from pyspark.sql.types import StructType
+
+    names = frame.columns
+    numbered = frame.toDF(*(f"c{number}" for number in range(len(names))))
+    schema = StructType(list(numbered.schema)).add(IS_REFUSED, "boolean")
+    rows = numbered.mapInArrow(OwnTask(_Marking(values, tuple(names))), schema)
+    return rows.toDF(*names, IS_REFUSED)
+
+
+@dataclass(frozen=True)
+class _Marking:
+    values: RefusedValues
+    names: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            refused = self.values.of(batch.rename_columns(list(self.names)))
+            is_refused = np.isin(np.arange(batch.num_rows), list(refused))
+            yield batch.append_column(IS_REFUSED, pa.array(is_refused))
 
 
 def refused_row(

@@ -29,7 +29,7 @@ from dagster_jet.connectors.sql.mirror import (
     table_columns,
 )
 from dagster_jet.connectors.sql.place import SqlPlace
-from dagster_jet.connectors.sql.refused_values import RefusedValues, refused_row
+from dagster_jet.connectors.sql.refused_values import IS_REFUSED, RefusedValues, marked, refused_row
 from dagster_jet.connectors.sql.rights import create_markers, lacking_rights
 from dagster_jet.connectors.sql.supported import check_supported
 from dagster_jet.connectors.sql.table_shape import shape_of
@@ -64,6 +64,7 @@ class SqlSink:
     """Shape of the table at this start."""
     dialect: str = field(default="", compare=False, repr=False)
     """Database kind at this start."""
+    has_dead_letters: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         refuse_written_out(self.place.url, "url")
@@ -193,7 +194,19 @@ class SqlSink:
         if self.mode == "delete" or set(frame.columns) == set(self.key):
             return frame.select(*map(quoted_name, self.key)).distinct()
         order = None if self.order_by is None else F.col(quoted_name(self.order_by))
-        return newest_per_key(frame, list(self.key), order)
+        if not self.has_dead_letters:
+            return newest_per_key(frame, list(self.key), order)
+        rows, apart = marked(frame, self._values), F.col(IS_REFUSED)
+        return newest_per_key(rows, list(self.key), order, apart).drop(IS_REFUSED)
+
+    def with_dead_letters(self) -> SqlSink:
+        """A refused row, which goes there, does not stand for its key."""
+        return replace(self, has_dead_letters=True)
+
+    @property
+    def _values(self) -> RefusedValues:
+        columns = {} if self.shape is None else {one.name: one for one in self.shape.columns}
+        return RefusedValues(self.dialect, columns, self.key if self.mode == "upsert" else ())
 
     @property
     def leaves_nothing_out(self) -> bool:
@@ -201,17 +214,11 @@ class SqlSink:
         return self.mode == "mirror"
 
     def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
-        columns = {} if self.shape is None else {one.name: one for one in self.shape.columns}
         if self.mode == "mirror":
-            found = refused_changes(RefusedValues(self.dialect, columns), rows)
-            return {n: refused_row(self.place, self.key, rows, n, why) for n, why in found.items()}
-        asked = rows.select(list(self.key)) if self.mode == "delete" else rows
-        key = self.key if self.mode == "upsert" else ()
-        found = RefusedValues(self.dialect, columns, key).of(asked)
-        return {
-            number: refused_row(self.place, self.key, rows, number, why)
-            for number, why in found.items()
-        }
+            found = refused_changes(self._values, rows)
+        else:
+            found = self._values.of(rows.select(list(self.key)) if self.mode == "delete" else rows)
+        return {n: refused_row(self.place, self.key, rows, n, why) for n, why in found.items()}
 
     def open_writer(self, transaction: TransactionId) -> SinkWriter:
         area = self.area(transaction.job, transaction.sink)

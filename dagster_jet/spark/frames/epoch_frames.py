@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN, Partitioned, SourceFrame
+from dagster_jet.connectors.contract import (
+    SOURCE_PARTITION_COLUMN,
+    Partitioned,
+    ReducesRows,
+    SourceFrame,
+)
 from dagster_jet.pipeline.graph import (
     EnrichNode,
     MergeNode,
@@ -277,12 +282,13 @@ class EpochFrames:
         if frame is None:
             return []
         self.written_sinks[node.name] = frame
-        own = own_sink(self._plan.graph, node)
+        own, sink = own_sink(self._plan.graph, node), node.sink
         if own.dead_letters is not None:
             self.written_sinks[own.dead_letters.name] = None
+            sink = sink.with_dead_letters() if isinstance(sink, ReducesRows) else sink
         task = SinkTask(self._epoch.barrier, own)
         with planning_of(self._plan.job, node.name):
-            rendered = node.sink.render(self._gathered(frame))
+            rendered = sink.render(self._gathered(frame))
         run = task if self._prepared is None else PreparedTask(task)
         return [map_in_arrow(rendered, run, ACK_TYPE, node.name)]
 
