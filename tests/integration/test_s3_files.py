@@ -260,6 +260,35 @@ def test_parquet_without_a_schema(s3_world: S3World, tmp_path: Path) -> None:
             )
 
 
+def test_a_table_without_a_schema(s3_world: S3World) -> None:
+    """To enrich with: the columns are those of its first file, also of what is added later."""
+    s3_world.put("in/1.json", b'{"k": "a"}\n{"k": "b"}\n{"k": "c"}\n')
+
+    def put(name: str, **columns: Any) -> None:
+        file = pa.BufferOutputStream()
+        pq.write_table(pa.table(columns), file)
+        s3_world.put(f"shops/{name}.parquet", file.getvalue().to_pybytes())
+
+    def run(out: str) -> Counter[Any]:
+        root = s3_child.url(s3_world.folder)
+        p = Pipeline(out)
+        source = sources.files(f"{root}/in", format="json", schema="k string", **s3_child.place())
+        table = sources.table(f"{root}/shops", **s3_child.place())
+        rich = p.read_from(source, name="rows").enrich(table, on="k", name="rich")
+        rich.write_to(sinks.files(f"{s3_world.folder}/{out}", format="json"), name="out")
+        with s3_world.jet() as jet:
+            jet.run(p, JobConfig(restart_attempts_max=0), until="drained")
+        return oracle.committed(s3_world.folder / out, ("k", "city", "n"))
+
+    put("1", k=["a"], city=["Köln"], n=pa.array([1], pa.int32()))
+    put("2", city=["Bonn"], n=pa.array([2], pa.int32()), k=["b"])
+    found = [("a", "Köln", 1), ("b", "Bonn", 2)]
+    assert run("first") == Counter([*found, ("c", None, None)])
+    put("3", k=["c"], city=["Ulm"])
+    with pytest.raises(SourceError, match=r"3\.parquet.* lack: n"):
+        run("second")
+
+
 @pytest.mark.parametrize("slice_bytes", [1, 7, 50, 64])
 def test_slices_have_every_line_once(
     s3_world: S3World, monkeypatch: pytest.MonkeyPatch, slice_bytes: int

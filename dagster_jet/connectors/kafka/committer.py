@@ -11,6 +11,7 @@ from functools import partial
 
 from dagster_jet.connectors.contract import CommitContext, Committer
 from dagster_jet.connectors.kafka.cluster import Cluster
+from dagster_jet.connectors.kafka.marker_topic import is_there
 from dagster_jet.connectors.kafka.markers import Marker, Owner, read_markers
 from dagster_jet.connectors.kafka.producing import EpochProducer, staged_rows
 from dagster_jet.connectors.staging import StoreArea, remove_orphans, segments_by_epoch
@@ -51,6 +52,8 @@ class KafkaCommitter(Committer):
 
     def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
         with self.producer.errors_named():
+            if not is_there(self.cluster, self.marker_topic):
+                return False
             if context.owns_job:  # ends a dead execution's open transaction without a wait
                 markers = self.producer.open()
             else:

@@ -21,6 +21,7 @@ from dagster_jet.connectors.held import IDS_PER_WRITER, held_ids
 from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.coordinator import TransactionCoordinator
 from dagster_jet.connectors.kafka.held_rows import HeldTransaction, part_of
+from dagster_jet.connectors.kafka.marker_topic import is_there
 from dagster_jet.connectors.kafka.markers import Marker, Owner, is_visible, read_markers
 from dagster_jet.connectors.kafka.newest_execution import NewestExecution
 from dagster_jet.connectors.kafka.producing import EpochProducer, staged_rows
@@ -150,10 +151,13 @@ class HeldKafkaCommitter(Committer):
         ids = (held.producer_id, held.producer_epoch)
         if found is not None and (found.producer_id, found.producer_epoch) == ids:
             return found.state in ("PrepareCommit", "CompleteCommit")
-        if self._is_committed(held, artifact):
-            return True
         producer = self._producer(_rolled(held))
         with producer.errors_named():
+            has_marks = is_there(self.cluster, self.held_marker_topic)
+            if has_marks and self._is_committed(held, artifact):
+                return True
+            if not is_there(self.cluster, self.marker_topic):
+                return False
             found_by_line = read_markers(self.cluster, self.marker_topic, producer.owner)
         rolled = found_by_line.get(held.timeline)
         return rolled is not None and rolled.reaches(held.execution_id, artifact.epoch_id)

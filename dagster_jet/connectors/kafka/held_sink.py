@@ -18,11 +18,9 @@ from dagster_jet.connectors.kafka.coordinator import (
 )
 from dagster_jet.connectors.kafka.held_committer import HeldKafkaCommitter
 from dagster_jet.connectors.kafka.held_rows import HeldWriter
-from dagster_jet.connectors.kafka.marker_topic import check_marker_topic
 from dagster_jet.connectors.kafka.markers import HELD_SUFFIX
 from dagster_jet.connectors.kafka.newest_execution import NewestExecution
-from dagster_jet.connectors.kafka.rights import check_rights
-from dagster_jet.connectors.kafka.sink import KafkaSink, as_sink_errors
+from dagster_jet.connectors.kafka.sink import KafkaSink
 from dagster_jet.connectors.kafka.transactions import TRANSACTION_MAX_S
 from dagster_jet.connectors.row_order import dealt
 from dagster_jet.connectors.staging import RowsWriter
@@ -69,15 +67,15 @@ class HeldKafkaSink(KafkaSink):
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
         super().check(job, stage, is_new_job=is_new_job)
         client_settings(self.cluster)
-        with as_sink_errors(job, stage):
-            check_marker_topic(self.cluster, self._held_marker_topic, job, stage)
-            wanted = {self._held_marker_topic: ("READ", "WRITE")}
-            check_rights(self.cluster, wanted, job, stage)
         coordinator = self._coordinator(job, stage)
         try:
             coordinator.describe(self._owner(job, stage).transactional_id)
         finally:
             coordinator.close()
+
+    @property
+    def _marker_topics(self) -> tuple[str, ...]:
+        return (self.marker_topic, self._held_marker_topic)
 
     def render(self, frame: DataFrame) -> DataFrame:
         """Sends messages whose order matters to the same writer: those of one key or `partition`,

@@ -1,4 +1,4 @@
-"""Compacted topic of markers, which a start checks or creates."""
+"""Compacted topic of markers. A start checks it, and creates it where its sink may write."""
 
 from __future__ import annotations
 
@@ -56,8 +56,19 @@ def _await_topic(admin: Any, topic: str) -> None:
             time.sleep(_PAUSE_S)
 
 
-def check_marker_topic(cluster: Cluster, topic: str, job: str, stage: str) -> None:
-    """Creates the topic if it does not exist.
+def is_there(cluster: Cluster, topic: str) -> bool:
+    """Whether the cluster has the topic. Raises `KafkaException` if it does not answer."""
+    admin = admin_library().AdminClient(cluster.settings(error_cb=Troubles()))
+    return topic in admin.list_topics(timeout=_CALL_S).topics
+
+
+def check_marker_topic(
+    cluster: Cluster, topic: str, job: str, stage: str, *, creates: bool = True
+) -> bool:
+    """Checks the topic; returns whether it exists.
+
+    Args:
+        creates: if it does not exist, it is created.
 
     Raises:
         SourceUnavailableError: the cluster does not answer.
@@ -69,6 +80,8 @@ def check_marker_topic(cluster: Cluster, topic: str, job: str, stage: str) -> No
     admin = administration.AdminClient(cluster.settings(error_cb=troubles))
     try:
         known = admin.list_topics(timeout=_CALL_S)
+        if topic not in known.topics and not creates:
+            return False
         if topic not in known.topics:
             replicas = min(3, len(known.brokers))
             wanted = administration.NewTopic(topic, PARTITIONS, replicas, config=SETTINGS)
@@ -87,7 +100,7 @@ def check_marker_topic(cluster: Cluster, topic: str, job: str, stage: str) -> No
                         "sinks.kafka(marker_topic=...).",
                     ) from None
             _await_topic(admin, topic)
-            return
+            return True
         resource = administration.ConfigResource(administration.ResourceType.TOPIC, topic)
         described = admin.describe_configs([resource])[resource].result(_CALL_S)
     except library.KafkaException as error:
@@ -123,3 +136,4 @@ def check_marker_topic(cluster: Cluster, topic: str, job: str, stage: str) -> No
             stage=stage,
             cure=f"Add partitions, up to {PARTITIONS} or more.",
         )
+    return True

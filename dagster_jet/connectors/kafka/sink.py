@@ -125,9 +125,8 @@ class KafkaSink:
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
         self.partitions(job, stage)
         with as_sink_errors(job, stage):
-            check_marker_topic(self.cluster, self.marker_topic, job, stage)
-            wanted = {self.topic: ("WRITE",), self.marker_topic: ("READ", "WRITE")}
-            check_rights(self.cluster, wanted, job, stage)
+            check_rights(self.cluster, {self.topic: ("WRITE",)}, job, stage)
+        self._check_markers(job, stage, creates=is_new_job)
         producer, owner = self._committer(job, stage).producer, self._owner(job, stage)
         with producer.errors_named():
             producer.try_out()
@@ -139,6 +138,20 @@ class KafkaSink:
                     stage=stage,
                     cure="Use another name for the job or the sink, or another marker_topic.",
                 )
+
+    def claim_place(self, job: str, stage: str) -> None:
+        """Creates the topics of markers if they do not exist."""
+        self._check_markers(job, stage, creates=True)
+
+    def _check_markers(self, job: str, stage: str, *, creates: bool) -> None:
+        for topic in self._marker_topics:
+            with as_sink_errors(job, stage):
+                if check_marker_topic(self.cluster, topic, job, stage, creates=creates):
+                    check_rights(self.cluster, {topic: ("READ", "WRITE")}, job, stage)
+
+    @property
+    def _marker_topics(self) -> tuple[str, ...]:
+        return (self.marker_topic,)
 
     def takes(self, schema: pa.Schema) -> bool:
         return False  # the JVM makes the messages: `render`

@@ -35,7 +35,9 @@ from dagster_jet.errors import (
     BadRowError,
     ConfigurationError,
     InputLostError,
+    OutputLostError,
     PipelineError,
+    ResultError,
     SourceError,
 )
 from dagster_jet.execution.events import (
@@ -189,6 +191,25 @@ def test_a_producer_that_is_given_up_gives_its_transaction_up(kafka: KafkaWorld)
     with pytest.raises(ArtifactLostError), producer.errors_named():
         producer.commit(Marker(1, 1, 1), context, 1, lambda marker: False, rows)
     wait_until(lambda: transaction_states(kafka, store) == {name: "CompleteAbort"}, within=10)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_nothing_is_written_before_the_place_is_known_to_be_right(
+    world: KafkaPipelineWorld,
+) -> None:
+    """As on a cluster that came back empty. Failed before: the start made the topic of markers."""
+    markers = f"m-{uuid.uuid4().hex[:12]}"
+    world.write_to(marker_topic=markers)
+    world.send(2)
+    world.run("drained")
+    world.kafka.admin.delete_topics([markers])[markers].result()
+    wait_until(lambda: not world.kafka.has(markers, PARTITIONS), within=10)
+    world.send(1, first=2)
+    with pytest.raises(OutputLostError, match="no longer has it"):
+        world.run("drained")
+    assert not world.kafka.has(markers, PARTITIONS)
+    world.run(accept_loss=True)
+    assert world.kafka.has(markers, PARTITIONS) and world.found() == world.wanted()
 
 
 @long
@@ -366,6 +387,28 @@ def test_messages_that_do_not_fit_are_dead_letters_or_end_the_job(kafka: KafkaWo
     letters = sorted(collected("bad").to_pylist(), key=lambda row: row["position"])
     assert [row["position"] for row in letters] == [f"{topic}/0@{n}" for n in range(1, 8)]
     assert [row["raw"] for row in letters] == bad
+
+
+@pytest.mark.parametrize(
+    ("time", "kind", "says"),
+    [(None, BadRowError, "no event time"), (2**63 - 1, (ResultError, BadRowError), "")],
+    ids=["none", "beyond all clocks"],
+)
+def test_the_message_whose_event_time_cannot_be_used_is_named(
+    kafka: KafkaWorld, jet: Jet, time: int | None, kind: Any, says: str
+) -> None:
+    topic = kafka.topic(2)
+    kafka.send(topic, [{"v": 1, "ts": 1}], partition=0)
+    kafka.send(topic, [{"v": 2, "ts": 2}, {"v": 3, "ts": time}, {"v": 4, "ts": 4}], partition=1)
+    p = Pipeline("timed")
+    source = sources.kafka(kafka.servers, topics=[topic], schema="v long, ts long")
+    rows = p.read_from(source, name="topic").with_timestamps("ts")
+    counted = rows.window(windows.sliding("3 s", "1 s")).aggregate(n=agg.count(), name="n")
+    counted.write_to(sinks.collect("kafka"), name="out")
+    with pytest.raises(kind, match=says) as told:
+        jet.run(p, JobConfig(restart_attempts_max=0))
+    position = str(told.value.position)
+    assert position.startswith(f"{topic}/1@1: ") and '"v":3' in position
 
 
 def expire(kafka: KafkaWorld, topic: str, before: int) -> None:
