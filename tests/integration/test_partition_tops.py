@@ -48,7 +48,8 @@ def test_every_partition_has_its_own(spark: SparkSession) -> None:
 
 
 def test_many_partitions_cost_what_one_costs(spark: SparkSession) -> None:
-    """In the first run, where programs are compiled: a column each took 32 s at 256 partitions."""
+    """In the first run, where programs are compiled: with a column each, 256 take four times as
+    much CPU as one."""
     warm_up(spark)
     spent = {}
     for partitions in (1, 256):
@@ -56,4 +57,4 @@ def test_many_partitions_cost_what_one_costs(spark: SparkSession) -> None:
         before = cpu_s(spark)
         action.collect()
         spent[partitions] = cpu_s(spark) - before
-    assert spent[256] < 4 * spent[1] + 1, spent
+    assert spent[256] < 2 * spent[1] + 0.5, spent
