@@ -103,7 +103,7 @@ def _run_job(
             until="drained",
             on_event=seen.on_event,
         )
-        state = jet.read_state("windowed_count", "counts")
+        state = jet.job("windowed_count").read_state("counts")
     assert state is not None
     partials = [name for name in state.column_names if re.fullmatch(r"__\w+\(.*\)", name)]
     merged = state.group_by([PARTITION_COLUMN, "k", WINDOW_END_MS]).aggregate(

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,31 +20,23 @@ from dagster_jet.errors import ConfigurationError, JobStateError
 from dagster_jet.execution.events import JobEvent
 from dagster_jet.execution.stopping import UntilSpec, parse_until
 from dagster_jet.job_config import JobConfig
-from dagster_jet.jobs.deletion import JobDeletion, delete_job
 from dagster_jet.jobs.job import Job, JobResult
 from dagster_jet.jobs.pipeline_job import PipelineJob
 from dagster_jet.jobs.remote_job import RemoteJob
-from dagster_jet.jobs.stored_snapshot import compare, find_snapshot
+from dagster_jet.jobs.stored_snapshot import find_snapshot
 from dagster_jet.maps import JetMap, JournalConfig
-from dagster_jet.observe.reading.explanation import Explanation, explain
-from dagster_jet.observe.reading.ledger import LedgerEntry, least_epoch, read_ledger
-from dagster_jet.observe.reading.profile import JobProfile, read_profile
 from dagster_jet.ownership.exports import delete_export, read_exports
 from dagster_jet.ownership.liveness import observed
-from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, read_record
+from dagster_jet.ownership.record_keeper import JOB_DIRECTORY
 from dagster_jet.pipeline.pipeline import Pipeline
 from dagster_jet.snapshot.export import Export
-from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.plan import COLUMNS, StageChange, compare_plans
 from dagster_jet.snapshot.protocol import StopKind
-from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
+from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.store import Secret, Store, StoreConfig
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-
-    from dagster_jet.operators.state_difference import StateDifference
+    from pyspark.sql import SparkSession
 
 _LOOKS_AT_ONCE = 16
 
@@ -213,47 +206,6 @@ class Jet:
 
     # --- asking ---------------------------------------------------------------------------------
 
-    def record(self, name: str) -> ExecutionRecord | None:
-        """Returns the execution record of a job as it was last written; None if it never ran.
-
-        If the job's process may have died, use `observed`.
-
-        Raises:
-            StoreUnavailableError: no majority of the store's members answers.
-
-        Example:
-            >>> jet.record("never_ran") is None
-            True
-        """
-        return read_record(self.store, name)
-
-    def snapshots(self, name: str) -> tuple[SnapshotRef, ...]:
-        """Returns the retained snapshots of a job, newest first; none for a job that never ran.
-
-        Raises:
-            StoreUnavailableError: no majority of the store's members answers.
-
-        Example:
-            >>> jet.snapshots("never_ran")
-            ()
-        """
-        record = self.record(name)
-        return record.snapshots if record is not None else ()
-
-    def manifest(self, name: str, snapshot_id: int | str | None = None) -> Manifest:
-        """Returns the manifest of a retained or exported snapshot: all that it consists of.
-
-        Args:
-            name: of the job.
-            snapshot_id: by default the newest one; a text is the name of an export of the job.
-
-        Raises:
-            JobStateError: there is no such snapshot.
-            SnapshotInvalidError: its manifest is missing or damaged.
-            StoreUnavailableError: no majority of the store's members answers.
-        """
-        return find_snapshot(self.store, name, snapshot_id).manifest
-
     def exports(self) -> tuple[Export, ...]:
         """Returns the exported snapshots of all jobs, by name, also those that are not made yet.
 
@@ -304,7 +256,7 @@ class Jet:
         Example:
             >>> refused = [c for c in jet.plan(pipeline) if c.is_refused]  # doctest: +SKIP
         """
-        begun = snapshot is not None or bool(self.snapshots(pipeline.name))
+        begun = snapshot is not None or bool(self.job(pipeline.name).snapshots())
         of_job = None if isinstance(snapshot, str) and not snapshot.isdigit() else pipeline.name
         found = find_snapshot(self.store, of_job, snapshot) if begun else None
         saved = found.manifest.plan if found is not None else {}
@@ -341,218 +293,10 @@ class Jet:
             graph = at_start(graph, pipeline.name, on_one_host=runtime.is_local)
             return analyse(runtime, graph, count).stage_plans()
 
-    def read_state(
-        self,
-        name: str,
-        stage: str,
-        *,
-        snapshot: int | str | None = None,
-        as_saved: bool = False,
-    ) -> pa.Table | None:
-        """Returns the state of a stage as of a snapshot; None if it is empty.
-
-        One row per key, and per window if there are any: the keys, the end of the window or frame,
-        the partials. Parts of `aggregates.custom` can only be merged by their code: such a stage
-        has several rows per key. Of a source it is the journal of what it has read.
-
-        Args:
-            name: of the job.
-            stage: its name in the pipeline.
-            snapshot: a retained one, or the name of an export of the job; None: the newest.
-            as_saved: the rows as the snapshot has them: also expired ones, and several per key that
-                add up, or of which the newest version counts.
-
-        Raises:
-            JobStateError: there is no such snapshot.
-            SnapshotInvalidError: the snapshot has no such stage, or cannot be read whole.
-
-        Example:
-            >>> jet.read_state("airport_delays", "hourly_delays", snapshot=41)  # doctest: +SKIP
-        """
-        return find_snapshot(self.store, name, snapshot).state(stage, as_saved=as_saved)
-
-    def read_state_frame(
-        self,
-        name: str,
-        stage: str,
-        *,
-        snapshot: int | str | None = None,
-        as_saved: bool = False,
-    ) -> DataFrame:
-        """Returns what `read_state` does as a Spark DataFrame: partitions are read in the tasks.
-
-        The frame is lazy. A job that runs drops retained snapshots: export the one that you want to
-        go on reading.
-
-        Args:
-            name: of the job.
-            stage: its name in the pipeline.
-            snapshot: as for `read_state`.
-            as_saved: as for `read_state`.
-
-        Raises:
-            JobStateError: there is no such snapshot.
-            SnapshotInvalidError: the snapshot has no such stage, or its state is empty.
-            MissingEnvironmentError: Java is missing.
-        """
-        from dagster_jet.spark.state_frame import state_frame
-
-        found = find_snapshot(self.store, name, snapshot)
-        return state_frame(
-            self.session(),
-            self.store.handle(),
-            found.data.map_name,
-            found.manifest,
-            stage,
-            None if as_saved else dict(found.plan(stage)),
-            found.expired_until_ms(stage),
-        )
-
-    def diff(
-        self, name: str, before: int | str, after: int | str, stage: str | None = None
-    ) -> tuple[StateDifference, ...]:
-        """Returns what has changed in a job's state from one snapshot to another, by stage.
-
-        All keys of a stage are read on this machine.
-
-        Args:
-            name: of the job.
-            before: a retained snapshot, or the name of an export of the job.
-            after: another one.
-            stage: None: every stage that has rows in either; also sources with a journal.
-
-        Raises:
-            JobStateError: there is no such snapshot.
-            SnapshotInvalidError: there is no such stage, its columns have changed, or a snapshot
-                cannot be read whole.
-
-        Example:
-            >>> for one in jet.diff("airport_delays", 41, 42):           # doctest: +SKIP
-            ...     print(one.stage, one.added.num_rows, one.changed.num_rows)
-        """
-        first = find_snapshot(self.store, name, before)
-        return compare(first, find_snapshot(self.store, name, after), stage)
-
-    def consumed_files(self, name: str, source: str) -> tuple[str, ...]:
-        """Returns the files that a source of a job does not need any more: they may be deleted.
-
-        The newest snapshot that is certainly committed contains them. If you may want to go back to
-        an older snapshot (`JobConfig(initial_snapshot=...)`), keep them.
-
-        Args:
-            name: of the job.
-            source: the name of a `sources.files` in the pipeline.
-
-        Returns:
-            Absolute paths, sorted, also of files that are already gone. It is empty before the
-            first commit, and for sources that read no files.
-
-        Raises:
-            SnapshotInvalidError: the snapshot has no such source, or cannot be read whole.
-
-        Example:
-            >>> for path in jet.consumed_files("airport_delays", "flights"):
-            ...     Path(path).unlink(missing_ok=True)
-        """
-        committed = next((ref for ref in self.snapshots(name) if ref.committed), None)
-        if committed is None:
-            return ()
-        journal = self.read_state(name, source, snapshot=committed.snapshot_id, as_saved=True)
-        if journal is None or "path" not in journal.column_names:
-            return ()
-        if (
-            "read_to" in journal.column_names
-        ):  # a file that is read in parts is needed until its end
-            journal = journal.filter(journal["read_to"].is_null())
-        return tuple(sorted(set(journal["path"].to_pylist())))
-
-    def ledger(self, name: str) -> dict[str, int | None]:
-        """Returns the last epoch that is certainly committed, by sink; empty before the first.
-
-        Each sink's own place is asked (the folder, the table's database, the cluster): a sink may
-        be behind the others while a commit is being retried, or after its database was put back to
-        an old copy. Of a place that cannot say it, or does not answer, it is what the job's record
-        knows. None: of no retained snapshot.
-
-        Raises:
-            SnapshotInvalidError: a snapshot's manifest is missing or damaged.
-            StoreUnavailableError: no majority of the store's members answers.
-
-        Example:
-            >>> jet.ledger("never_ran")
-            {}
-        """
-        return {entry.sink: entry.epoch_id for entry in self.ledger_entries(name)}
-
-    def ledger_entries(self, name: str) -> tuple[LedgerEntry, ...]:
-        """Returns what `ledger` is made of: also who says so, and what is decided.
-
-        Raises:
-            SnapshotInvalidError: a snapshot's manifest is missing or damaged.
-            StoreUnavailableError: no majority of the store's members answers.
-
-        Example:
-            >>> jet.ledger_entries("never_ran")
-            ()
-        """
-        record = self.record(name)
-        return () if record is None else read_ledger(self.store, record)
-
-    def consistent_epoch(self, name: str) -> int | None:
-        """Returns the epoch up to which all sinks of a job are committed: their least.
-
-        What readers join over several sinks is one cut up to there. None: nothing is.
-
-        Raises:
-            SnapshotInvalidError: a snapshot's manifest is missing or damaged.
-            StoreUnavailableError: no majority of the store's members answers.
-
-        Example:
-            >>> jet.consistent_epoch("never_ran") is None
-            True
-        """
-        return least_epoch(self.ledger(name).values())
-
-    def profile(self, name: str) -> JobProfile:
-        """Returns where the time of a job's last epochs went, phase by phase.
-
-        The job may run in any process, or have ended: its newest execution leaves the profile of
-        its last epochs in the store, a few seconds after they have ended.
-
-        Raises:
-            JobStateError: no epoch of the job was measured yet.
-            StoreUnavailableError: too few members of the store answer.
-
-        Example:
-            >>> print(jet.profile("airport_delays").summary)    # doctest: +SKIP
-            The largest part of an epoch is building frames on the driver: 41% of the time, ...
-        """
-        return read_profile(self.store, name)
-
-    def explain(self, name: str) -> Explanation:
-        """Returns why nothing comes out of a job, or that something does: most likely cause first.
-
-        The job may run in any process, or not at all: the store says who holds a watermark back and
-        since when, what waits, what fails, and how the job is started. A running job reports itself
-        every few seconds.
-
-        Raises:
-            JobStateError: the job never ran.
-            StoreUnavailableError: too few members of the store answer.
-
-        Example:
-            >>> for finding in jet.explain("airport_delays").findings:  # doctest: +SKIP
-            ...     print(finding.kind.value, finding.text, finding.cure)
-        """
-        return explain(self.store, self.observed(name), name)
-
     def jobs(self) -> list[ExecutionRecord]:
         """Returns the records of all jobs that ever ran in this namespace, sorted by name.
 
-        A job whose process has died is NOT_RUNNING here, with the cause `StopCause.LOST`, although
-        the record does not say so yet. To find that out may take the time to live of its lease
-        (`JobConfig.lease_ttl`). `ExecutionRecord.lease.activity` says what a living execution is
-        doing, and since when.
+        Each is what `Job.record` returns.
 
         Raises:
             StoreUnavailableError: too few members of the store answer.
@@ -563,20 +307,14 @@ class Jet:
         """
         names = sorted(key.name for key in self.store.map(JOB_DIRECTORY).keys(""))
         with ThreadPoolExecutor(_LOOKS_AT_ONCE) as looks:  # several may take their time
-            records = list(looks.map(self.observed, names))
+            records = list(looks.map(partial(observed, self.store), names))
         return [record for record in records if record is not None]
 
-    def observed(self, name: str) -> ExecutionRecord | None:
-        """Returns the record of a job as `jobs` shows it; None if it never ran.
-
-        Raises:
-            StoreUnavailableError: no majority of the store's members answers.
-        """
-        record = self.record(name)
-        return None if record is None else observed(self.store, record)
-
     def job(self, name: str) -> Job:
-        """Returns a job of this process, or a handle of a job that another process runs.
+        """Returns the handle of a job: of this process, of another one, or of one that is down.
+
+        It asks the store nothing: a job that never ran has a handle, too, whose `Job.record` is
+        None.
 
         Example:
             >>> jet.job("airport_delays").request_stop(StopKind.SUSPEND)  # doctest: +SKIP
@@ -584,42 +322,7 @@ class Jet:
         own = self._jobs.get(name)
         if own is not None and (not own.done.is_set() or own.is_newest):
             return own
-        return RemoteJob(self.store, name, show_progress=self._shows_progress)
-
-    def delete_job(self, name: str, *, release_sinks: bool = False) -> JobDeletion:
-        """Deletes what a job that does not run keeps in the store: snapshots, notes, staged rows,
-        its record. Its output and its exported snapshots stay.
-
-        A crash inside leaves a job that cannot be started; the same call completes it. Afterwards
-        a job of this name is a new one.
-
-        Args:
-            name: of the job.
-            release_sinks: also remove what is staged in the places of its sinks, and the marks that
-                say whose these are: the owner of a folder, the last epoch in a database.
-
-        Raises:
-            JobStateError: there is no such job, or what it has decided is not committed yet.
-            LeaseHeldError: it runs.
-            StoreUnavailableError: a member of the store does not answer.
-
-        Example:
-            >>> jet.delete_job("airport_delays").entries                 # doctest: +SKIP
-            412
-        """
-        return delete_job(self.store, name, release_sinks=release_sinks)
-
-    def request(self, name: str, kind: StopKind) -> None:
-        """Asks the running execution of a job, in any process, to stop; returns at once.
-
-        Args:
-            name: of the job.
-            kind: how to stop.
-
-        Raises:
-            JobStateError: no execution is running, or its process has died.
-        """
-        RemoteJob(self.store, name).request_stop(kind)
+        return RemoteJob(self.store, name, self.session, show_progress=self._shows_progress)
 
     def map(
         self, name: str, *, format: str | None = None, journal: JournalConfig | None = None

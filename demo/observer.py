@@ -66,7 +66,7 @@ class Observer:
     jet: Jet
 
     def record(self) -> ExecutionRecord | None:
-        return self.jet.record(PIPELINE)
+        return self.jet.job(PIPELINE).record()
 
     def progress(self) -> Progress:
         """Return what Dagster shows now; nothing if it is too busy to answer."""

@@ -153,7 +153,7 @@ class Story:
             self._until("all rows are committed", lambda: show(observer) >= total, replayer)
         progress = observer.progress()
         # What an operator does when a stream is over: the inputs end, every window closes.
-        observer.jet.request(PIPELINE, StopKind.COMPLETE)
+        observer.jet.job(PIPELINE).request_stop(StopKind.COMPLETE)
         self._until(
             "the job is COMPLETED", lambda: _status(observer.record()) is JobStatus.COMPLETED
         )

@@ -27,7 +27,7 @@ from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 
 if TYPE_CHECKING:
     from dagster_jet.jobs.deletion import JobDeletion
-    from dagster_jet.jobs.remote_job import RemoteJob
+    from dagster_jet.jobs.job import Job
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -88,21 +88,21 @@ def job(
     removes the stored data of a job that does not run; its output stays.
     """
 
-    from dagster_jet.jobs.remote_job import RemoteJob
     from dagster_jet.observe.reading.explanation import explain
     from dagster_jet.ownership.supervision import read_supervision
 
     with target.open_jet() as jet:
+        asked = jet.job(name)
         if action is Action.DELETE:
-            _show_deleted(jet.delete_job(name, release_sinks=release_sinks), target)
+            _show_deleted(asked.delete(release_sinks=release_sinks), target)
             return
         if action in (Action.EXPORT, Action.CANCEL_AND_EXPORT):
             cancels = action is Action.CANCEL_AND_EXPORT
-            ask_for_export(RemoteJob(jet.store, name), export_name, wait, cancels, target)
+            ask_for_export(asked, export_name, wait, cancels, target)
             return
         if action is not Action.SHOW:
-            _ask(RemoteJob(jet.store, name, show_progress=True), action, wait)
-        record = jet.observed(name)
+            _ask(asked, action, wait)
+        record = asked.record()
         if record is None:
             raise JetError(
                 "no job of this name has ever run with this store.",
@@ -127,7 +127,7 @@ def _show_deleted(deleted: JobDeletion, target: Target) -> None:
     show([row], title=f"Deleted {deleted.job}", as_json=target.as_json)
 
 
-def _ask(asked: RemoteJob, action: Action, seconds: float) -> None:
+def _ask(asked: Job, action: Action, seconds: float) -> None:
     try:
         if action is Action.RESUME:
             asked.resume()
@@ -136,7 +136,7 @@ def _ask(asked: RemoteJob, action: Action, seconds: float) -> None:
         else:
             asked.request_stop(StopKind(action.value))
             if action is not Action.RESTART:
-                asked.join(seconds)
+                asked.result(seconds)
     except TimeoutError:
         raise JetError(
             f"the request is saved in the store, but after {seconds:g} s the job is still "
@@ -156,22 +156,20 @@ def ledger(target: Target, name: JobArgument) -> None:
     epoch that a sink will have. `said_by` is `record` if the sink cannot be asked.
     """
 
-    from dagster_jet.observe.reading.ledger import least_epoch
-
     with target.open_jet() as jet:
-        entries = jet.ledger_entries(name)
+        found = jet.job(name).ledger()
         rows = [
             {
                 "sink": entry.sink,
                 "epoch": entry.epoch_id,
                 "decided": entry.decided_epoch_id,
-                "said_by": entry.witness.value,
+                "said_by": entry.origin.value,
                 "note": entry.note,
             }
-            for entry in entries
+            for entry in found.entries.values()
         ]
-        consistent = least_epoch(entry.epoch_id for entry in entries)
-        upto = "nothing is committed" if consistent is None else f"one cut up to {consistent}"
+        epoch_id = found.consistent_epoch
+        upto = "nothing is committed" if epoch_id is None else f"one cut up to {epoch_id}"
         show(rows, title=f"Ledger of {name}: {upto}", as_json=target.as_json)
 
 
@@ -184,7 +182,7 @@ def consumed(
 ) -> None:
     """Lists the input files that a committed snapshot has read; they may be deleted."""
     with target.open_jet() as jet:
-        rows = [{"file": path} for path in jet.consumed_files(name, source)]
+        rows = [{"file": path} for path in jet.job(name).consumed_files(source)]
         show(rows, title=f"Consumed by {source} of {name}", as_json=target.as_json)
 
 
@@ -193,7 +191,7 @@ def consumed(
 def watermarks(target: Target, name: JobArgument) -> None:
     """Shows the stages' event time at the last snapshot, and what holds it back since when."""
     with target.open_jet() as jet:
-        saved = jet.manifest(name).watermarks
+        saved = jet.job(name).manifest().watermarks
         rows = []
         for stage, reached_ms in saved.get("reached_ms", {}).items():
             held = saved.get("held_back_by", {}).get(stage) or {}
@@ -215,7 +213,7 @@ def watermarks(target: Target, name: JobArgument) -> None:
 def profile(target: Target, name: JobArgument) -> None:
     """Shows how the time of the job's last epochs was spent, by phase, wherever the job runs."""
     with target.open_jet() as jet:
-        found = jet.profile(name)
+        found = jet.job(name).profile()
     if target.as_json:
         show_json(found.to_json())
     else:

@@ -15,7 +15,7 @@ from dagster_jet.errors import ConfigurationError, JetError
 
 if TYPE_CHECKING:
     from dagster_jet.jet import Jet
-    from dagster_jet.jobs.remote_job import RemoteJob
+    from dagster_jet.jobs.job import Job
     from dagster_jet.operators.state_difference import StateDifference
     from dagster_jet.snapshot.export import Export
     from dagster_jet.snapshot.manifest import Manifest
@@ -67,9 +67,9 @@ def snapshots(
             case SnapshotAction.LIST:
                 _list(jet, name, target)
             case SnapshotAction.SHOW:
-                _show(jet, name, given[0], stage, target)
+                _show(jet.job(name), given[0], stage, target)
             case SnapshotAction.DIFF:
-                _diff(jet, name, given[0], given[1], stage, target)
+                _diff(jet.job(name), given[0], given[1], stage, target)
             case SnapshotAction.DELETE:
                 _delete(jet, name, given[0], target)
 
@@ -83,7 +83,7 @@ def exports(target: Target) -> None:
 
 
 def ask_for_export(
-    asked: RemoteJob, export_name: str | None, seconds: float, cancels: bool, target: Target
+    asked: Job, export_name: str | None, seconds: float, cancels: bool, target: Target
 ) -> None:
     """Requests an export of a job's snapshot, waits for it and prints it."""
     if export_name is None:
@@ -127,7 +127,7 @@ def _list(jet: Jet, name: str, target: Target) -> None:
             "committed": ref.committed,
             "export": None,
         }
-        for ref in jet.snapshots(name)
+        for ref in jet.job(name).snapshots()
     ]
     rows += [
         {
@@ -145,18 +145,18 @@ def _list(jet: Jet, name: str, target: Target) -> None:
     show(rows, title=f"Snapshots of {name}", as_json=target.as_json)
 
 
-def _show(jet: Jet, name: str, wanted: str, stage: str | None, target: Target) -> None:
-    manifest = jet.manifest(name, wanted)
+def _show(job: Job, wanted: str, stage: str | None, target: Target) -> None:
+    manifest = job.manifest(wanted)
     if stage is not None:
-        table = jet.read_state(name, stage, snapshot=wanted)
+        table = job.read_state(stage, snapshot=wanted)
         rows = [_plain(row) for row in table.to_pylist()] if table is not None else []
-        _show_rows(rows, f"{stage} in snapshot {wanted} of {name}", target)
+        _show_rows(rows, f"{stage} in snapshot {wanted} of {job.name}", target)
         return
     if target.as_json:
         show_json(_document(manifest))
         return
     say(
-        f"Snapshot {manifest.snapshot_id} of {name}: epoch {manifest.epoch_id}, execution "
+        f"Snapshot {manifest.snapshot_id} of {job.name}: epoch {manifest.epoch_id}, execution "
         f"{manifest.execution_id}, timeline {manifest.timeline}, {size(manifest.state_bytes)}."
     )
     show(_state_rows(manifest), title="State", as_json=False)
@@ -195,11 +195,11 @@ def _state_rows(manifest: Manifest) -> list[dict[str, Any]]:
     ]
 
 
-def _diff(jet: Jet, name: str, before: str, after: str, stage: str | None, target: Target) -> None:
-    found = jet.diff(name, before, after, stage)
+def _diff(job: Job, before: str, after: str, stage: str | None, target: Target) -> None:
+    found = job.diff(before, after, stage)
     if stage is None:
         rows = [_counts(one) for one in found]
-        title = f"From snapshot {before} to {after} of {name}"
+        title = f"From snapshot {before} to {after} of {job.name}"
         show(rows, title=title, as_json=target.as_json)
         return
     sides: Sequence[tuple[str, Callable[[StateDifference], Any]]] = (
@@ -214,7 +214,7 @@ def _diff(jet: Jet, name: str, before: str, after: str, stage: str | None, targe
                 content = {key: row.pop(key) for key in ("before", "after") if side == "changed"}
                 before_after = {k: _text(v, target) for k, v in content.items()}
                 changes.append({"change": side, **_plain(row), **before_after})
-    _show_rows(changes, f"{stage} from snapshot {before} to {after} of {name}", target)
+    _show_rows(changes, f"{stage} from snapshot {before} to {after} of {job.name}", target)
 
 
 def _counts(one: StateDifference) -> dict[str, Any]:

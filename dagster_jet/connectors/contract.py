@@ -612,7 +612,7 @@ class Committer(Protocol):
 class KnowsCommits(Protocol):
     """A committer whose outside system can be asked which artifacts are committed.
 
-    `Jet.ledger` asks it; for other committers it uses the job's record. Every start asks, too, so
+    `Job.ledger` asks it; for other committers it uses the job's record. Every start asks, too, so
     that a job does not continue on a place that came back empty or older
     (`snapshot.newest_output`).
     """

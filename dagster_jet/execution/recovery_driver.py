@@ -286,7 +286,7 @@ class RecoveryDriver:
                     cure="If the location is not mounted, or is a replica that is behind, bring "
                     "the right one back. If it was restored from a copy, start from a "
                     "snapshot whose output it has: JobConfig(initial_snapshot=...); "
-                    "Jet.ledger lists them. To continue without the missing output, use "
+                    "Job.ledger lists them. To continue without the missing output, use "
                     "JobConfig(accept_loss=True).",
                 )
             context.committer.report_missing(sink, newest)
@@ -321,7 +321,7 @@ class RecoveryDriver:
                     position=shown[0],
                     cure="Put the input back unchanged (cp -p), or continue without its rows "
                     "with JobConfig(accept_loss=True). Delete input only after a snapshot "
-                    "that has its rows is committed: Jet.consumed_files() lists such files.",
+                    "that has its rows is committed: Job.consumed_files() lists such files.",
                 )
             _logger.warning(
                 "job %r, stage %r: this input is lost, and accept_loss allows it: %s",

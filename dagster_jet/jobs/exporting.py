@@ -193,8 +193,8 @@ def _written(store: Store, exports: ExportList, begun: Export, ref: SnapshotRef)
 
 
 def _is_down(store: Store, job: str) -> bool:
-    record = read_record(store, job)
-    return record is None or not observed(store, record).status.is_live
+    record = observed(store, job)
+    return record is None or not record.status.is_live
 
 
 def _last_committed(store: Store, job: str) -> SnapshotRef | None:

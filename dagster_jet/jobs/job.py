@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from dagster_jet.jobs.stored_job import StoredJob
 from dagster_jet.snapshot.export import Export
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import JobStatus
@@ -32,12 +33,12 @@ class JobResult:
     """Waiting input, which is not read, if a COMPLETED job was submitted again."""
 
 
-class Job(Protocol):
-    """A handle to observe and control a job.
+class Job(StoredJob, ABC):
+    """A handle to read and control a job.
 
     There are two kinds with one contract: a pipeline that this process runs (`Jet.submit`), and a
-    pipeline that another process runs (`Jet.job`). A kind refuses what it cannot do with
-    `JobStateError`.
+    pipeline that another process runs, or none (`Jet.job`). Both read the store alike. A kind
+    refuses a control that it does not have with `JobStateError`.
 
     Times are in seconds; None waits for ever. A `TimeoutError` ends the waiting, not the request.
 
@@ -47,23 +48,7 @@ class Job(Protocol):
         <JobStatus.SUSPENDED: 'SUSPENDED'>
     """
 
-    @property
-    def name(self) -> str:
-        """The name of the pipeline."""
-        ...
-
-    @property
-    def status(self) -> JobStatus:
-        """The job's status now.
-
-        A job of another process that has died is NOT_RUNNING. Detecting this may take the time to
-        live of the job's lease (`JobConfig.lease_ttl`).
-
-        Raises:
-            StoreUnavailableError: too few members of the store answer.
-        """
-        ...
-
+    @abstractmethod
     def result(self, timeout: float | None = None) -> JobResult:
         """Waits until the job does not run any more, and returns its result.
 
@@ -75,12 +60,8 @@ class Job(Protocol):
         Example:
             >>> job.result(timeout=60).rows_out             # doctest: +SKIP
         """
-        ...
 
-    def join(self, timeout: float | None = None) -> JobResult:
-        """Same as `result`; the name in Hazelcast Jet."""
-        return self.result(timeout)
-
+    @abstractmethod
     def request_stop(self, kind: StopKind) -> None:
         """Requests a stop and returns at once. `StopKind` describes each kind.
 
@@ -92,7 +73,6 @@ class Job(Protocol):
         Example:
             >>> job.request_stop(StopKind.CANCEL)           # doctest: +SKIP
         """
-        ...
 
     def suspend(self, timeout: float | None = 60) -> JobResult:
         """Requests a terminal snapshot, after which the job is SUSPENDED, and waits for it.
@@ -131,6 +111,7 @@ class Job(Protocol):
         self.request_stop(StopKind.COMPLETE)
         return self.result(timeout)
 
+    @abstractmethod
     def export_snapshot(self, name: str, timeout: float | None = 60) -> Export:
         """Exports a snapshot under a name and waits until it is done; it is kept until deleted.
 
@@ -151,8 +132,8 @@ class Job(Protocol):
         Example:
             >>> job.export_snapshot("before-upgrade").epoch_id   # doctest: +SKIP
         """
-        ...
 
+    @abstractmethod
     def cancel_and_export_snapshot(self, name: str, timeout: float | None = 60) -> Export:
         """Requests a terminal snapshot, after which the job is FAILED (cancelled), and exports it.
 
@@ -165,7 +146,6 @@ class Job(Protocol):
         Example:
             >>> job.cancel_and_export_snapshot("final")          # doctest: +SKIP
         """
-        ...
 
     def restart(self) -> None:
         """Requests a terminal snapshot and a new execution that continues from it; returns at once.
@@ -177,6 +157,7 @@ class Job(Protocol):
         """
         self.request_stop(StopKind.RESTART)
 
+    @abstractmethod
     def resume(self) -> None:
         """Continues from the last snapshot after `suspend`; returns when the job is starting.
 
@@ -187,4 +168,3 @@ class Job(Protocol):
         Example:
             >>> job.resume()                                # doctest: +SKIP
         """
-        ...

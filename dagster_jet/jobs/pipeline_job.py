@@ -59,13 +59,13 @@ class PipelineJob(Job):
         run_id: str | None,
         show_progress: bool = False,
     ) -> None:
-        self._name = name
+        super().__init__(store, name, open_session)
         self._stop_signal = StopSignal()
         self._result: JobResult | None = None
         self._error: BaseException | None = None
         self.done = threading.Event()
         """Set when the driver thread has ended. Wait on it, not on the thread."""
-        self._graph, self._config, self._store = graph, config, store
+        self._graph, self._config = graph, config
         self._on_event = on_event if on_event is not None else _ignore
         self._shows_progress, self._progress = show_progress, RunProgress(name)
         self._exporting = Exporting()
@@ -84,20 +84,6 @@ class PipelineJob(Job):
         )
 
     @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def record(self) -> ExecutionRecord | None:
-        """The record as a majority of the store's members knows it."""
-        return read_record(self._store, self.name)
-
-    @property
-    def status(self) -> JobStatus:
-        record = self.record
-        return record.status if record is not None else JobStatus.NOT_RUNNING
-
-    @property
     def is_anothers(self) -> bool:
         """Whether another process drives the job: this process never had it, or has lost it.
 
@@ -107,7 +93,7 @@ class PipelineJob(Job):
         keeper = self._driver.keeper
         if keeper is not None and keeper.last_execution_id is not None:
             return keeper.fenced.is_set()
-        record = self.record
+        record = read_record(self._store, self.name)
         if record is None or not record.status.is_live or record.lease is None:
             return False
         return is_owner_alive(record.lease) is not False
@@ -115,7 +101,7 @@ class PipelineJob(Job):
     @property
     def is_newest(self) -> bool:
         """Whether no other process has had the job since: this handle's result is current."""
-        record, keeper = self.record, self._driver.keeper
+        record, keeper = read_record(self._store, self.name), self._driver.keeper
         return (
             record is not None
             and keeper is not None
@@ -216,7 +202,7 @@ class PipelineJob(Job):
                 self._metrics.close()
 
     def _drive_measured(self) -> JobResult:
-        record = self.record
+        record = read_record(self._store, self.name)
         if record is not None and self._stays_completed(record):
             return self._still_completed(record)
         last_execution_id = record.execution_id if record is not None else 0

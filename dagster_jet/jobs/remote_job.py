@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from dagster_jet.errors import JobFailedError, JobStateError
 from dagster_jet.jobs import requests
@@ -14,14 +16,17 @@ from dagster_jet.observe.reading.remote_progress import RemoteProgress
 from dagster_jet.observe.reading.terminal_line import terminal_line
 from dagster_jet.observe.writing.progress_report import ProgressReport
 from dagster_jet.observe.writing.report_keeper import read_report
-from dagster_jet.ownership.liveness import LeaseWatch, as_lost, observed
+from dagster_jet.ownership.liveness import LeaseWatch, as_lost
 from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.ownership.supervision import Intent, read_supervision, resume, set_intent
 from dagster_jet.snapshot.export import Export
 from dagster_jet.snapshot.protocol import StopKind
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _POLL_S = 0.2
 _WANTED = {kind.cause for kind in StopKind}
@@ -30,22 +35,16 @@ _WANTED = {kind.cause for kind in StopKind}
 class RemoteJob(Job):
     """Sends requests through the store; the owner carries them out, and the record shows it."""
 
-    def __init__(self, store: Store, name: str, *, show_progress: bool = False) -> None:
-        self._store, self._name, self._shows_progress = store, name, show_progress
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def record(self) -> ExecutionRecord | None:
-        """The record as a majority of the store's members knows it."""
-        return read_record(self._store, self.name)
-
-    @property
-    def status(self) -> JobStatus:
-        record = self.record
-        return observed(self._store, record).status if record else JobStatus.NOT_RUNNING
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        open_session: Callable[[], SparkSession],
+        *,
+        show_progress: bool = False,
+    ) -> None:
+        super().__init__(store, name, open_session)
+        self._shows_progress = show_progress
 
     def result(self, timeout: float | None = None) -> JobResult:
         record = self._ended(timeout)
@@ -111,12 +110,11 @@ class RemoteJob(Job):
 
     def _checked(self, move: Move) -> ExecutionRecord:
         """The record as observed now, once the request is checked against it."""
-        record = self.record
+        record = self.record()
         if record is None:
             raise JobStateError(
                 f"cannot {move.value}: the job is unknown.", job=self.name, cure="Start it first."
             )
-        record = observed(self._store, record)
         supervision = read_supervision(self._store, self.name)
         intent = supervision.intent if supervision is not None else Intent.ALWAYS_ON
         check(self.name, move, record.status, record.failure, intent)
@@ -134,7 +132,7 @@ class RemoteJob(Job):
     def _ended(self, timeout: float | None) -> ExecutionRecord | None:
         """Waits until no execution is live, or its owner is gone; returns the record."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        watch, record = LeaseWatch(), self.record
+        watch, record = LeaseWatch(), read_record(self._store, self.name)
         progress = RemoteProgress(SnapshotStore(self._store, self.name).load, self._report)
         with terminal_line(self._shows_progress) as line:
             try:
@@ -147,7 +145,7 @@ class RemoteJob(Job):
                     if line is not None:
                         line.draw(progress.line(record))
                     time.sleep(_POLL_S)
-                    record = self.record
+                    record = read_record(self._store, self.name)
             finally:
                 if line is not None and line.was_drawn:
                     line.end(progress.summary(record))

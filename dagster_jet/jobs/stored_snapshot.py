@@ -38,7 +38,7 @@ class StoredSnapshot:
         return saved_expiry(self.manifest.watermarks, stage)
 
     def state(self, stage: str, *, as_saved: bool = False) -> pa.Table | None:
-        """The rows of a stage; None if there are none. See `Jet.read_state`."""
+        """The rows of a stage; None if there are none. See `Job.read_state`."""
         saved = self.data.read_state(self.manifest, stage)
         if saved is None or as_saved:
             return saved

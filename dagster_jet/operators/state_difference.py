@@ -51,7 +51,7 @@ def difference(stage: str, before: pa.Table, after: pa.Table, plan: StagePlan) -
         raise SnapshotInvalidError(
             "the two snapshots have different columns of its state.",
             stage=stage,
-            cure="Read both with Jet.read_state, and compare what you need.",
+            cure="Read both with Job.read_state, and compare what you need.",
         )
     identity = identity_columns(before, plan)
     content = content_columns(before, identity)

@@ -132,9 +132,10 @@ def _results(
 ) -> Iterator[dg.AssetCheckResult]:
     """Evaluates the checks; the store is read once, regardless of the number of checks."""
     now_ms = time.time_ns() // 1_000_000
-    record = jet.observed(pipeline.name)
+    job = jet.job(pipeline.name)
+    record = job.record()
     has_snapshot = record is not None and record.snapshot is not None
-    manifest = jet.manifest(pipeline.name) if has_snapshot else None
+    manifest = job.manifest() if has_snapshot else None
     counters = {} if manifest is None else manifest.counters
     marks = {} if manifest is None else manifest.watermarks
     reached, held = marks.get("reached_ms", {}), marks.get("held_back_by", {})

@@ -97,13 +97,13 @@ def newest_commit(jet: Jet, job: str) -> CommittedSnapshot | None:
 
 def commits(jet: Jet, job: str) -> Iterable[CommittedSnapshot]:
     """Yields the retained commits of a job, newest first. Raises the errors of `newest_commit`."""
-    record = jet.observed(job)
+    record = jet.job(job).record()
     for ref in record.snapshots if record is not None else ():
         # The snapshot of epoch 0 holds the start positions of the sources; it has no output.
         if record is None or not ref.committed or ref.epoch_id == 0:
             continue
         try:
-            yield CommittedSnapshot(record, ref, jet.manifest(job, ref.snapshot_id))
+            yield CommittedSnapshot(record, ref, jet.job(job).manifest(ref.snapshot_id))
         except JobStateError:
             continue  # dropped concurrently; the next tick sees newer ones
 

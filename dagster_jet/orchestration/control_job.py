@@ -18,7 +18,7 @@ from dagster_jet.snapshot.protocol import StopKind
 
 if TYPE_CHECKING:
     from dagster_jet.jet import Jet
-    from dagster_jet.jobs.remote_job import RemoteJob
+    from dagster_jet.jobs.job import Job
 
 _DELETE = "delete"
 _FORM = {
@@ -117,7 +117,7 @@ def delete_jobs(
     names = [pipeline]
     if keys is not None:
         names = [name for key in keys for name in jobs_of_partition(jet, pipeline, key)]
-    deleted = [jet.delete_job(name, release_sinks=release_sinks) for name in names]
+    deleted = [jet.job(name).delete(release_sinks=release_sinks) for name in names]
     kept = [f"{one.job}, {sink}: {why}" for one in deleted for sink, why in one.kept.items()]
     said = f"deleted: {', '.join(one.job for one in deleted) or 'nothing, there is no such job'}."
     return f"{said} Markers that were not removed: {'; '.join(kept)}." if kept else said
@@ -133,9 +133,7 @@ def carry_out(
         JobStateError: the move is not possible in the current state.
         TimeoutError: the request was written, but was not carried out in time.
     """
-    from dagster_jet.jobs.remote_job import RemoteJob
-
-    asked = RemoteJob(jet.store, job)
+    asked = jet.job(job)
     if move in (Move.EXPORT, Move.CANCEL_AND_EXPORT):
         return _export(asked, move, wait_s, export_name)
     if move is Move.RESUME:
@@ -146,11 +144,11 @@ def carry_out(
     else:
         asked.request_stop(StopKind(move.value))
         if move is not Move.RESTART and wait_s > 0:
-            asked.join(wait_s)
+            asked.result(wait_s)
     return f"{job!r} is {asked.status.value}."
 
 
-def _export(asked: "RemoteJob", move: Move, wait_s: float, export_name: str | None) -> str:
+def _export(asked: "Job", move: Move, wait_s: float, export_name: str | None) -> str:
     if export_name is None:
         raise ConfigurationError(
             "the exported snapshot needs a name.", job=asked.name, cure="Fill in export_name."

@@ -16,7 +16,6 @@ from dagster_jet.orchestration.asset_job import build_jet_job, stream_of
 from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.tick import jet_of_tick, required_key
-from dagster_jet.ownership.liveness import observed
 from dagster_jet.ownership.supervision import Intent, read_supervision
 from dagster_jet.snapshot.record import JobStatus
 
@@ -82,20 +81,20 @@ def why_not_now(jet: Jet, job: str) -> str | None:
     Raises:
         StoreError: the store could not be read; the tick fails.
     """
-    supervision, record = read_supervision(jet.store, job), jet.record(job)
+    supervision = read_supervision(jet.store, job)
     if supervision is not None and supervision.intent is Intent.PAUSED:
         return (
             f"the job is paused; continue with 'dagster-jet job {job} resume' or a launch by hand"
         )
+    record = jet.job(job).record()
     if record is None:
         return None
-    seen = observed(jet.store, record)
-    if seen.status.is_live:
-        return f"execution {record.execution_id} still runs the job ({seen.status.value})"
-    if seen.status is JobStatus.COMPLETED:
+    if record.status.is_live:
+        return f"execution {record.execution_id} still runs the job ({record.status.value})"
+    if record.status is JobStatus.COMPLETED:
         return "the job is COMPLETED: its inputs have ended"
     resumed = supervision.resumed_execution if supervision is not None else 0
-    if seen.status is JobStatus.SUSPENDED and resumed < record.execution_id:
+    if record.status is JobStatus.SUSPENDED and resumed < record.execution_id:
         return (
             f"the job is SUSPENDED ({record.failure or 'on request'}); continue with "
             f"'dagster-jet job {job} resume' or a launch by hand"

@@ -171,7 +171,7 @@ def partition_job(
     if newest is None:
         return PartitionJob(key, pipeline, base, is_completed=False)
     attempt = newest.next(context.run.root_run_id or context.run.run_id) if anew else newest
-    record = jet.record(attempt.of(base))
+    record = jet.job(attempt.of(base)).record()
     is_completed = record is not None and record.status is JobStatus.COMPLETED
     return PartitionJob(key, pipeline, attempt.of(base), is_completed)
 

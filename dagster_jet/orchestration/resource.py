@@ -322,7 +322,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         until = until or _until_from(context) or "completed"
         pipeline = job.pipeline.renamed(job.name)
         yield from self._drive(context, pipeline, until, self._job_config(config), reports)
-        record = self.jet.record(job.name)
+        record = self.jet.job(job.name).record()
         if record is not None and record.status is JobStatus.COMPLETED:
             # If no input was read there is no snapshot; that result is reported too.
             yield from _unsaid(self.jet, job, reports)

@@ -49,7 +49,7 @@ class Retirement:
             return None, None
         if self.pipeline is not None and self._is_changed(record):
             # `Jet.plan` is not used: it also compares columns, for which it may start Spark.
-            saved = jet.manifest(record.job).plan
+            saved = jet.job(record.job).manifest().plan
             refused = [
                 change
                 for change in compare_plans(saved, self.pipeline.graph.plan())
@@ -87,4 +87,4 @@ def retire(jet: Jet, record: ExecutionRecord) -> None:
         JobStateError: the execution has just ended.
         StoreError: the request could not be written; the next tick repeats it.
     """
-    jet.request(record.job, StopKind.SHUTDOWN)
+    jet.job(record.job).request_stop(StopKind.SHUTDOWN)

@@ -31,6 +31,7 @@ from dagster_jet.orchestration.supervisor import (
 )
 from dagster_jet.orchestration.tick import jet_of_tick, required_key
 from dagster_jet.ownership.lease import is_owner_alive
+from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.ownership.supervision import (
     Supervision,
     read_supervision,
@@ -173,7 +174,7 @@ def supervise(
     now, pipeline = clock(), launches.pipeline
     for death in report_dead_runs(context.instance, launches):
         context.log.warning(f"{pipeline}: {death}")
-    record = jet.record(pipeline)
+    record = read_record(jet.store, pipeline)
     supervision = read_supervision(jet.store, pipeline)
     lease, request = _lease_as_it_is(record), _request_of(supervision)
     launched = {run: Thing(What.RUN, run) for run in launches.unfinished(context.instance)}

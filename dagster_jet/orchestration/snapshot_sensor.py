@@ -175,7 +175,7 @@ def look(
     retained = iter(commits(jet, job))
     found = next(retained, None)
     if found is None:
-        never = jet.record(job) is None
+        never = jet.job(job).record() is None
         return _skip("it has never run" if never else "nothing is committed yet", job)
     _check_sinks(job, sinks, found.manifest.sinks)
     chosen = list(sinks) or sorted(found.manifest.sinks)

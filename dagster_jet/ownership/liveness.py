@@ -37,20 +37,21 @@ class LeaseWatch:
         return False if self.clock() - self._since >= lease.ttl_ms / 1000 else None
 
 
-def observed(store: Store, record: ExecutionRecord) -> ExecutionRecord:
-    """Return the record with its actual status: NOT_RUNNING if the owner is dead.
+def observed(store: Store, job: str) -> ExecutionRecord | None:
+    """Return a job's record with its actual status: NOT_RUNNING if the owner is dead.
 
-    Returns at once if the lease looks fresh; else watches it, for its time to live at most.
+    Returns at once if the lease looks fresh; else watches it, for its time to live at most. None:
+    the job never ran, or was deleted.
     """
-    watch, current = LeaseWatch(), record
-    while current.status.is_live:
+    watch, current = LeaseWatch(), read_record(store, job)
+    while current is not None and current.status.is_live:
         seen = watch.sees(current)
         if seen is None and _looks_fresh(current.lease):
             return current  # informative only: no decision compares clocks
         if seen is not None:
             return current if seen else as_lost(current)
         time.sleep(_POLL_S)
-        current = read_record(store, record.job) or record
+        current = read_record(store, job)
     return current
 
 

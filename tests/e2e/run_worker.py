@@ -16,6 +16,7 @@ import dagster as dg
 import psutil
 
 from dagster_jet import Jet
+from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 
 from .tiny import put_file
@@ -45,13 +46,13 @@ class Worker:
         return self.instance.get_runs(limit=1)[0]
 
     def record(self) -> ExecutionRecord:
-        record = self.jet.record("tiny")
+        record = read_record(self.jet.store, "tiny")
         assert record is not None
         return record
 
     def is_running(self, after: int = 0) -> bool:
         """An execution after that one has decided a snapshot of its own."""
-        record = self.jet.record("tiny")
+        record = read_record(self.jet.store, "tiny")
         return (
             record is not None
             and record.execution_id > after

@@ -82,7 +82,7 @@ def test_three_drained_runs(tmp_path: Path) -> None:
             assert run.success and has_left(instance, run.run_id), "whatever else the run does"
             assert len(committed_rows(tmp_path / "copy")) == 60 * (number + 1)
             with Jet(store=[f"file://{tmp_path}/store"], backup_count=0) as jet:
-                record = jet.record("tiny")
+                record = jet.job("tiny").record()
                 assert record is not None
                 assert (record.status, record.cause) == (JobStatus.NOT_RUNNING, StopCause.SHUTDOWN)
                 assert record.execution_id == number + 1

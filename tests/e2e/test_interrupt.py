@@ -59,7 +59,7 @@ def test_a_cancel_that_meets_dagsters_own_code_drains_too(tmp_path: Path) -> Non
 
 
 def assert_drained(worker: Worker) -> None:
-    record = worker.jet.record("tiny")
+    record = worker.jet.job("tiny").record()
     assert record is not None and record.snapshot is not None
     assert record.status is JobStatus.NOT_RUNNING
     assert record.lease is None

@@ -9,6 +9,7 @@ import psutil
 
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.run_worker import RunWorker
+from dagster_jet.ownership.record_keeper import read_record
 
 from .run_worker import Worker, start_worker
 from .tiny import committed_rows, put_file
@@ -16,7 +17,7 @@ from .tiny import committed_rows, put_file
 
 def driver(worker: Worker, after: int = 0) -> tuple[int, int] | None:
     """The newest execution and its process."""
-    record = worker.jet.record("tiny")
+    record = read_record(worker.jet.store, "tiny")
     if record is None or record.lease is None or record.execution_id <= after:
         return None
     return record.execution_id, record.lease.pid

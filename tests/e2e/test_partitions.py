@@ -68,7 +68,7 @@ def of_hours(folder: Path, hours: int) -> tuple[Rows, Rows]:
 
 def record(folder: Path, job: str) -> ExecutionRecord:
     with Jet(store=[f"file://{folder}/store"], backup_count=0) as jet:
-        found = jet.record(job)
+        found = jet.job(job).record()
     assert found is not None
     return found
 

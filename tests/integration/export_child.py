@@ -39,5 +39,5 @@ def main(folder: Path, order: dict[str, Any]) -> int:
         if "export" in order:
             has_begun.wait()
             print(job.export_snapshot(order["export"], timeout=240), flush=True)
-        job.join()
+        job.result()
     return 0

@@ -98,7 +98,7 @@ def test_an_outage_of_the_queue_is_waited_for_without_a_restart(
     path = world.folder / "queue.db"
 
     def is_said() -> bool:
-        record = jet.observed(queue_child.JOB)
+        record = jet.job(queue_child.JOB).record()
         said = str(record.lease.activity) if record and record.lease else ""
         return re.match(r"(starting|asking the sources) for \d+ s: .*locked", said) is not None
 

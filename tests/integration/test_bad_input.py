@@ -34,6 +34,7 @@ from dagster_jet.errors import (
     UserFunctionError,
 )
 from dagster_jet.execution.events import EpochCompleted, JobEvent
+from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.snapshot.record import JobStatus, StopCause
 from dagster_jet.spark.planning.analysis import analyse
 from dagster_jet.spark.runtime import SparkRuntime
@@ -215,7 +216,7 @@ def test_a_bad_file_suspends_the_job_until_it_is_repaired(world: World) -> None:
     with pytest.raises(BadRowError) as told:
         run(world, pipeline, snapshot_interval="0 ms", **settings)
     with world.jet() as jet:
-        record = jet.record("copy")
+        record = read_record(jet.store, "copy")
     assert record is not None
     assert (record.status, record.cause) == (JobStatus.SUSPENDED, StopCause.ERROR)
     assert record.failure is not None and f"{bad}:1" in record.failure
@@ -226,7 +227,7 @@ def test_a_bad_file_suspends_the_job_until_it_is_repaired(world: World) -> None:
     write_input(world.folder / "in", 2, [good(2)])
     run(world, pipeline, **settings)
     with world.jet() as jet:
-        record = jet.record("copy")
+        record = read_record(jet.store, "copy")
     assert record is not None and record.status is JobStatus.COMPLETED
     assert (record.cause, record.failure) == (StopCause.COMPLETE, None)
     assert oracle.committed(world.folder / "out/copy", "v") == Counter([(1,), (2,), (3,)])
@@ -442,7 +443,7 @@ def test_a_function_that_raises_at_a_row(world: World) -> None:
     with pytest.raises(UserFunctionError, match=r"stage 'change'.*ZeroDivisionError"):
         run(world, copying(world, change), max_items_per_epoch=1)
     with world.jet() as jet:
-        record = jet.record("copy")
+        record = read_record(jet.store, "copy")
     assert record is not None and "ZeroDivisionError" in (record.failure or "")
 
     write_input(world.folder / "in", 2, [good(0)])  # the same bytes: only the function changes
@@ -620,7 +621,7 @@ def test_a_member_folder_deleted_while_running(world: World) -> None:
                 until="completed",
                 on_event=lose_member,
             )
-        record = jet.record(child.JOB)
+        record = read_record(jet.store, child.JOB)
     assert "/store/b" in str(told.value)
     assert record is not None and record.lease is None, "it has given up, and says so"
     assert record.status is JobStatus.NOT_RUNNING

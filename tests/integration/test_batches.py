@@ -122,7 +122,7 @@ def test_its_state_is_columns_that_are_read_planned_and_kept(world: BatchesWorld
     with world.jet() as jet:
         config = JobConfig(**child.CONFIG)
         jet.run(balances(world.folder), config, until="drained", on_event=world.see)
-        state = jet.read_state("balances", "balances")
+        state = jet.job("balances").read_state("balances")
         assert state is not None and {"k", "n", "total"} <= set(state.column_names)
         assert all(row["n"] > 0 for row in state.to_pylist() if row["n"] is not None)
         (kept,) = [c for c in jet.plan(balances(world.folder)) if c.stage == "balances"]

@@ -69,7 +69,8 @@ def test_a_change_that_state_cannot_follow_is_planned_refused_and_harmless(
     config = JobConfig(parallelism=2)
     with world.jet() as jet:
         jet.run(pipeline(), config, until="drained")
-        before, state = visible_files(world.folder / "out"), jet.read_state("changing", "counts")
+        before = visible_files(world.folder / "out")
+        state = jet.job("changing").read_state("counts")
         world.fill(3, first=3)
         refused = {
             "keys was ['k'], is ['k', 'v']": pipeline(keys=("k", "v")),
@@ -91,7 +92,7 @@ def test_a_change_that_state_cannot_follow_is_planned_refused_and_harmless(
         with pytest.raises(JetError, match=r"state of counts, .*Restore the stage"):
             jet.run(renamed, config, until="drained")
         assert visible_files(world.folder / "out") == before
-        assert jet.read_state("changing", "counts").equals(state)
+        assert jet.job("changing").read_state("counts").equals(state)
         assert not [c for c in jet.plan(pipeline()) if c.change is not Change.KEPT]
         jet.run(pipeline(), config, until="completed")
     assert committed(world.folder / "out", WINDOW_COLUMNS) == expected(world)
@@ -230,7 +231,7 @@ def test_what_was_decided_for_a_sink_is_committed_although_it_left_or_moved(worl
     config = JobConfig(**child.CONFIG)
     world.run_child("commit.before:2=kill")
     with world.jet() as jet:
-        manifest = jet.manifest(changed_child.JOB)
+        manifest = jet.job(changed_child.JOB).manifest()
         files = manifest.counters["rows"].rows_in // 12
         assert {a.sink for a in manifest.artifacts} >= set(changed_child.BEFORE)
         after = {"kept": "kept", "new name": "renamed too", "moved": "moved away"}
@@ -292,7 +293,7 @@ def test_a_session_ends_once_by_the_gap_of_its_time(
     with world.jet() as jet:
         fill_with_sessions(world, range(3))
         jet.run(old, config, until="drained")
-        until_ms = jet.manifest("changing").watermarks["reached_ms"]["counts"]
+        until_ms = jet.job("changing").manifest().watermarks["reached_ms"]["counts"]
         pieces = sessions(input_rows(world.folder / "in" / "left"), before_s * 1000)
         assert not [c for c in jet.plan(new) if c.change is not Change.KEPT]
         for numbers, until in ((range(3, 5), "drained"), (range(5, 6), "completed")):

@@ -40,7 +40,7 @@ from dagster_jet.execution.events import (
 from dagster_jet.execution.loop import Loop
 from dagster_jet.execution.signals import Signals
 from dagster_jet.execution.snapshot_driver import SnapshotDriver
-from dagster_jet.ownership.record_keeper import RecordKeeper
+from dagster_jet.ownership.record_keeper import RecordKeeper, read_record
 from dagster_jet.snapshot.protocol import Complete, Purpose, StopKind, WriteOutcome
 from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobStatus, StopCause
 from dagster_jet.system import failpoint
@@ -256,7 +256,7 @@ def test_an_error_that_nobody_expects_ends_the_job_in_order(
     with world.jet() as jet:
         with pytest.raises(JetError, match="the driver raised RuntimeError: the callback's own"):
             jet.run(child.crash_pipeline(world.folder), JobConfig(**child.CONFIG), on_event=raises)
-        record = jet.record(child.JOB)
+        record = read_record(jet.store, child.JOB)
     assert record is not None and record.status is JobStatus.FAILED
     world.run()
     world.assert_exactly_once()
@@ -276,7 +276,7 @@ def test_f12_a_staged_file_is_gone(world: World) -> None:
     for part in ("big_out", "epoch", str(lost), "accept_loss=True"):
         assert part in str(told.value)
     with world.jet() as jet:
-        record = jet.record(child.JOB)
+        record = read_record(jet.store, child.JOB)
     assert record is not None and record.status is JobStatus.FAILED
     assert record.failure is not None and "accept_loss" in record.failure
     with pytest.raises(ArtifactLostError):
@@ -316,7 +316,7 @@ def test_f16_a_sleeping_driver_wakes_up_too_late(world: World, point: str) -> No
         assert world.run().status is JobStatus.COMPLETED
         world.assert_exactly_once()
         with world.jet() as jet:
-            record = jet.record(child.JOB)
+            record = read_record(jet.store, child.JOB)
         visible = world.visible()
 
         os.kill(sleeper.pid, signal.SIGCONT)
@@ -327,7 +327,7 @@ def test_f16_a_sleeping_driver_wakes_up_too_late(world: World, point: str) -> No
         sleeper.join()
     assert "ended by FencedError" in world.child_output.read_text("utf-8")
     with world.jet() as jet:
-        assert jet.record(child.JOB) == record
+        assert read_record(jet.store, child.JOB) == record
     assert world.visible() == visible
 
 
@@ -467,7 +467,7 @@ def test_f18_more_members_lost_than_backups(world: World) -> None:
         world.lose_member(member)
     world.fill(files=3, first=3)
     with world.jet(members) as jet:
-        record, replicas = jet.record(child.JOB), jet.store.table.replicas
+        record, replicas = read_record(jet.store, child.JOB), jet.store.table.replicas
         gone = {f"file://{world.folder}/store/{member}" for member in members[:2]}
         lost = [partition for partition, held in enumerate(replicas) if set(held) <= gone]
         with pytest.raises(StoreUnavailableError) as told:
@@ -475,7 +475,7 @@ def test_f18_more_members_lost_than_backups(world: World) -> None:
                 child.crash_pipeline(world.folder),
                 JobConfig(**child.CONFIG, restart_attempts_max=0),
             )
-        assert jet.record(child.JOB) == record, "a refused job has claimed the record"
+        assert read_record(jet.store, child.JOB) == record, "a refused job has claimed the record"
     assert lost and f"partitions {lost}" in str(told.value)
     assert world.visible() == before, "a refused job has written output"
     for member in members[:2]:
@@ -499,7 +499,7 @@ def test_f20_asked_to_stop(world: World, kind: StopKind, moment: type[JobEvent])
             on_event=lambda event: job.request_stop(kind) if isinstance(event, moment) else None,
         )
         result = job.result(60)
-        record = jet.record(child.JOB)
+        record = read_record(jet.store, child.JOB)
     assert record is not None and record.lease is None and record.snapshot is not None
     stopped = {StopKind.SHUTDOWN: JobStatus.NOT_RUNNING, StopKind.SUSPEND: JobStatus.SUSPENDED}
     assert result.status is record.status is stopped[kind]

@@ -412,7 +412,7 @@ def test_asked_to_suspend_by_another_process(world: World) -> None:
     with world.jet() as jet, world.jet() as other:
         job = jet.submit(child.crash_pipeline(world.folder), JobConfig(**child.CONFIG))
         wait_until(lambda: job.status is JobStatus.RUNNING, "the job runs")
-        other.request(child.JOB, StopKind.SUSPEND)
+        other.job(child.JOB).request_stop(StopKind.SUSPEND)
         assert job.result(60).status is JobStatus.SUSPENDED
     world.run()
     world.assert_exactly_once()
@@ -432,7 +432,7 @@ def test_asked_by_another_process_during_a_back_off(
         def ask(event: JobEvent) -> None:
             world.see(event)
             if isinstance(event, ExecutionRestarting):
-                other.request(child.JOB, kind)
+                other.job(child.JOB).request_stop(kind)
 
         settings = JobConfig(**child.CONFIG)
         job = jet.submit(
@@ -483,10 +483,10 @@ def test_state_ledger_and_snapshots(world: World) -> None:
     world.fill(files=4)
     world.run(until="drained")
     with world.jet() as jet:
-        state = jet.read_state(child.JOB, "counts")
-        snapshots = jet.snapshots(child.JOB)
-        ledger = jet.ledger(child.JOB)
-        closed = jet.manifest(child.JOB).watermarks["reached_ms"]["counts"]
+        state = jet.job(child.JOB).read_state("counts")
+        snapshots = jet.job(child.JOB).snapshots()
+        ledger = jet.job(child.JOB).ledger().entries
+        closed = jet.job(child.JOB).manifest().watermarks["reached_ms"]["counts"]
     assert state is not None
     state = state.filter(pc.greater(state.column("__window_end"), closed))
     sums = state.group_by(["k", "__window_end"]).aggregate([("__rows", "sum")]).to_pylist()
@@ -499,7 +499,9 @@ def test_state_ledger_and_snapshots(world: World) -> None:
     assert [s.snapshot_id for s in snapshots] == sorted(
         (s.snapshot_id for s in snapshots), reverse=True
     )
-    assert ledger == dict.fromkeys(("counts_out", "rollup_out", "big_out"), snapshots[0].epoch_id)
+    assert {sink: entry.epoch_id for sink, entry in ledger.items()} == dict.fromkeys(
+        ("counts_out", "rollup_out", "big_out"), snapshots[0].epoch_id
+    )
 
 
 def test_a_sink_that_was_put_back_to_an_old_copy_is_seen_in_the_ledger(world: World) -> None:
@@ -513,7 +515,7 @@ def test_a_sink_that_was_put_back_to_an_old_copy_is_seen_in_the_ledger(world: Wo
     assert behind is None or behind < before.pop("big_out")
     assert after == {sink: before[sink] for sink in after}, "the others are where they were"
     with world.jet() as jet:
-        assert jet.consistent_epoch(child.JOB) == behind
+        assert jet.job(child.JOB).ledger().consistent_epoch == behind
 
 
 def run_past_a_snapshot(
@@ -524,7 +526,7 @@ def run_past_a_snapshot(
     world.run(until="drained")
     before = world.committed()
     with world.jet() as jet:
-        wanted = jet.snapshots(child.JOB)[0].snapshot_id
+        wanted = jet.job(child.JOB).snapshots()[0].snapshot_id
     world.fill(files=files, first=2)
     world.run(until=until, snapshot_interval="1 hour")
     return wanted, {name: rows - before[name] for name, rows in world.committed().items()}
@@ -544,7 +546,7 @@ def test_back_to_an_older_snapshot(world: World) -> None:
         world.run(initial_snapshot=999)
     world.run(initial_snapshot=wanted)
     with world.jet() as jet:
-        record = jet.record(child.JOB)
+        record = jet.job(child.JOB).record()
     assert record is not None and record.timeline == 2
     assert_written_again(world, abandoned)
 
@@ -574,7 +576,7 @@ def test_back_to_an_older_snapshot_once(world: World, end: str) -> None:
         world.run(until="drained", initial_snapshot=wanted)
         assert len(world.events_of(ExecutionRestarting)) == 3
     with world.jet() as jet:
-        assert wanted not in [ref.snapshot_id for ref in jet.snapshots(child.JOB)]
+        assert wanted not in [ref.snapshot_id for ref in jet.job(child.JOB).snapshots()]
     world.run(initial_snapshot=wanted)
     record = world.record()
     assert record is not None and (record.timeline, record.rewound_to) == (2, wanted)
@@ -586,7 +588,7 @@ def test_a_rewind_that_cannot_be_changes_nothing_and_damage_stops_no_start(
 ) -> None:
     wanted, _ = run_past_a_snapshot(world, files=2)
     with world.jet() as jet:
-        before = jet.snapshots(child.JOB)
+        before = jet.job(child.JOB).snapshots()
         manifest_name = next(r.manifest_name for r in before if r.snapshot_id == wanted)
         assert len(before) > 1 and before[0].snapshot_id != wanted
         pipeline = child.crash_pipeline(world.folder)
@@ -599,15 +601,15 @@ def test_a_rewind_that_cannot_be_changes_nothing_and_damage_stops_no_start(
             assert [c.stage for c in planned if c.is_refused] == ["counts"]
             with pytest.raises(JetError, match=f"from the state in snapshot {wanted}"):
                 world.run(initial_snapshot=wanted)
-        assert jet.snapshots(child.JOB) == before
+        assert jet.job(child.JOB).snapshots() == before
 
         # The snapshot is damaged.
         state = jet.store.map(f"jobs/{child.JOB}/state")
         state.delete_all([state.key(manifest_name)])
         with pytest.raises(SnapshotInvalidError, match="is missing"):
             world.run(initial_snapshot=wanted)
-        assert jet.snapshots(child.JOB) == before
-        record = jet.record(child.JOB)
+        assert jet.job(child.JOB).snapshots() == before
+        record = jet.job(child.JOB).record()
         assert record is not None and (record.timeline, record.rewound_to) == (1, None)
 
         # Nor does the job need it.
@@ -615,7 +617,7 @@ def test_a_rewind_that_cannot_be_changes_nothing_and_damage_stops_no_start(
         world.run()
         [dropped] = world.events_of(SnapshotDropped)
         assert dropped.snapshot_id == wanted and "is missing" in dropped.reason
-        assert wanted not in [ref.snapshot_id for ref in jet.snapshots(child.JOB)]
+        assert wanted not in [ref.snapshot_id for ref in jet.job(child.JOB).snapshots()]
     world.assert_exactly_once()
 
 

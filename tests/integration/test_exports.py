@@ -80,7 +80,7 @@ def test_another_job_goes_on_from_an_export_and_so_does_the_first(
         assert not [c for c in jet.plan(pipeline, snapshot="kept") if c.is_refused]
         result = jet.run(pipeline, JobConfig(**child.CONFIG, **config), until="completed")
         assert result.status is JobStatus.COMPLETED
-        record = jet.record("another")
+        record = jet.job("another").record()
         assert record is not None and (record.timeline, record.rewound_to) == (2, "kept")
     expected = world.expected()
     for name, columns in OUTPUTS.items():
@@ -127,7 +127,7 @@ def read_without_library(
             [*script, *of, *which], capture_output=True, text=True, env={**os.environ}, check=False
         )
         assert done.returncode == 0, done.stderr
-        expected = jet.read_state(child.JOB, stage, snapshot=snapshot, as_saved=True)
+        expected = jet.job(child.JOB).read_state(stage, snapshot=snapshot, as_saved=True)
         assert out.exists() == (expected is not None)
         if expected is not None:
             read = pa.ipc.open_file(out).read_all()
@@ -138,9 +138,9 @@ def read_without_library(
 
 def read_by_spark(jet: Jet, snapshot: str | int) -> None:
     """Partition by partition in the tasks: the same living rows."""
-    expected = jet.read_state(child.JOB, "counts", snapshot=snapshot)
+    expected = jet.job(child.JOB).read_state("counts", snapshot=snapshot)
     assert expected is not None
-    frame = jet.read_state_frame(child.JOB, "counts", snapshot=snapshot)
+    frame = jet.job(child.JOB).read_state_frame("counts", snapshot=snapshot)
     assert rows_of(frame.toArrow()) == rows_of(expected)
     keys = list(zip(expected["k"].to_pylist(), expected["__window_end"].to_pylist(), strict=True))
     assert len(keys) == len(set(keys)), "one row per key and window"
@@ -153,21 +153,21 @@ def rows_of(table: pa.Table) -> Counter[tuple[str, ...]]:
 
 def is_beyond(jet: Jet, export: Export) -> bool:
     assert export.epoch_id is not None
-    return jet.snapshots(child.JOB)[0].epoch_id > export.epoch_id
+    return jet.job(child.JOB).snapshots()[0].epoch_id > export.epoch_id
 
 
 def compare(jet: Jet, before: str | int, after: str | int) -> None:
-    """`Jet.diff` says what plain rows say: windows that came, that closed, that were added to."""
+    """`Job.diff` says what plain rows say: windows that came, that closed, that were added to."""
 
     def windows(snapshot: str | int) -> dict[tuple[object, object], dict[str, object]]:
-        state = jet.read_state(child.JOB, "counts", snapshot=snapshot)
+        state = jet.job(child.JOB).read_state("counts", snapshot=snapshot)
         rows = state.to_pylist() if state is not None else []
         # What a window holds; the engine's own columns (hash, partition) are no content.
         names = ("__count()", "__rows", "__sum(v)", "__window_end", "k")
         return {(row["k"], row["__window_end"]): {n: row[n] for n in names} for row in rows}
 
     ours, theirs = windows(before), windows(after)
-    difference = {one.stage: one for one in jet.diff(child.JOB, before, after)}["counts"]
+    difference = {one.stage: one for one in jet.job(child.JOB).diff(before, after)}["counts"]
     added = [theirs[key] for key in theirs.keys() - ours.keys()]
     removed = [ours[key] for key in ours.keys() - theirs.keys()]
     assert added, "later files are of later windows"
@@ -197,14 +197,14 @@ def test_a_job_elsewhere_is_cancelled_at_its_last_snapshot_and_goes_on_from_it(
     process = world.start_child("")
     try:
         with world.jet() as jet:
-            wait_until(lambda: bool(jet.snapshots(child.JOB)), "the job runs")
+            wait_until(lambda: bool(jet.job(child.JOB).snapshots()), "the job runs")
             job = jet.job(child.JOB)
             first = job.export_snapshot("first", timeout=120)
             world.fill(files=2, first=4)
             wait_until(lambda: is_beyond(jet, first), "what came after it is in a snapshot")
             final = job.cancel_and_export_snapshot("final", timeout=120)
             process.join(60)
-            record = jet.record(child.JOB)
+            record = jet.job(child.JOB).record()
             assert record is not None and record.cause is StopCause.CANCEL
             assert record.status is JobStatus.FAILED
             assert final.snapshot_id == record.snapshots[0].snapshot_id

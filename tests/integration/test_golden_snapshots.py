@@ -91,7 +91,7 @@ def test_a_newer_one_is_refused_and_stays_as_it_is(
     assert not any(outputs(tmp_path / "out").values())
     if what != "record":
         (ref,) = json.loads(newer.record)["snapshots"]
-        assert [(r.snapshot_id, r.manifest_checksum) for r in jet.snapshots(newer.job)] == [
+        assert [(r.snapshot_id, r.manifest_checksum) for r in jet.job(newer.job).snapshots()] == [
             (ref["snapshot_id"], ref["manifest_checksum"])
         ]
 

@@ -21,8 +21,10 @@ def test_what_is_decided_is_committed_under_every_guarantee(world: World) -> Non
     with pytest.raises(ConfigurationError, match=r"guarantee is now.*would be written twice"):
         world.run(guarantee="none")
     with world.jet() as jet:
-        newest = jet.snapshots(world.job)[0]
-        assert jet.consistent_epoch(world.job) == newest.epoch_id, "committed, then refused"
+        newest = jet.job(world.job).snapshots()[0]
+        assert jet.job(world.job).ledger().consistent_epoch == newest.epoch_id, (
+            "committed, then refused"
+        )
     world.assert_nothing_doubled()
     assert world.run(guarantee="at-least-once").status is JobStatus.COMPLETED
     world.assert_exactly_once()

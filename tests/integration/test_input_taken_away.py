@@ -31,7 +31,7 @@ def test_files_are_taken_away_before_and_after_a_snapshot_has_them(world: World)
     inbox = world.folder / "in/left"
     world.run_child("epoch.acked:4=kill")
     with world.jet() as jet:
-        consumed = [Path(path) for path in jet.consumed_files(child.JOB, "left")]
+        consumed = [Path(path) for path in jet.job(child.JOB).consumed_files("left")]
     assert consumed and inbox / "00003.json" not in consumed
     consumed = move(consumed, world.folder / "consumed")
     (early,) = move([inbox / "00003.json"], world.folder / "early")
@@ -46,7 +46,7 @@ def test_files_are_taken_away_before_and_after_a_snapshot_has_them(world: World)
     move([early], inbox)
     assert world.run().status is JobStatus.COMPLETED
     with world.jet() as jet:
-        assert len(jet.consumed_files(child.JOB, "left")) == 5, "also those that are gone"
+        assert len(jet.job(child.JOB).consumed_files("left")) == 5, "also those that are gone"
     move(consumed, inbox)
     world.assert_exactly_once()
 

@@ -56,7 +56,7 @@ def kind(request: pytest.FixtureRequest, world: World) -> Iterator[Kind]:
         owner = jet.submit(copied(world.folder), CONFIG)
         other = jet
         if request.param == ELSEWHERE:
-            wait_until(lambda: owner.record is not None, "the job has its record")
+            wait_until(lambda: owner.record() is not None, "the job has its record")
             other = stack.enter_context(world.jet())
         found = Kind(request.param, other, other.job("copied"), owner, world.folder)
         found.is_running()
@@ -68,8 +68,6 @@ def test_from_its_start_to_its_end(kind: Kind) -> None:
     assert job.name == kind.owner.name
     with pytest.raises(TimeoutError, match="still"):
         job.result(0.01)
-    with pytest.raises(TimeoutError, match="still"):
-        job.join(timeout=0.01)
     assert job.restart() is None
     kind.is_running()
     assert job.request_stop(StopKind.RESTART) is None
@@ -78,7 +76,7 @@ def test_from_its_start_to_its_end(kind: Kind) -> None:
     assert isinstance(suspended, JobResult)
     assert suspended.status is JobStatus.SUSPENDED and suspended.snapshot_id is not None
     assert job.status is JobStatus.SUSPENDED
-    assert job.result(0) == job.join(0) == suspended, "it stays what it was"
+    assert job.result(0) == suspended, "it stays what it was"
     if kind.name == ELSEWHERE:
         with pytest.raises(JobStateError, match=r"does not have its pipeline.*Submit"):
             job.resume()
@@ -106,7 +104,7 @@ def test_what_has_ended_is_not_stopped_again(kind: Kind) -> None:
 
 def test_a_shutdown_leaves_it_for_anyone_to_go_on(kind: Kind) -> None:
     kind.job.request_stop(StopKind.SHUTDOWN)
-    assert kind.job.join(timeout=60).status is JobStatus.NOT_RUNNING
+    assert kind.job.result(timeout=60).status is JobStatus.NOT_RUNNING
     assert kind.job.status is JobStatus.NOT_RUNNING
 
 
@@ -122,7 +120,7 @@ def test_an_error_is_raised_to_whoever_waits(kind: Kind) -> None:
     with pytest.raises(JetError, match=said):
         kind.job.result(60)
     with pytest.raises(JetError, match=said):
-        kind.job.join(60)
+        kind.job.result(0)  # it is raised each time
     assert kind.job.status is JobStatus.FAILED
     with pytest.raises(JobStateError):
         kind.job.suspend()

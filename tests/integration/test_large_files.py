@@ -93,7 +93,7 @@ def test_a_large_file_is_read_once_by_executions_that_cut_elsewhere(
         job = large_file_child.job(format, world.folder)
         result = jet.run(job, JobConfig(**config), until="completed", on_event=world.see)
         assert result.status is JobStatus.COMPLETED
-        assert jet.consumed_files(f"large_{format}", "rows") == (
+        assert jet.job(f"large_{format}").consumed_files("rows") == (
             f"{world.folder}/in/large.{format}",
         )
     epochs = [event.rows for event in world.events_of(EpochCompleted) if event.rows]

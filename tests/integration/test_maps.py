@@ -230,7 +230,8 @@ def test_an_overflow_is_told_and_counted(world: MapWorld) -> None:
     assert (told.source, told.lost, told.lost_in_all) == ("changes", 12, 12)
     assert world.events_of(SnapshotCommitted)[-1].sources["changes"].lost == 12
     with world.jet() as jet:
-        assert jet.manifest("changes").counters["changes"].lost == 12, "as durable as the position"
+        counters = jet.job("changes").manifest().counters
+        assert counters["changes"].lost == 12, "as durable as the position"
     world.run_pipeline(map_child.changes)
     assert len(world.events_of(ItemsLost)) == 1, "told once"
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("interpreted")
 def test_a_member_joins_and_the_job_moves_to_the_new_table(world: World) -> None:
     with running(world) as (job, store):
         store.add_member(f"file://{world.folder}/store/d")
-        wait_until(lambda: job.record.members_max == 4, "an execution has seen the new member")
+        wait_until(lambda: job.record().members_max == 4, "an execution has seen the new member")
         feed(world, 4)
         done = f"of {job.name} the last restart was graceful"
         wait_until(lambda: job._store.table == store.table, done)

@@ -117,10 +117,10 @@ def test_a_job_whose_windows_a_silent_partition_holds_open(
         job = jet.submit(p, JobConfig(**child.CONFIG), on_event=world.see)
 
         def is_held() -> bool:
-            record = jet.record("log")
+            record = jet.job("log").record()
             if record is None or record.snapshot is None:
                 return False
-            kinds = [finding.kind for finding in jet.explain("log").findings]
+            kinds = [finding.kind for finding in jet.job("log").explain().findings]
             return {FindingKind.WATERMARK_HELD, FindingKind.NO_INPUT} <= set(kinds)
 
         wait_until(is_held, "somebody says who holds the watermark")

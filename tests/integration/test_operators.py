@@ -556,4 +556,4 @@ def test_who_holds_the_watermark_back_is_told(world: World) -> None:
         stage = last.stages["counts"]
         assert stage.held_back_by == "slow" and stage.watermark_ms == 500
         assert stage.held_back_since_ms is not None
-        assert jet.manifest("held").watermarks["held_back_by"]["counts"]["source"] == "slow"
+        assert jet.job("held").manifest().watermarks["held_back_by"]["counts"]["source"] == "slow"

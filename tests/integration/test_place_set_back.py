@@ -104,10 +104,10 @@ def test_going_back_where_readers_take_files_away(
         run(world, number, "exactly-once", retained_snapshots=3)
         written.append(taken(out))
         with world.jet() as jet:
-            heads.append(jet.snapshots("set-back")[0].snapshot_id)
+            heads.append(jet.job("set-back").snapshots()[0].snapshot_id)
             if number == 1:
                 jet.job("set-back").export_snapshot("kept")
-            retained = {ref.snapshot_id for ref in jet.snapshots("set-back")}
+            retained = {ref.snapshot_id for ref in jet.job("set-back").snapshots()}
     epochs = sorted(int(path.stem) for path in (out / "_epochs").glob("*.json"))
     assert 1 not in epochs and len(epochs) <= 4, "of epochs that nobody asks for"
     oldest = next(n for n, snapshot_id in enumerate(heads) if snapshot_id in retained)

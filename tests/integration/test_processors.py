@@ -117,4 +117,4 @@ def test_a_decimal_key_is_refused_before_anything_is_read(world: World) -> None:
     with world.jet() as jet:
         with pytest.raises(PipelineError, match=r"'patient'.*'d' is decimal128"):
             jet.run(pipeline(world.folder, column="d"), until="drained")
-        assert jet.snapshots("patience") == ()
+        assert jet.job("patience").snapshots() == ()

@@ -108,6 +108,6 @@ def test_bytes_per_snapshot_on_spark(world: World) -> None:
 
 
 def assert_state_is_whole(jet: Jet) -> None:
-    state = jet.read_state("cost", "counts")
+    state = jet.job("cost").read_state("counts")
     assert state is not None
     assert sum(state.column("__rows").to_pylist()) == KEYS + EPOCHS * (CHANGED // 2)

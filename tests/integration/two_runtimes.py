@@ -107,11 +107,11 @@ class OnSpark:
             self.pipeline, JobConfig(parallelism=parallelism, max_items_per_epoch=1), until=until
         )
         name = self.pipeline.name
-        manifest = jet.manifest(name)
+        manifest = jet.job(name).manifest()
         reached = manifest.watermarks["reached_ms"]
-        saved = {s: jet.read_state(name, s, as_saved=True) for s in self.operators}
+        saved = {s: jet.job(name).read_state(s, as_saved=True) for s in self.operators}
         for stage, operator in self.operators.items():
-            read = jet.read_state(name, stage)
+            read = jet.job(name).read_state(stage)
             assert_read_as_it_counts(operator, saved[stage], read, reached[stage])
         return Reached(
             {sink.name: self._written(sink.name) for sink in self.pipeline.graph.sinks},

@@ -158,7 +158,7 @@ def the_state(jet: Jet, folder: Path) -> None:
     run(jet, from_files(folder, counted), "drained")
     with broken(state_frame):
         try:
-            jet.read_state_frame("whose", "counts").collect()
+            jet.job("whose").read_state_frame("counts").collect()
         except PySparkException as raised:
             raise translate(raised, "whose", ()) from raised
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dagster_jet import Jet, JobConfig, JobResult
 from dagster_jet.execution.events import ExecutionRestarting, JobEvent
-from dagster_jet.observe.reading.ledger import LedgerEntry, Witness
+from dagster_jet.observe.reading.ledger import LedgerEntry, LedgerOrigin
+from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.testing.failpoints import Death, FailPoints
 
@@ -142,20 +143,22 @@ class World:
         """Of each sink it says exactly what its markers say: read here by plain clients. Before the
         first snapshot it has nothing to say."""
         with self.jet() as jet:
-            entries = jet.ledger_entries(self.job)
-            consistent = jet.consistent_epoch(self.job)
-            manifests = [jet.manifest(self.job, r.snapshot_id) for r in jet.snapshots(self.job)]
+            job = jet.job(self.job)
+            ledger = job.ledger()
+            manifests = [job.manifest(ref.snapshot_id) for ref in job.snapshots()]
+        entries = tuple(ledger.entries.values())
         assert bool(entries) == bool(manifests)
         for entry in entries:
             named = {a.epoch_id for m in manifests for a in m.artifacts if a.sink == entry.sink}
             unmarked = named - self.marked(entry.sink, named)
             missing = min(unmarked, default=None)
             whole = [m.epoch_id for m in manifests if missing is None or m.epoch_id < missing]
-            assert entry.witness is Witness.MARKERS, entry
+            assert entry.origin is LedgerOrigin.MARKERS, entry
             assert entry.epoch_id == max(whole, default=None), (entry, sorted(unmarked))
         epochs = [entry.epoch_id for entry in entries]
         known = [epoch for epoch in epochs if epoch is not None]
-        assert consistent == (min(known) if known and None not in epochs else None)
+        least = min(known) if known and None not in epochs else None
+        assert ledger.consistent_epoch == least
         return entries
 
     def marked(self, sink: str, epochs: set[int]) -> set[int]:
@@ -222,7 +225,7 @@ class World:
 
     def record(self, members: str = "abc") -> ExecutionRecord | None:
         with self.jet(members) as jet:
-            return jet.record(child.JOB)
+            return read_record(jet.store, child.JOB)
 
     @contextmanager
     def rules_in_workers(self, rules: str) -> Iterator[None]:

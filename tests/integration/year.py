@@ -377,7 +377,7 @@ class Year:
         doubled = [name for name, times in self.read.items() if times != 1]
         assert not doubled, doubled[:5]
         ledger = read_ledger(self.store, self.coordinator.record)
-        assert [entry.sink for entry in ledger] == [SINK]
+        assert list(ledger.entries) == [SINK]
         with closing(sqlite3.connect(self.folder / "shop.db")) as connection:
             table = dict(connection.execute("select k, n from results").fetchall())
         assert table == self.counts and sum(table.values()) == len(self.read)

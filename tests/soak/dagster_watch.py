@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from dagster_jet import Jet
 from dagster_jet.errors import StoreError
 from dagster_jet.ownership.lease import is_owner_alive
+from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.snapshot.record import ExecutionRecord, Lease
 
 _POLL_SECONDS = 0.1
@@ -65,7 +66,7 @@ class Watch(threading.Thread):
         try:
             while not self._done.wait(_POLL_SECONDS):
                 with suppress(StoreError):  # somebody writes; look again
-                    self._look(self._jet.record(self._job))
+                    self._look(read_record(self._jet.store, self._job))
         except Exception as error:  # nobody else would see it
             self.died = f"{type(error).__name__}: {error}"
 

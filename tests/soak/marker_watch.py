@@ -12,25 +12,16 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import psycopg
 from confluent_kafka import KafkaException
 
-from dagster_jet import Jet, JetError
-from dagster_jet.observe.reading.ledger import LedgerEntry, Witness
+from dagster_jet import Jet, JetError, Job
+from dagster_jet.observe.reading.ledger import Ledger, LedgerOrigin
 from dagster_jet.snapshot.manifest import Manifest
 
 from ..integration.connectors.plain_markers import Reader
 from .driver import JOB
-
-
-@dataclass
-class Told:
-    """What the job says of its sinks, at one look."""
-
-    entries: Sequence[LedgerEntry] = ()
-    consistent: int | None = None
 
 
 class MarkerWatch:
@@ -106,9 +97,9 @@ class MarkerWatch:
             self.died = f"{type(error).__name__}: {error}"
 
     def _look(self, jet: Jet) -> None:
-        told = Told()
+        ledger = Ledger()
         with suppress(JetError):
-            told = Told(jet.ledger_entries(JOB), jet.consistent_epoch(JOB))
+            ledger = jet.job(JOB).ledger()
         markers: dict[str, int] = {}
         for sink, read in self._readers.items():
             # A server that is killed does not answer; the next look is soon.
@@ -118,33 +109,34 @@ class MarkerWatch:
             for sink, epoch in markers.items():
                 self._compare(sink, epoch, jet)
         with suppress(JetError):
-            self._compare_ledger(told, markers, jet)
+            self._compare_ledger(ledger, markers, jet.job(JOB))
 
     def _compare(self, sink: str, epoch: int, jet: Jet) -> None:
         if epoch == 0:
             return
-        record = jet.record(JOB)
+        record = jet.job(JOB).record()
         decided = 0 if record is None or record.snapshot is None else record.snapshot.epoch_id
         self.looked[sink] += 1
         if epoch > decided:
             self.ahead.append(f"{sink} has epoch {epoch}, the record {decided}")
 
-    def _compare_ledger(self, told: Told, markers: Mapping[str, int], jet: Jet) -> None:
-        for ref in jet.snapshots(JOB):
+    def _compare_ledger(self, ledger: Ledger, markers: Mapping[str, int], job: Job) -> None:
+        for ref in job.snapshots():
             if ref.snapshot_id not in self._manifests:
-                self._manifests[ref.snapshot_id] = jet.manifest(JOB, ref.snapshot_id)
-        for entry in told.entries:
+                self._manifests[ref.snapshot_id] = job.manifest(ref.snapshot_id)
+        consistent = ledger.consistent_epoch
+        for entry in ledger.entries.values():
             sink, epoch = entry.sink, entry.epoch_id
             if sink not in markers or sink in self._hidden:
                 continue
-            if epoch is not None and entry.witness is Witness.MARKERS:
+            if epoch is not None and entry.origin is LedgerOrigin.MARKERS:
                 self.asked[sink] += 1
-            for who, said in (("the ledger", epoch), ("the consistent epoch", told.consistent)):
+            for who, said in (("the ledger", epoch), ("the consistent epoch", consistent)):
                 needed = self._needed(sink, said)
                 if needed > markers[sink]:
                     self.ahead.append(
                         f"{who} says {said}: {sink} has to have epoch {needed}, and has "
-                        f"{markers[sink]} ({entry.witness.value})"
+                        f"{markers[sink]} ({entry.origin.value})"
                     )
 
     def _needed(self, sink: str, epoch: int | None) -> int:

@@ -22,7 +22,7 @@ STAGES = {
     f"dagster_jet.pipeline.{name}"
     for name in ("outputs", "pipeline", "stage", "stateless", "with_timestamps")
 }
-WITH_A_STORE = {"dagster_jet.jet", "dagster_jet.maps.user_map"}
+WITH_A_STORE = {"dagster_jet.jet", "dagster_jet.jobs.stored_job", "dagster_jet.maps.user_map"}
 
 
 def modules_with_examples():

@@ -69,7 +69,7 @@ class InputFolder:
                 stage=self.stage,
                 position=file.path,
                 cure="Put it back and start again. Without it its rows are missing. Delete files "
-                "only when a committed snapshot has their rows (Jet.consumed_files()).",
+                "only when a committed snapshot has their rows (Job.consumed_files()).",
             )
         if found.size == file.size:
             raise SourceUnavailableError(

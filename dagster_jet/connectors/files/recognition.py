@@ -88,7 +88,7 @@ class Recognition:
             position=file.path,
             cure="Put it back unchanged (cp -p) and start again. Without it the rest of its rows "
             "is missing. Delete files only when a committed snapshot has all of their rows "
-            "(Jet.consumed_files()).",
+            "(Job.consumed_files()).",
         )
 
     def _is_new(self, file: InputFile) -> bool:

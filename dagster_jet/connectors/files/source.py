@@ -6,7 +6,7 @@ checksum. So a late file is not missed, and a change after reading is an error. 
 is no change: then the content is compared. Hidden and temporary names are ignored: write elsewhere,
 then rename.
 
-Files may be deleted once a committed snapshot has read them (`Jet.consumed_files`). A file that is
+Files may be deleted once a committed snapshot has read them (`Job.consumed_files`). A file that is
 deleted earlier cannot be read again after a crash, which raises `InputLostError`. Deleted files are
 remembered for a time (`memory`).
 

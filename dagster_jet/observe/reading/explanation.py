@@ -27,7 +27,7 @@ class Explanation:
 
     Attributes:
         job: the job's name.
-        status: the job's status, as `Jet.observed` shows it.
+        status: the job's status, as `Job.record` shows it.
         findings: most likely cause first; empty if nothing is known yet.
         sources: progress by name, as of the job's last report or of its newest snapshot.
         stages: the same for stateful stages and sinks.
@@ -79,7 +79,7 @@ def explain(store: Store, record: ExecutionRecord | None, job: str) -> Explanati
 
     Args:
         store: the job's store.
-        record: the record, as `Jet.observed` shows it.
+        record: the record, as `Job.record` shows it.
         job: the job's name.
 
     Raises:
@@ -123,9 +123,9 @@ def read_facts(store: Store, record: ExecutionRecord) -> JobFacts:
         report=report,
         profile=_known(lambda: read_profile(store, job)),
         # Conditional, since it asks the sinks' own places, which may be slow.
-        ledger=(_known(lambda: read_ledger(store, record)) or ())
+        ledger=_known(lambda: read_ledger(store, record))
         if is_pending and not names_sinks
-        else (),
+        else None,
     )
 
 

@@ -11,7 +11,7 @@ from enum import Enum
 
 from dagster_jet.core.phases import Phase
 from dagster_jet.execution.events import SourceProgress, StageProgress
-from dagster_jet.observe.reading.ledger import LedgerEntry, Witness
+from dagster_jet.observe.reading.ledger import Ledger, LedgerOrigin
 from dagster_jet.observe.reading.profile import JobProfile
 from dagster_jet.observe.reading.run_progress import count, event_time, span
 from dagster_jet.observe.writing.progress_report import ProgressReport
@@ -87,7 +87,7 @@ class JobFacts:
     """Data about a job in the store. All but the record may be missing."""
 
     record: ExecutionRecord
-    """The record, as `Jet.observed` shows it."""
+    """The record, as `Job.record` shows it."""
     now_ms: int
     supervision: Supervision | None = None
     manifest: Manifest | None = None
@@ -97,7 +97,7 @@ class JobFacts:
     report: ProgressReport | None = None
     """Report of the record's own execution."""
     profile: JobProfile | None = None
-    ledger: tuple[LedgerEntry, ...] = ()
+    ledger: Ledger | None = None
 
     @property
     def is_live(self) -> bool:
@@ -311,8 +311,9 @@ def _commits(facts: JobFacts) -> Iterator[Finding]:
     if not (facts.is_live and troubles):
         troubles = {
             entry.sink: entry.note
-            for entry in facts.ledger
-            if entry.witness is Witness.RECORD or (entry.epoch_id or -1) < entry.decided_epoch_id
+            for entry in (facts.ledger.entries.values() if facts.ledger else ())
+            if entry.origin is LedgerOrigin.RECORD
+            or (entry.epoch_id or -1) < entry.decided_epoch_id
         } or {"a sink": ""}
     for sink, trouble in troubles.items():
         why = trouble or (activity.trouble if activity is not None else "")

@@ -6,8 +6,8 @@ themselves show a sink that is behind the others, or a database restored from an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from dagster_jet.connectors.contract import CommitContext, KnowsCommits
@@ -22,7 +22,7 @@ _EXECUTIONS_MAX = 8
 """Executions to try, since a marker below exactly-once names the execution that committed."""
 
 
-class Witness(str, Enum):
+class LedgerOrigin(str, Enum):
     """Origin of the information about commits."""
 
     MARKERS = "markers"
@@ -40,18 +40,48 @@ class LedgerEntry:
         epoch_id: epoch of the newest retained snapshot whose output, and all output before it, is
             committed; None: no such snapshot.
         decided_epoch_id: epoch of the newest decided snapshot, which the sink will reach.
-        witness: origin of this information.
+        origin: origin of this information.
         note: why the place itself was not asked; "" if it was.
     """
 
     sink: str
     epoch_id: int | None
     decided_epoch_id: int
-    witness: Witness
+    origin: LedgerOrigin
     note: str = ""
 
 
-def read_ledger(store: Store, record: ExecutionRecord) -> tuple[LedgerEntry, ...]:
+@dataclass(frozen=True)
+class Ledger:
+    """The commits of a job's sinks.
+
+    Attributes:
+        entries: one entry per sink, by its name; empty before the first snapshot.
+    """
+
+    entries: Mapping[str, LedgerEntry] = field(default_factory=dict)
+
+    @property
+    def consistent_epoch(self) -> int | None:
+        """The epoch up to which all sinks are committed: the least of their epochs.
+
+        Rows of several sinks that are joined up to there are one cut. None: a sink has committed
+        nothing, or there are no sinks.
+
+        Example:
+            >>> said = LedgerOrigin.MARKERS
+            >>> out, raw = LedgerEntry("out", 7, 7, said), LedgerEntry("raw", 5, 7, said)
+            >>> Ledger({"out": out, "raw": raw}).consistent_epoch
+            5
+            >>> Ledger({"out": out, "raw": LedgerEntry("raw", None, 7, said)}).consistent_epoch
+            >>> Ledger().consistent_epoch
+        """
+        epochs = [entry.epoch_id for entry in self.entries.values()]
+        known = [epoch for epoch in epochs if epoch is not None]
+        return min(known) if known and len(known) == len(epochs) else None
+
+
+def read_ledger(store: Store, record: ExecutionRecord) -> Ledger:
     """Asks the place of every sink of the newest snapshot, in the snapshot's order.
 
     Raises:
@@ -61,21 +91,9 @@ def read_ledger(store: Store, record: ExecutionRecord) -> tuple[LedgerEntry, ...
     snapshots = SnapshotStore(store, record.job)
     retained = [(ref, snapshots.load(ref)) for ref in record.snapshots]
     if not retained:
-        return ()
+        return Ledger()
     newest = retained[0][1]
-    return tuple(_entry(store, record, retained, sink) for sink in list(newest.sinks))
-
-
-def least_epoch(epochs: Iterable[int | None]) -> int | None:
-    """Returns the least epoch; None if there is none, or one is None.
-
-    Example:
-        >>> least_epoch([7, 5]), least_epoch([7, None]), least_epoch([])
-        (5, None, None)
-    """
-    found = list(epochs)
-    known = [epoch for epoch in found if epoch is not None]
-    return min(known) if known and len(known) == len(found) else None
+    return Ledger({sink: _entry(store, record, retained, sink) for sink in newest.sinks})
 
 
 def _entry(
@@ -89,13 +107,13 @@ def _entry(
         epoch_id = newest_committed(
             retained, sink, lambda manifest, own: _asked(store, record, manifest, sink, own)
         )
-        return LedgerEntry(sink, epoch_id, decided, Witness.MARKERS)
+        return LedgerEntry(sink, epoch_id, decided, LedgerOrigin.MARKERS)
     except _CannotSayError as error:
         note = str(error)
     except (JetError, OSError) as error:
         note = f"the sink cannot be read now: {error}"
     recorded = next((ref.epoch_id for ref, _ in retained if ref.committed), None)
-    return LedgerEntry(sink, recorded, decided, Witness.RECORD, note)
+    return LedgerEntry(sink, recorded, decided, LedgerOrigin.RECORD, note)
 
 
 def newest_committed(

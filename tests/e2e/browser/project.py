@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from dagster_jet import ExecutionRecord, Jet, JobStatus
+from dagster_jet.ownership.record_keeper import read_record
 from demo.dagster_process import REPOSITORY
 from demo.dataset import Dataset, open_dataset
 from demo.observer import PIPELINE, Observer
@@ -55,12 +56,12 @@ class Project:
         return [run.status for run in self.observer.runs()]
 
     def record(self) -> ExecutionRecord:
-        record = self.jet.record(PIPELINE)
+        record = read_record(self.jet.store, PIPELINE)
         assert record is not None
         return record
 
     def is_running(self, since: int = 0) -> bool:
-        record = self.jet.record(PIPELINE)
+        record = read_record(self.jet.store, PIPELINE)
         return (
             record is not None
             and record.execution_id > since

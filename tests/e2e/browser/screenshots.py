@@ -66,7 +66,7 @@ def take(project: Project, page: Page) -> None:
     page.open(RUNS).wait_for("Failure", "Started")
     picture(page, "runs")
 
-    project.jet.request(PIPELINE, StopKind.COMPLETE)
+    project.jet.job(PIPELINE).request_stop(StopKind.COMPLETE)
     project.wait_for("it is completed", lambda: project.record().status is JobStatus.COMPLETED)
     (project.data / "store" / "c").rename(project.data / "c")
     resize(page, 1300, 700)

@@ -219,7 +219,7 @@ def test_every_row_is_there_once(project: Project) -> None:
     rows = project.fly(len(project.waiting))
     assert rows == FLIGHTS + BAD_LINES
     project.wait_for("all rows are committed", lambda: project.rows_committed() == rows)
-    project.jet.request(PIPELINE, StopKind.COMPLETE)
+    project.jet.job(PIPELINE).request_stop(StopKind.COMPLETE)
     project.wait_for("the job is completed", lambda: project.record().status is JobStatus.COMPLETED)
     verdict = check_outputs(project.folder / "csv", project.data / "inbox", project.data / "out")
     assert verdict.is_exact, verdict

@@ -501,7 +501,7 @@ def test_uneven_partitions_and_a_new_one_while_the_job_runs(kafka: KafkaWorld, j
     send(0, 5, 40, 50)
     wait_until(lambda: collected("all").num_rows == len(sent), within=60)
     job.cancel()
-    job.join(timeout=60)
+    job.result(timeout=60)
     jet.run(p, until="completed", on_event=events.append)
     found = collected("windows").to_pylist()
     assert Counter((r["p"], int(r["window_start"].timestamp()), r["n"]) for r in found) == Counter(
@@ -716,7 +716,7 @@ def test_a_broker_that_is_killed_and_comes_back(tmp_path: Path, spark: Any):
             kafka.send(read_from, [{"v": v} for v in range(100, 200)])
             wait_until(lambda: len(kafka.rows(write_to)) >= 200, within=90)
             job.cancel()
-            job.join(timeout=60)
+            job.result(timeout=60)
             assert Counter(row["v"] for row in kafka.rows(write_to)) == Counter(range(200))
         finally:
             stop(broker)

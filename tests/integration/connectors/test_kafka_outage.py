@@ -57,7 +57,7 @@ def test_a_job_that_starts_while_the_cluster_is_away_waits_in_place(
             wait_until(lambda: any(isinstance(e, SourceUnavailable) for e in events), within=60)
             began = time.monotonic()
             job.cancel()
-            job.join(timeout=60)
+            job.result(timeout=60)
             assert time.monotonic() - began < 30
     assert Counter(row["v"] for row in kafka.rows(write_to)) == Counter(range(400))
     assert not any(isinstance(event, ExecutionRestarting) for event in events)

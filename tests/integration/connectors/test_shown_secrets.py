@@ -132,8 +132,9 @@ def test_no_password_is_shown(
         started = [one.at_start("copies", "stage", on_one_host=True) for one in connectors]
         shown += [pickle.dumps(one).decode("latin-1") for one in connectors + started]
         shown += [repr(connectors), repr(started), repr([one.describe() for one in connectors])]
-        shown += map(repr, (jet.plan(pipeline), jet.explain("copies"), jet.jobs()))
-        shown += map(repr, (jet.ledger_entries("copies"), jet.profile("copies")))
+        job = jet.job("copies")
+        shown += map(repr, (jet.plan(pipeline), job.explain(), jet.jobs()))
+        shown += map(repr, (job.ledger(), job.profile()))
     for specs in (build_jet_asset_specs(pipeline), build_jet_source_assets(pipeline)):
         shown += map(repr, specs)
     copied = [(1, "a"), (2, "b")]

@@ -11,6 +11,7 @@ import pytest
 
 from dagster_jet import Jet, JobConfig
 from dagster_jet.execution.events import ExecutionRestarting, SnapshotFailed
+from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.snapshot.record import JobStatus
 from tests.integration import child
 from tests.integration.connectors import sql_child
@@ -162,6 +163,6 @@ def test_a_database_that_is_away_at_the_start_and_dies_in_the_middle(world: SqlW
 
 def trouble(jet: Jet) -> str:
     """What the owner of the job says that it is waiting for."""
-    record = jet.record(sql_child.JOB)
+    record = read_record(jet.store, sql_child.JOB)
     lease = None if record is None else record.lease
     return "" if lease is None or lease.activity is None else lease.activity.trouble

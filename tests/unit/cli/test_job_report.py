@@ -98,11 +98,11 @@ def test_one_document_for_programs(store: Store, tmp_path: Path) -> None:
 def test_the_same_from_python_and_a_job_that_never_ran(store: Store, tmp_path: Path) -> None:
     held_back(store)
     with Jet(store=[f"file://{tmp_path}/a"], backup_count=0) as jet:
-        explanation = jet.explain("shop")
+        explanation = jet.job("shop").explain()
         assert explanation.findings[0].kind is FindingKind.WATERMARK_HELD
         assert explanation.reported_at_ms is not None
         with pytest.raises(JobStateError, match="has ever run"):
-            jet.explain("no_such_job")
+            jet.job("no_such_job").explain()
 
 
 def test_a_report_of_an_older_execution_is_not_that_of_this_one(

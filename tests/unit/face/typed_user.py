@@ -111,4 +111,4 @@ def steer(job: Job) -> JobResult:
         job.resume()
     except JetError as error:
         print(error.cure)
-    return job.join(timeout=60)
+    return job.result(timeout=60)

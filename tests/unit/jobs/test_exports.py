@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_jet.errors import (
     ConfigurationError,
@@ -51,6 +52,14 @@ def store(tmp_path: Path) -> Iterator[Store]:
     config = StoreConfig((f"file://{tmp_path}/a",), backup_count=0, partition_count=PARTITIONS)
     with Store.open(config) as store:
         yield store
+
+
+def remote_job(store: Store, name: str = JOB) -> RemoteJob:
+    return RemoteJob(store, name, no_session)
+
+
+def no_session() -> SparkSession:
+    raise AssertionError("this test has no Spark")
 
 
 class Life:
@@ -121,7 +130,7 @@ def maps(store: Store) -> list[str]:
 
 
 def test_an_export_outlives_all_that_becomes_of_the_job(store: Store, life: Life) -> None:
-    export = RemoteJob(store, JOB).export_snapshot("before-upgrade")
+    export = remote_job(store).export_snapshot("before-upgrade")
     assert export.is_done and (export.snapshot_id, export.epoch_id) == (3, 103)
     assert export.bytes > life.refs[0].state_bytes
     for snapshot_id in (4, 5, 6, 7):
@@ -143,7 +152,7 @@ def test_an_export_outlives_all_that_becomes_of_the_job(store: Store, life: Life
 def test_it_outlives_the_member_that_it_was_written_to(
     store: Store, life: Life, tmp_path: Path
 ) -> None:
-    RemoteJob(store, JOB).export_snapshot("kept")
+    remote_job(store).export_snapshot("kept")
     (first,) = store.status().members
     store.add_member(f"file://{tmp_path}/d")
     store.remove_member(first.member_id)
@@ -153,7 +162,7 @@ def test_it_outlives_the_member_that_it_was_written_to(
 
 
 def test_a_name_is_taken_until_it_is_deleted(store: Store, life: Life) -> None:
-    job = RemoteJob(store, JOB)
+    job = remote_job(store)
     job.export_snapshot("kept")
     with pytest.raises(
         JobStateError, match=r"an export named 'kept' of job .* already exists \(done\)"
@@ -180,31 +189,31 @@ def test_only_what_is_committed_is_exported(store: Store, life: Life) -> None:
     """Of the newest one output may still wait for phase 2, which is the job's own to do."""
     life.snapshot(4, committed=False)
     life.record(JobStatus.FAILED)
-    assert RemoteJob(store, JOB).export_snapshot("kept").snapshot_id == 3
+    assert remote_job(store).export_snapshot("kept").snapshot_id == 3
 
 
 def test_a_job_without_a_committed_snapshot_says_so(store: Store, life: Life) -> None:
     life.refs = []
     life.record()
     with pytest.raises(JobStateError, match="no committed snapshot to export"):
-        RemoteJob(store, JOB).export_snapshot("kept")
+        remote_job(store).export_snapshot("kept")
     (failed,) = read_exports(store)
     assert failed.state is ExportState.FAILED and maps(store) == []
     life.snapshot(4, base=True)
     life.record()
-    assert RemoteJob(store, JOB).export_snapshot("kept").is_done, "what failed gives way"
+    assert remote_job(store).export_snapshot("kept").is_done, "what failed gives way"
 
 
 def test_a_job_that_nobody_knows(store: Store) -> None:
     with pytest.raises(JobStateError, match="cannot export: the job is unknown"):
-        RemoteJob(store, "nobody").export_snapshot("kept")
+        remote_job(store, "nobody").export_snapshot("kept")
 
 
 def test_one_that_is_down_cannot_be_cancelled(store: Store, life: Life) -> None:
     with pytest.raises(JobStateError, match="cannot cancel_and_export: the job is SUSPENDED"):
-        RemoteJob(store, JOB).cancel_and_export_snapshot("kept")
+        remote_job(store).cancel_and_export_snapshot("kept")
     with pytest.raises(JobStateError, match="a stop has no name"):
-        RemoteJob(store, JOB).request_stop(StopKind.CANCEL_AND_EXPORT)
+        remote_job(store).request_stop(StopKind.CANCEL_AND_EXPORT)
 
 
 def test_a_damaged_chunk_is_found_at_the_export_not_at_its_use(store: Store, life: Life) -> None:
@@ -212,7 +221,7 @@ def test_a_damaged_chunk_is_found_at_the_export_not_at_its_use(store: Store, lif
     key = next(k for k in chunks.keys() if k.name == life.chain[1].name)
     chunks.put_all({key: b"another chunk"})
     with pytest.raises(SnapshotInvalidError, match=f"the state chunk of partition {key.partition}"):
-        RemoteJob(store, JOB).export_snapshot("kept")
+        remote_job(store).export_snapshot("kept")
     (failed,) = read_exports(store)
     assert failed.state is ExportState.FAILED and collect_export_garbage(store) >= 0
     delete_export(store, "kept")
@@ -302,7 +311,7 @@ def test_a_decision_that_seems_to_have_failed_is_not_taken_back(
 
     monkeypatch.setattr(OwnedRegister, "write", answer_is_lost)
     with pytest.raises(WriteOutcomeUnknownError):
-        RemoteJob(store, JOB).export_snapshot("kept")
+        remote_job(store).export_snapshot("kept")
     monkeypatch.undo()
     (done,) = read_exports(store)
     assert done.is_done and state(store, "kept") == life.expected[3]
@@ -320,7 +329,7 @@ def test_what_the_store_refuses_is_given_back(
 
     monkeypatch.setattr(OwnedRegister, "write", is_away)
     with pytest.raises(StoreUnavailableError):
-        RemoteJob(store, JOB).export_snapshot("kept")
+        remote_job(store).export_snapshot("kept")
     monkeypatch.undo()
     (asked,) = read_exports(store)
     assert asked.state is ExportState.ASKED and maps(store) == []

@@ -12,7 +12,7 @@ from dagster_jet.core.phases import Phase
 from dagster_jet.execution.events import SourceProgress, StageProgress
 from dagster_jet.observe.reading.explanation import Explanation
 from dagster_jet.observe.reading.findings import Finding, FindingKind, JobFacts, find
-from dagster_jet.observe.reading.ledger import LedgerEntry, Witness
+from dagster_jet.observe.reading.ledger import Ledger, LedgerEntry, LedgerOrigin
 from dagster_jet.observe.reading.profile import profile_of
 from dagster_jet.observe.writing.progress_report import PendingCommit, ProgressReport
 from dagster_jet.observe.writing.recent_laps import Lap, RecentLaps
@@ -150,10 +150,10 @@ def test_a_job_that_is_down_says_so_first_and_how_it_is_started(
 
 
 def test_decided_output_of_a_dead_job_waits_for_the_next_start() -> None:
-    behind = LedgerEntry("out", 8, 9, Witness.MARKERS)
+    behind = LedgerEntry("out", 8, 9, LedgerOrigin.MARKERS)
     findings = found(
         record=record(JobStatus.NOT_RUNNING, snapshots=(ref(9, MINUTE, committed=False),)),
-        ledger=(behind, LedgerEntry("raw", 9, 9, Witness.MARKERS)),
+        ledger=Ledger({"out": behind, "raw": LedgerEntry("raw", 9, 9, LedgerOrigin.MARKERS)}),
     )
     assert [(f.kind, f.subject) for f in findings][1:] == [(FindingKind.COMMIT_PENDING, "out")]
     assert findings[1].cure == "The next start commits it."

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_jet.errors import JobStateError
 from dagster_jet.jobs.moves import LEGAL, Move, check
@@ -57,6 +58,10 @@ def test_a_living_job_that_would_stay_down_can_be_resumed(intent: Intent) -> Non
     check("j", Move.RESUME, JobStatus.RUNNING, None, intent)
 
 
+def no_session() -> SparkSession:
+    raise AssertionError("this test has no Spark")
+
+
 def write(
     store: Store,
     status: JobStatus,
@@ -67,7 +72,7 @@ def write(
     lease = new_lease("o", 10_000, run_id) if status.is_live else None
     record = ExecutionRecord("j", 3, status, lease=lease, cause=cause, failure=failure)
     store.register(record_register("j")).claim(3, "test").write(record.to_bytes())
-    return RemoteJob(store, "j")
+    return RemoteJob(store, "j", no_session)
 
 
 def wanted(store: Store) -> tuple[Intent, int]:
@@ -112,4 +117,4 @@ def test_without_a_supervisor_there_is_nobody_who_would_resume_it(store: Store) 
 
 def test_a_job_that_nobody_knows(store: Store) -> None:
     with pytest.raises(JobStateError, match="unknown"):
-        RemoteJob(store, "j").resume()
+        RemoteJob(store, "j", no_session).resume()

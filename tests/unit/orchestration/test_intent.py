@@ -193,7 +193,7 @@ def test_a_scheduled_run_does_not_lift_a_pause(
     assert result.success and not result.get_asset_materialization_events()
     supervision = read_supervision(jet.store, "shop")
     assert supervision is not None and supervision.intent is Intent.PAUSED
-    assert jet.record("shop") is None, "nothing was started"
+    assert jet.job("shop").record() is None, "nothing was started"
 
 
 # --- the form in the UI ---------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def test_an_export_from_the_launchpad(jet: Jet, resource: JetResource) -> None:
     assert ask(resource, "export", export_name="before-upgrade").success
     (export,) = jet.exports()
     assert (export.name, export.snapshot_id, export.is_done) == ("before-upgrade", 7, True)
-    assert jet.manifest("shop", "before-upgrade") == manifest
+    assert jet.job("shop").manifest("before-upgrade") == manifest
 
 
 # --- retirement -----------------------------------------------------------------------------------

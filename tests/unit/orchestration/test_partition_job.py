@@ -152,7 +152,7 @@ def test_a_complete_partition_that_dagster_missed_is_reported_and_then_refused(
             "computing it again would write them twice. To compute it again, remove its rows from "
             "the sinks, then launch it with the op config anew: true."
         )
-        record = jet.record("shop@mon")
+        record = jet.job("shop@mon").record()
         assert record is not None and record.status is JobStatus.COMPLETED
 
 

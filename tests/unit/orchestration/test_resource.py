@@ -128,7 +128,7 @@ def test_urls_may_come_from_the_environment(
     monkeypatch.setenv("JET_SECRET_STORE", f"file://{tmp_path}/secret")
     own = JetResource(store=[dg.EnvVar("JET_SECRET_STORE")], backup_count=0)
     with own.process_config_and_initialize_cm() as opened:
-        assert opened.jet.record("nobody") is None
+        assert opened.jet.job("nobody").record() is None
         # Failed before: Dagster puts the value in its place, and tasks were sent the value.
         assert opened.jet.store.config.urls == (Secret(env="JET_SECRET_STORE"),)
         sent = pickle.dumps(opened.jet.store.handle().config)

@@ -11,10 +11,14 @@ import pytest
 
 from dagster_jet import Jet
 from dagster_jet.errors import JobFailedError, JobStateError
-from dagster_jet.jobs.remote_job import RemoteJob
 from dagster_jet.ownership.lease import new_lease, wall_clock_ms
 from dagster_jet.ownership.liveness import LeaseWatch
-from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, RecordKeeper, record_register
+from dagster_jet.ownership.record_keeper import (
+    JOB_DIRECTORY,
+    RecordKeeper,
+    read_record,
+    record_register,
+)
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, StopCause
 
@@ -52,8 +56,8 @@ def test_a_dead_job_is_not_shown_as_running(jet: Jet, owner: str) -> None:
     (seen,) = jet.jobs()
     assert (seen.status, seen.cause) == (JobStatus.NOT_RUNNING, StopCause.LOST)
     assert "execution 4 is dead: process" in (seen.failure or "")
-    assert RemoteJob(jet.store, "shop").status is JobStatus.NOT_RUNNING
-    found = jet.record("shop")
+    assert jet.job("shop").status is JobStatus.NOT_RUNNING
+    found = read_record(jet.store, "shop")
     assert found is not None and found.status is JobStatus.RUNNING, "looking changes nothing"
 
 
@@ -62,16 +66,17 @@ def test_a_request_to_it_is_refused_and_does_not_wait(jet: Jet, owner: str) -> N
     left_by(jet, OWNERS[owner])
     began = time.monotonic()
     with pytest.raises(JobStateError, match=r"NOT_RUNNING .execution 4 is dead"):
-        jet.request("shop", StopKind.SUSPEND)
+        jet.job("shop").request_stop(StopKind.SUSPEND)
     assert time.monotonic() - began < 10 * TTL_MS / 1000
 
 
 def test_whoever_waits_for_a_job_that_dies_meanwhile_is_told(jet: Jet) -> None:
     """Of a process on another host: its lease, young as it is, is never renewed."""
     left_by(jet, replace(new_lease("o", 5 * TTL_MS, "run-1"), host="elsewhere"))
-    jet.request("shop", StopKind.SUSPEND)  # while it is young, also on a machine that is busy
+    job = jet.job("shop")
+    job.request_stop(StopKind.SUSPEND)  # while it is young, also on a machine that is busy
     with pytest.raises(JobFailedError, match="execution 4 is dead"):
-        RemoteJob(jet.store, "shop").join(60)
+        job.result(60)
 
 
 def test_a_living_job_is_shown_with_what_it_is_at(jet: Jet) -> None:

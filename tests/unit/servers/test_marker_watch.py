@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dagster_jet.errors import StoreUnavailableError
-from dagster_jet.observe.reading.ledger import LedgerEntry, Witness
+from dagster_jet.observe.reading.ledger import LedgerEntry, LedgerOrigin
 from tests.integration.connectors.plain_markers import FileMarkers
 from tests.soak import marker_watch
 from tests.soak.marker_watch import MarkerWatch
@@ -23,20 +23,20 @@ ARTIFACTS: dict[int, list[Any]] = {
 
 
 class Job:
-    """A `Jet` whose job has decided so much, and says so much of its sinks."""
+    """A `Jet`, and its job, which has decided so much, and says so much of its sinks."""
 
     def __init__(
         self,
         decided: int | None,
         ledger: Mapping[str, int | None] | None = None,
         consistent: int | None = None,
-        witness: Witness = Witness.MARKERS,
+        origin: LedgerOrigin = LedgerOrigin.MARKERS,
     ) -> None:
         self.decided, self.consistent = decided, consistent
-        self.entries = tuple(
-            LedgerEntry(sink, epoch, decided or 0, witness)
+        self.entries = {
+            sink: LedgerEntry(sink, epoch, decided or 0, origin)
             for sink, epoch in (ledger or {}).items()
-        )
+        }
 
     def __enter__(self) -> Job:
         return self
@@ -44,21 +44,21 @@ class Job:
     def __exit__(self, *_: Any) -> None:
         pass
 
-    def record(self, name: str) -> Any:
+    def job(self, name: str) -> Job:
+        return self
+
+    def record(self) -> Any:
         snapshot = None if self.decided is None else SimpleNamespace(epoch_id=self.decided)
         return SimpleNamespace(snapshot=snapshot)
 
-    def ledger_entries(self, name: str) -> Any:
-        return self.entries
+    def ledger(self) -> Any:
+        return SimpleNamespace(entries=self.entries, consistent_epoch=self.consistent)
 
-    def consistent_epoch(self, name: str) -> int | None:
-        return self.consistent
-
-    def snapshots(self, name: str) -> Any:
+    def snapshots(self) -> Any:
         return [SimpleNamespace(snapshot_id=10 * epoch) for epoch in ARTIFACTS]
 
-    def manifest(self, name: str, snapshot_id: int) -> Any:
-        epoch = snapshot_id // 10
+    def manifest(self, snapshot: int) -> Any:
+        epoch = snapshot // 10
         return SimpleNamespace(epoch_id=epoch, artifacts=ARTIFACTS[epoch])
 
 
@@ -102,7 +102,7 @@ def test_a_consistent_epoch_that_is_ahead_of_a_sink_is_told() -> None:
 
 def test_what_the_record_says_for_a_sink_is_no_answer_of_it_and_has_to_be_true() -> None:
     watching = watch(table=4)
-    said = Job(6, {"table": 6}, witness=Witness.RECORD)
+    said = Job(6, {"table": 6}, origin=LedgerOrigin.RECORD)
     watching._look(said)  # type: ignore[arg-type]
     assert watching.asked == {}
     ahead, unasked = watching.broken()
@@ -117,7 +117,7 @@ def test_a_sink_that_hides_its_markers_is_not_compared_with_the_ledger() -> None
 
 
 def test_a_store_that_does_not_answer_is_asked_again() -> None:
-    def fails(name: str) -> Any:
+    def fails() -> Any:
         raise StoreUnavailableError("no majority")
 
     watching, job = watch(table=4), Job(6, {"table": 5}, consistent=5)
