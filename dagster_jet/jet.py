@@ -54,8 +54,8 @@ class Jet:
         work_dir: a folder on each executor for the state between snapshots; by default below the
             temporary folder.
         partition_count: how many partitions the keys have; fixed when the store is created.
-        encryption_keys: the environment variable with the keys for values at rest, on the driver
-            and on every executor; None: nothing is encrypted.
+        encryption_keys: the keys for values at rest, as ``Secret(env="NAME")`` of an environment
+            variable of the driver and of every executor; None: nothing is encrypted.
         accept_older_seals: with keys, also read values that are not encrypted, or were encrypted by
             an earlier version. Only while ``dagster-jet store rotate-keys`` is under way.
         show_progress: whoever waits for a job at a terminal sees a line on standard error that says
@@ -79,7 +79,7 @@ class Jet:
         namespace: str = "default",
         work_dir: str | Path | None = None,
         partition_count: int = 271,
-        encryption_keys: str | None = None,
+        encryption_keys: Secret | None = None,
         accept_older_seals: bool = False,
         show_progress: bool = True,
     ) -> None:

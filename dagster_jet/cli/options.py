@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dagster_jet.core.secret import holds_password
+from dagster_jet.core.secret import Secret, holds_password, secret
 from dagster_jet.errors import ConfigurationError, JetError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _SHARED = {
         str | None,
         typer.Option(
             envvar="DAGSTER_JET_ENCRYPTION_KEYS",
-            help="The environment variable that holds the keys of an encrypted store.",
+            help="env:NAME of the environment variable that holds the keys of an encrypted store.",
         ),
     ],
     "json": Annotated[bool, typer.Option("--json", help="Print one JSON document.")],
@@ -61,13 +61,13 @@ class Target:
     Attributes:
         urls: URLs of the members; may contain secrets.
         namespace: namespace of jobs and maps.
-        encryption_keys: name of the environment variable with the keys.
+        encryption_keys: the keys, by the name of their environment variable.
         as_json: one JSON document instead of tables.
     """
 
     urls: tuple[str, ...]
     namespace: str
-    encryption_keys: str | None
+    encryption_keys: Secret | None
     as_json: bool
 
     @contextmanager
@@ -168,9 +168,9 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
             if _is_on_command_line("store", options.pop("context")):
                 refuse_password(given)
             urls = tuple(url for text in given for url in text_in(text).split())
-            target = Target(
-                urls, options.pop("namespace"), options.pop("encryption_keys"), options.pop("json")
-            )
+            text = options.pop("encryption_keys")
+            keys = None if text is None else secret(text, "encryption_keys")
+            target = Target(urls, options.pop("namespace"), keys, options.pop("json"))
             command(target, **options)
 
     _, *own = inspect.signature(command, eval_str=True).parameters.values()

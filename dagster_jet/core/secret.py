@@ -52,6 +52,25 @@ def named(url: Url) -> Url:
     return url
 
 
+def secret(given: Url, name: str) -> Secret:
+    """Return the secret that a setting names.
+
+    Args:
+        name: name of the setting.
+
+    Raises:
+        ConfigurationError: it is another text, which is not repeated: it may be the secret itself.
+    """
+    found = named(given)
+    if not isinstance(found, Secret):
+        raise ConfigurationError(
+            f"{name}: expected a Secret. Everybody who sees the code could read a text.",
+            cure='Name the environment variable that holds it: Secret(env="NAME"), written '
+            "env:NAME in YAML and on a command line.",
+        )
+    return found
+
+
 def text_of(url: Url) -> str:
     """Return a URL in clear text. Secrets are resolved only here, in the process that uses them.
     Raises ConfigurationError like ``Secret.value``."""

@@ -12,7 +12,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource, PySparkResource
 from pydantic import Field, PrivateAttr
 
-from dagster_jet.core.secret import ENV, named
+from dagster_jet.core.secret import Secret, Url, named, secret, shown
 from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.job_config import JobConfig
 from dagster_jet.maps import JetMap, JournalConfig
@@ -70,8 +70,8 @@ class JetResource(dg.ConfigurableResource[Any]):
     namespace: str = Field(default="default", description="Separates deployments in one store.")
     encryption_keys: str | None = Field(
         default=None,
-        description="The environment variable that holds the encryption keys of stored values, "
-        "the newest first.",
+        description="The encryption keys of stored values, the newest first: an EnvVar, a Secret, "
+        "or `env:NAME`. The variable is read on the driver and on every executor.",
     )
     accept_older_seals: bool = Field(
         default=False,
@@ -145,6 +145,8 @@ class JetResource(dg.ConfigurableResource[Any]):
             fields["pyspark"] = LazyPySparkResource(spark_config=pyspark.spark_config)
         if isinstance(fields.get("store"), Sequence):
             fields["store"] = [_by_name(url) for url in fields["store"]]
+        if fields.get("encryption_keys") is not None:
+            fields["encryption_keys"] = _by_name(fields["encryption_keys"])
         super().__init__(**fields)
         self._check_settings()
 
@@ -166,8 +168,15 @@ class JetResource(dg.ConfigurableResource[Any]):
         # A store without URLs is refused. If all URLs come from the environment, a placeholder
         # stands for them.
         urls = known if known or not self.store else ["file:///elsewhere"]
-        config = StoreConfig(tuple(urls), backup_count=backups, namespace=namespace)
+        config = StoreConfig(
+            tuple(urls), backup_count=backups, namespace=namespace, encryption_keys=self._keys
+        )
         config.check_members(len(self.store))
+
+    @property
+    def _keys(self) -> Secret | None:
+        keys = self.encryption_keys
+        return None if keys is None else secret(keys, "encryption_keys")
 
     @property
     def jet(self) -> Jet:
@@ -180,7 +189,7 @@ class JetResource(dg.ConfigurableResource[Any]):
                 backup_count=self.backup_count,
                 spark=self._spark_settings(),
                 namespace=self.namespace,
-                encryption_keys=self.encryption_keys,
+                encryption_keys=self._keys,
                 accept_older_seals=self.accept_older_seals,
                 work_dir=self.work_dir,
                 show_progress=False,
@@ -441,9 +450,10 @@ class JetResource(dg.ConfigurableResource[Any]):
         return {**borrowed, **_flat(self.spark_config)}
 
 
-def _by_name(url: str) -> str:
-    """Encodes an `EnvVar` as text; Dagster would replace it by its value."""
-    return f"{ENV}{url.env_var_name}" if isinstance(url, dg.EnvVar) else url
+def _by_name(given: Url) -> str:
+    """Encodes an `EnvVar` or a `Secret` as text; Dagster would replace the first by its value."""
+    found = named(given)
+    return shown(found) if isinstance(found, Secret) else found
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

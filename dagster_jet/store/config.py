@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dagster_jet.core.partition import DEFAULT_PARTITION_COUNT
-from dagster_jet.core.secret import Url, holds_password, named, text_of
+from dagster_jet.core.secret import Secret, Url, holds_password, named, secret, text_of
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.store.members import Member, member_id_of, open_member
 from dagster_jet.store.values.encryption import Keyring
@@ -29,8 +29,8 @@ class StoreConfig:
         backup_count: how many replicas each partition has besides its primary, 0 to 6.
         partition_count: 1 to 9,999; fixed when the store is created.
         namespace: separates users of one store. Maps and registers belong to a namespace.
-        encryption_keys: name of the environment variable that holds the keys (``encryption.py``),
-            on the driver and on every executor. None: nothing is encrypted.
+        encryption_keys: the keys (``encryption.py``), by the name of the environment variable that
+            holds them on the driver and on every executor. None: nothing is encrypted.
         accept_older_seals: also read values that are not encrypted, or not bound to their store
             (``sealing.py``). Use it only while a store is upgraded.
         allow_memory: accept ``memory://`` members (unit tests).
@@ -46,7 +46,7 @@ class StoreConfig:
     backup_count: int = 1
     partition_count: int = DEFAULT_PARTITION_COUNT
     namespace: str = "default"
-    encryption_keys: str | None = None
+    encryption_keys: Secret | None = None
     accept_older_seals: bool = False
     allow_memory: bool = False
 
@@ -62,6 +62,9 @@ class StoreConfig:
             raise ConfigurationError(f"urls: {', '.join(twice)} is named more than once.")
         _check_range("backup_count", self.backup_count, 0, BACKUPS_MAX)
         _check_range("partition_count", self.partition_count, 1, PARTITIONS_MAX)
+        if self.encryption_keys is not None:
+            keys = secret(self.encryption_keys, "encryption_keys")
+            object.__setattr__(self, "encryption_keys", keys)
         if not self.namespace:
             raise ConfigurationError("namespace: must not be empty.")
         if not self.namespace.isprintable() or {".", ".."} & set(self.namespace.split("/")):
@@ -126,7 +129,7 @@ class StoreConfig:
         """
         if self.encryption_keys is None:
             return PLAIN
-        keyring = Keyring.from_environment(self.encryption_keys)
+        keyring = Keyring.from_environment(self.encryption_keys.env)
         return Sealer(keyring, accept_older=self.accept_older_seals)
 
     def __repr__(self) -> str:

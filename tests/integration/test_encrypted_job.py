@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from dagster_jet import Jet, JobConfig
+from dagster_jet import Jet, JobConfig, Secret
 from dagster_jet.errors import StoreMismatchError
 from dagster_jet.store import FileMember
 
@@ -31,7 +31,7 @@ def test_a_job_writes_and_restores_encrypted_state(
                 store=members,
                 spark=child.SPARK,
                 work_dir=world.folder / "work",
-                encryption_keys=VARIABLE,
+                encryption_keys=Secret(env=VARIABLE),
             ) as jet:
                 pipeline = child.crash_pipeline(world.folder)
                 jet.run(pipeline, JobConfig(**child.CONFIG), until=until)

@@ -68,7 +68,8 @@ def unseal(sealed: bytes) -> bytes:
         raise StoreMismatchError(
             f"a stored value is encrypted with the key {payload[:8].hex()}, and no keys are "
             "configured.",
-            cure="Name the environment variable that holds them: encryption_keys.",
+            cure="Name the environment variable that holds them: "
+            'encryption_keys=Secret(env="NAME").',
         )
     return payload
 

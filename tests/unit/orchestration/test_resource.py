@@ -49,6 +49,7 @@ def test_wrong_settings_are_refused_where_definitions_are_loaded(tmp_path: Path)
         ({"store": ["file:///a"], "backup_count": 1}, "needs 2 members, urls names 1"),
         ({"store": [dg.EnvVar("A")], "backup_count": 1}, "needs 2 members, urls names 1"),
         ({"backup_count": 7}, "backup_count: expected a number from 0 to 6, not 7"),
+        ({"encryption_keys": "JET_KEYS"}, "encryption_keys: expected a Secret"),
         ({"namespace": ""}, "namespace: must not be empty"),
         ({"namespace": "../other"}, "namespace: '../other' cannot be a part"),
     ],
@@ -134,6 +135,9 @@ def test_urls_may_come_from_the_environment(
         sent = pickle.dumps(opened.jet.store.handle().config)
         assert b"JET_SECRET_STORE" in sent and b"file:" not in sent
     assert (tmp_path / "secret").is_dir()
+    for keys in (dg.EnvVar("JET_KEYS"), Secret(env="JET_KEYS"), "env:JET_KEYS"):
+        own = JetResource(store=["file:///a"], backup_count=0, encryption_keys=keys)
+        assert own.encryption_keys == "env:JET_KEYS"
 
 
 def test_negative_times_are_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dagster_jet.core.secret import Secret
 from dagster_jet.errors import ConfigurationError, StoreCorruptedError, StoreMismatchError
 from dagster_jet.store import MapKey, MemoryMember, Store, Versioned
 from dagster_jet.store.quorum.acceptor_on_member import state_of
@@ -20,15 +21,15 @@ VARIABLE = "TEST_JET_KEYS"
 OLD, NEW, OTHER = (bytes([n]) * 32 for n in (1, 2, 3))
 SECRET = b"a value that nobody shall read " * 4
 
-SetKeys = Callable[..., str]
+SetKeys = Callable[..., Secret]
 
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> SetKeys:
-    def set_keys(*given: bytes) -> str:
+    def set_keys(*given: bytes) -> Secret:
         text = ",".join(base64.b64encode(key).decode() for key in given)
         monkeypatch.setenv(VARIABLE, text)
-        return VARIABLE
+        return Secret(env=VARIABLE)
 
     return set_keys
 
@@ -96,7 +97,7 @@ def test_keys_for_a_store_that_is_not_encrypted_are_refused(places: Any, keys: S
 
 def test_a_variable_without_keys_is_refused(places: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"{VARIABLE} holds no key"):
-        Store.open(places.config(encryption_keys=VARIABLE))
+        Store.open(places.config(encryption_keys=Secret(env=VARIABLE)))
 
 
 def test_a_member_that_lost_its_data_is_repaired(places: Any, keys: SetKeys) -> None:
@@ -309,3 +310,12 @@ def test_rotation_leaves_what_is_damaged_and_says_so(places: Any, keys: SetKeys)
         assert store.rotate_keys().left == 0
     with Store.open(places.config(encryption_keys=keys(NEW))) as store:
         assert_readable(store, items)
+
+
+def test_keys_in_text_are_refused(places: Any) -> None:
+    assert places.config(encryption_keys=f"env:{VARIABLE}").encryption_keys == Secret(VARIABLE)
+    key = base64.b64encode(NEW).decode()
+    for text in (VARIABLE, key):
+        with pytest.raises(ConfigurationError, match=r"expected a Secret.*Secret\(env=") as told:
+            places.config(encryption_keys=text)
+        assert text not in str(told.value)
