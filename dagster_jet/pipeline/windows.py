@@ -150,3 +150,6 @@ def session(gap: Duration) -> SessionWindow:
 
 def _shifted(offset_ms: int) -> str:
     return f", shifted by {in_words(offset_ms)}" if offset_ms else ""
+
+
+__all__ = ["SessionWindow", "SlidingWindow", "TumblingWindow", "session", "sliding", "tumbling"]

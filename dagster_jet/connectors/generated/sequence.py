@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from dagster_jet.connectors.contract import BadRowRule, SourceFrame
 from dagster_jet.connectors.generated.numbered import NumberedReader, checked_rate, tasks_for
@@ -20,7 +20,7 @@ class SequenceSource:
 
     rate: float
     count: int | None = None
-    schema: ClassVar[str] = "value long, timestamp timestamp"
+    schema = "value long, timestamp timestamp"
 
     def __post_init__(self) -> None:
         checked_rate(self.rate, self.count)

@@ -23,6 +23,7 @@ class State(Generic[T]):
     """
 
     __slots__ = ("_cleared", "value")
+    value: T
 
     def __init__(self, value: T) -> None:
         self.value = value

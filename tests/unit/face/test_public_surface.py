@@ -5,12 +5,24 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+from types import ModuleType
 from typing import get_args
 
+import pytest
 from dagster_shared.libraries import DagsterLibraryRegistry
 
 import dagster_jet
-from dagster_jet import JetResource, JobConfig, errors, events
+from dagster_jet import (
+    JetResource,
+    JobConfig,
+    aggregates,
+    errors,
+    events,
+    sinks,
+    sources,
+    tables,
+    windows,
+)
 from tests.unit.face.public_surface import PINNED, surface
 
 
@@ -25,10 +37,13 @@ def test_the_public_surface_is_what_is_pinned() -> None:
     )
 
 
-def test_every_name_of_the_face_can_be_had_and_is_shown() -> None:
-    for name in dagster_jet.__all__:
-        assert getattr(dagster_jet, name) is not None
-    assert set(dagster_jet.__all__) <= set(dir(dagster_jet))
+@pytest.mark.parametrize(
+    "module", [dagster_jet, aggregates, sinks, sources, tables, windows], ids=lambda m: m.__name__
+)
+def test_every_name_of_the_face_can_be_had_and_is_shown(module: ModuleType) -> None:
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    assert set(module.__all__) <= set(dir(module))
 
 
 def test_all_errors_and_all_events_are_there() -> None:

@@ -55,6 +55,12 @@ def delays() -> Pipeline:
     late.write_to(sinks.files("out", format="json"))  # refused: call-arg
     late.write_too(sinks.files("out", format="json"), name="o")  # refused: attr-defined
     late.join(late, on="origin", within="1 hour", name="j", how="all")  # refused: arg-type
+    late.late_to(sinks.console(), name="l")  # refused: attr-defined
+    late.dead_letter_to(sinks.console(), name="d")  # refused: attr-defined
+    flights.dead_letter_to(sinks.console(), name="bad").filter("delay > 0")
+    joined = late.join(late, on="origin", within="1 hour", name="joined")
+    joined.late_to(sinks.console(), name="left", side="left")
+    joined.late_to(sinks.console(), name="none")  # refused: call-arg
     return p
 
 
@@ -85,6 +91,14 @@ def stateful(late: Stage) -> None:
         in_tables, in_batches=True, state_schema="n int", output_schema="n int", name="tables"
     )
     keyed.map_stateful(in_tables, output_schema="n int", name="t")  # refused: call-overload
+    expiring = keyed.map_stateful(
+        counted, create=int, output_schema="n int", name="ttl", ttl="1 hour", on_error="dead-letter"
+    )
+    expiring.late_to(sinks.console(), name="late").dead_letter_to(sinks.console(), name="dead")
+    failing = keyed.map_stateful(
+        counted, create=int, output_schema="n int", name="failing", on_error="dead-letter"
+    )
+    failing.late_to(sinks.console(), name="late")  # refused: attr-defined
     late.apply_processor(Counter, output_schema="n int", name="processor")
     late.apply_processor(int, output_schema="n int", name="number")  # refused: arg-type
 
