@@ -273,7 +273,7 @@ def test_a_table_without_a_schema(s3_world: S3World) -> None:
         root = s3_child.url(s3_world.folder)
         p = Pipeline(out)
         source = sources.files(f"{root}/in", format="json", schema="k string", **s3_child.place())
-        table = sources.table(f"{root}/shops", **s3_child.place())
+        table = tables.files(f"{root}/shops", **s3_child.place())
         rich = p.read_from(source, name="rows").enrich(table, on="k", name="rich")
         rich.write_to(sinks.files(f"{s3_world.folder}/{out}", format="json"), name="out")
         with s3_world.jet() as jet:
