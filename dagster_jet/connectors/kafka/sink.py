@@ -124,8 +124,6 @@ class KafkaSink:
 
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
         self.partitions(job, stage)
-        with as_sink_errors(job, stage):
-            check_rights(self.cluster, {self.topic: ("WRITE",)}, job, stage)
         self._check_markers(job, stage, creates=is_new_job)
         producer, owner = self._committer(job, stage).producer, self._owner(job, stage)
         with producer.errors_named():
@@ -144,10 +142,12 @@ class KafkaSink:
         self._check_markers(job, stage, creates=True)
 
     def _check_markers(self, job: str, stage: str, *, creates: bool) -> None:
-        for topic in self._marker_topics:
-            with as_sink_errors(job, stage):
+        wanted: dict[str, tuple[str, ...]] = {self.topic: ("WRITE",)}
+        with as_sink_errors(job, stage):
+            for topic in self._marker_topics:
                 if check_marker_topic(self.cluster, topic, job, stage, creates=creates):
-                    check_rights(self.cluster, {topic: ("READ", "WRITE")}, job, stage)
+                    wanted[topic] = ("READ", "WRITE")
+            check_rights(self.cluster, wanted, job, stage)
 
     @property
     def _marker_topics(self) -> tuple[str, ...]:
