@@ -174,7 +174,7 @@ def test_sqlite_prepares_nothing_and_needs_not(ask: Any, tmp_path: Path) -> None
     code, found = ask(f"sqlite:///{path}")
     assert code == 0 and verdicts(found, DISK, DISCONNECT) == ["yes", "no"]
     code, said = ask(f"sqlite:///{path}", "--leave")
-    assert code == 2 and "cannot prepare a transaction: it has none" in said
+    assert code == 2 and "cannot prepare a transaction: it has no prepared" in said
 
 
 # --- queues and logs ------------------------------------------------------------------------------

@@ -303,6 +303,6 @@ def test_a_server_that_prepares_nothing_is_refused_with_the_setting(tmp_path: Pa
 
 def test_sqlite_has_none_and_says_so(tmp_path: Path) -> None:
     make = MadeSink.of(tmp_path, f"sqlite:///{tmp_path}/a.db", transactions="held")
-    with pytest.raises(ConfigurationError, match="sqlite has no prepared transactions"):
+    with pytest.raises(ConfigurationError, match="it has no prepared transactions"):
         make().check(JOB, STAGE, is_new_job=True)
     make.close()
