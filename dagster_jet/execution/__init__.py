@@ -1,1 +1,1 @@
-"""One execution of a job: the loop around the coordinator, and what it hands out."""
+"""One execution of a job: the loop around the coordinator, and the events that it emits."""

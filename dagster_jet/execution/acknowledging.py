@@ -1,4 +1,4 @@
-"""Sources that acknowledge what they have read: after the commits, the last thing of phase 2."""
+"""Acknowledges messages at their sources, as the last step of phase 2."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from dagster_jet.snapshot.store_reactions import StoreCall
 
 
 def acknowledge(context: ExecutionContext, messages: Mapping[str, Mapping[str, Any]]) -> None:
-    """Has sources acknowledge messages: only what is committed may go. Any thread.
+    """Has sources acknowledge committed messages. Any thread.
 
-    A source that has left the pipeline is passed over: what it has read is delivered to whoever
-    reads it next.
+    A source that has left the pipeline is skipped; its queue delivers the messages again.
 
     Args:
-        messages: by source and message id.
+        messages: the messages, by source and message id.
 
     Raises:
-        JetError: given up, or not to be retried; the next start acknowledges.
+        JetError: the call was given up or is not retryable; the next start acknowledges.
     """
     retrying = context.retrying
     for name in messages.keys() & context.readers.keys():
@@ -33,7 +32,7 @@ def acknowledge(context: ExecutionContext, messages: Mapping[str, Mapping[str, A
 
 
 def unacknowledged(context: ExecutionContext) -> dict[str, Mapping[str, Any]]:
-    """Per source, the messages that were read and are not acknowledged yet."""
+    """Returns per source the messages that were read and are not acknowledged yet."""
     return {
         name: reader.unacknowledged()
         for name, reader in context.readers.items()

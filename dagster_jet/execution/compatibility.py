@@ -1,4 +1,4 @@
-"""May the pipeline, as it is now, go on from a snapshot? Pure."""
+"""Checks whether a pipeline can continue from a snapshot. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dagster_jet.snapshot.plan import Change, compare_plans
 def check_compatible(
     job: str, manifest: Manifest, plan: Mapping[str, Any], partition_count: int
 ) -> None:
-    """State and positions are matched by name; what cannot go on is refused."""
+    """Matches state and positions by name, and refuses stages that cannot continue."""
     refused = [c for c in compare_plans(manifest.plan, plan) if c.is_refused]
     gone = [c.stage for c in refused if c.change is Change.DROPPED]
     if gone:

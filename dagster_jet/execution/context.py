@@ -1,4 +1,4 @@
-"""What the drivers of one execution work with: the job, where it runs, and what it reads."""
+"""The job, runtime and sources that the drivers of one execution share."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from dagster_jet.spark.tasks.barrier import Barrier
 from dagster_jet.store import Store
 
 _CORRECTION_MAX = 0.1
-"""Of the time that has passed: a wall clock that is a year ahead for a minute does no harm."""
+"""Maximum correction as a share of the elapsed time, so that a wall clock that is a year ahead for
+a minute has little effect."""
 
 
 @dataclass
 class Clock:
-    """Wall-clock time as of the start, going on monotonically: clock jumps do not matter.
+    """Wall-clock time of the start plus monotonic elapsed time; ignores clock jumps.
 
-    A machine that was suspended finds its own clock behind. So it goes a little faster or slower,
-    never back, for as long as the wall clock says something else.
+    After a suspended machine this clock is behind. It then runs a little faster or slower, never
+    backwards, until it agrees with the wall clock.
     """
 
     _now_s: float = field(default_factory=time.time)
@@ -55,14 +56,14 @@ class Clock:
 
 @dataclass
 class ExecutionContext:
-    """Of one execution. What changes in it belongs to the epochs' thread."""
+    """Shared values of one execution. Only the epochs' thread changes them."""
 
     job: str
     graph: Graph
     config: JobConfig
     store: Store
     work_dir: Path
-    """Scratch of this execution."""
+    """Scratch folder of this execution."""
     clock: Clock
     snapshots: SnapshotStore
     readers: Mapping[str, SourceReader]
@@ -71,23 +72,23 @@ class ExecutionContext:
     watermarks: WatermarkTracker
     early: EarlyResults
     undecided: UndecidedInput | None
-    """None: without a guarantee there are no snapshots, and every start is from scratch."""
+    """None with the guarantee `none`: there are no snapshots, and every start begins from scratch.
+    """
     journals: SourceJournals
     retrying: Retrying
     committer: SinkCommitter
     failures: Failures
     emit: Callable[[JobEvent], None]
     gives_up: Callable[[], bool]
-    """Whether a source that does not answer is not to be waited for any longer."""
+    """Returns whether waiting for a source that does not answer should end."""
     plan: ExecutionPlan = field(init=False)
-    """Of the analysis at the claim; nothing before it needs it."""
+    """Result of the analysis at the claim; unset before."""
 
     def poll(self, *, all_of_them: bool) -> None:
-        """Accepts what has been found by now; or waits until every source has answered, whatever
-        that takes.
+        """Accepts the poll results available now, or waits until every source has answered.
 
         Raises:
-            JetError: a source has failed, and will again.
+            JetError: a source has failed and is not retryable.
         """
         if all_of_them:
             self.polling.poll_all(self.gives_up)
@@ -96,7 +97,7 @@ class ExecutionContext:
         self.expect_partitions()
 
     def poll_last(self) -> None:
-        """The input ends with what is there now; from then on `poll` finds what is left of it.
+        """Ends the input with what is available now; later calls of `poll` read the rest of it.
 
         Raises:
             JetError: as `poll`.
@@ -105,7 +106,7 @@ class ExecutionContext:
         self.expect_partitions()
 
     def expect_partitions(self) -> None:
-        """After every poll and plan: who holds the watermark back now."""
+        """Updates the partitions that hold watermarks back. Called after every poll and plan."""
         now_ms = self.clock.now_ms()
         for node, source in self.plan.partitioned.items():
             reader = self.readers[source]

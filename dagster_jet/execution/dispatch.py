@@ -1,4 +1,4 @@
-"""Which driver carries out a command, and on which thread beside the loop."""
+"""Assigns each command to a driver and to a thread beside the loop."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from dagster_jet.snapshot.coordinator_view import CoordinatorView
 _logger = logging.getLogger(__name__)
 
 _GRACE_S = 10.0
-"""So long the end waits for a commit or a write that is under way: the next start makes it good."""
+"""Seconds that the end waits for a running commit or write; the next start completes it otherwise.
+"""
 
 
 class Dispatch:
-    """Of one execution. The loop's thread calls it.
+    """Dispatches the commands of one execution. Called on the loop's thread.
 
-    The epochs' thread has recovery, looks and epochs, one after the other: they share the sources
-    and Spark's session. The snapshots' thread has what follows a snapshot's acks, in the order of
-    the commands, so that no write of the record overtakes another. Garbage waits for neither.
+    The epochs' thread runs recovery, looks and epochs one after the other, because they share the
+    sources and Spark's session. The snapshots' thread runs the steps after a snapshot's acks in the
+    order of the commands, so that no write of the record overtakes another. Garbage collection
+    waits for neither.
     """
 
     def __init__(
@@ -72,12 +74,12 @@ class Dispatch:
         self._epoch_worker.start(lambda: self._epochs.look(look))
 
     def close_epochs(self) -> None:
-        """The execution ends: no call is tried again, and an epoch that runs is waited for."""
+        """Ends the epochs' thread: stops retries and waits for a running epoch."""
         self._snapshots.give_up()
         self._epoch_worker.close()
 
     def close(self) -> None:
-        """Waits a little for what else is under way."""
+        """Waits a short time for running commits and writes."""
         self._snapshot_worker.close(_GRACE_S)
         self._garbage_worker.close(_GRACE_S)
 
@@ -85,7 +87,7 @@ class Dispatch:
         def work() -> protocol.Event:
             try:
                 return step()
-            except Exception as error:  # noqa: BLE001 - the coordinator decides what follows
+            except Exception as error:  # noqa: BLE001 - the coordinator decides the reaction
                 return self._failures.event(error)
 
         self._epoch_worker.start(work)
@@ -94,7 +96,7 @@ class Dispatch:
         try:
             with self._exporting.garbage:
                 self._recovery.context.snapshots.delete(command.manifests, command.chunk_sets)
-        except Exception as error:  # noqa: BLE001 - what is left is found at the next start
+        except Exception as error:  # noqa: BLE001 - the next start collects the rest
             _logger.warning(
                 "the files of an old snapshot could not be deleted, the next start deletes them: "
                 "%s",

@@ -1,4 +1,4 @@
-"""When stages that asked for early results are due to show what is open."""
+"""Decides when stages with early results emit their open windows."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from dagster_jet.snapshot.manifest import Ack
 
 @dataclass
 class EarlyResults:
-    """Per execution, by wall clock. Not part of a snapshot: a restart shows everything anew."""
+    """Due times of early results in one execution, by wall clock. Not saved in snapshots: a restart
+    emits all open windows again."""
 
     graph: Graph
     _shown_at_ms: dict[str, int] = field(default_factory=dict)
     _changed: set[str] = field(default_factory=set)
-    """Stages that have taken rows in since they last showed results."""
+    """Stages that received rows since their last early results."""
 
     def due(self, now_ms: int) -> frozenset[str]:
-        """Stages whose period is over and that have something new to show."""
+        """Returns the stages whose period has passed and that received rows since."""
         return frozenset(
             node.name
             for node in self.graph.stages
@@ -31,7 +32,7 @@ class EarlyResults:
         )
 
     def acked(self, shown: Iterable[str], acks: Iterable[Ack], now_ms: int) -> None:
-        """An epoch is over in which the stages `shown` showed their early results."""
+        """Notes an acked epoch in which the stages `shown` emitted early results."""
         for stage in shown:
             self._shown_at_ms[stage] = now_ms
             self._changed.discard(stage)

@@ -1,4 +1,4 @@
-"""What an epoch's tasks have acked, checked and counted; the sources' own acks beside them."""
+"""Checks and counts the acks of an epoch's tasks, and adds the acks of sources."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ from dagster_jet.spark.epoch_contract import EpochInput, EpochOutput
 
 @dataclass(frozen=True)
 class EpochRows:
-    """An epoch that is whole, as far as its rows go."""
+    """Acks and row counts of a complete epoch."""
 
     acks: tuple[Ack, ...]
     rows: Mapping[str, int]
-    """Per source, dead letters included."""
+    """Rows per source, including dead letters."""
 
 
 @dataclass
 class EpochAccounting:
-    """Of one execution, on the epochs' thread."""
+    """Accounts for the epochs of one execution, on the epochs' thread."""
 
     context: ExecutionContext
     groups: int = 0
-    """The most (key, window) groups of one shard in the last epoch."""
+    """Largest number of (key, window) groups of one shard in the last epoch."""
     _obsolete: list[str] = field(default_factory=list)
 
     def take_obsolete(self) -> tuple[str, ...]:
-        """Runs that nothing names any more, since the last call."""
+        """Returns the run files that became obsolete since the last call."""
         obsolete, self._obsolete = self._obsolete, []
         return tuple(obsolete)
 
     def account(
         self, command: RunEpoch, epoch: EpochInput, output: EpochOutput, view: CoordinatorView
     ) -> EpochRows:
-        """Checks what came back, moves the watermarks, and lets the sources ack as well.
+        """Checks the output of the tasks, advances the watermarks, and adds the acks of the
+        sources.
 
         Raises:
             BadRowError: rows have no event time.
@@ -68,7 +69,7 @@ class EpochAccounting:
         return EpochRows((*source_acks, *_with_late(output.acks, output.late_rows)), rows)
 
     def _rows(self, output: EpochOutput) -> dict[str, int]:
-        """Per source, the rows that are no dead letters."""
+        """Returns the rows per source, without dead letters."""
         context, rows_of = self.context, dict(output.source_rows)
         for name, seen in output.observed.items():
             source, arrived = context.graph[name].upstream[0], seen.arrived
@@ -116,7 +117,7 @@ class EpochAccounting:
     def _report_lost(
         self, source_acks: Sequence[Ack], command: RunEpoch, view: CoordinatorView
     ) -> None:
-        """Never silently: an event now, and counters that every snapshot carries on."""
+        """Reports lost items by an event and in counters that every snapshot keeps."""
         context = self.context
         for ack in source_acks:
             if ack.lost:
@@ -127,7 +128,7 @@ class EpochAccounting:
 
 
 def _with_late(acks: Sequence[Ack], late_rows: Mapping[str, int]) -> list[Ack]:
-    """Adds the late rows that were taken out before a stage to the ack of its first shard."""
+    """Adds late rows that were removed before a stage to the ack of its first shard."""
     missing = {stage: late for stage, late in late_rows.items() if late}
     result = []
     for ack in acks:

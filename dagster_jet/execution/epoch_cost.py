@@ -1,4 +1,4 @@
-"""What an epoch costs in any case and what for every row, estimated from the last epochs."""
+"""Estimates the fixed cost of an epoch and the cost per row from the last epochs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections import deque
 from dataclasses import dataclass, field
 
 _EPOCHS = 10
-"""So many count: what a job costs changes, with its state and with what else the machine does."""
+"""Number of epochs that count; costs change with the state and the load of the machine."""
 _SEVERAL = 3
 _ALIKE = 1.3
-"""Epochs whose sizes differ by a smaller factor do not show what a row costs."""
+"""Smallest ratio of two epoch sizes from which the cost per row is estimated."""
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,15 @@ class EpochCost:
     row_ms: float
 
     def rows_within(self, duration_ms: float) -> float:
-        """How many rows fit into an epoch of that duration."""
+        """Returns the number of rows that fit into an epoch of this duration."""
         return _ratio(max(0.0, duration_ms - self.fixed_ms), self.row_ms)
 
     def rows_at(self, overhead: float) -> float:
-        """The size at which the fixed cost is that part of the epoch."""
+        """Returns the number of rows at which the fixed cost is this share of the epoch."""
         return _ratio(self.fixed_ms * (1 - overhead) / overhead, self.row_ms)
 
     def bound(self, duration_ms: float) -> float:
-        """A bound for an epoch; not below twice the fixed cost, or epochs were all overhead."""
+        """Returns the bound of an epoch's duration: at least twice the fixed cost."""
         return max(duration_ms, 2 * self.fixed_ms)
 
 
@@ -37,29 +37,29 @@ class EpochCost:
 class MeasuredEpochs:
     """The last epochs with rows.
 
-    What disturbs an epoch makes it longer, never shorter: a JVM that is not warm yet, a collection
-    of garbage, a busy machine. So two of them say what epochs cost, the shortest one and the one
-    with the most rows per second: the line through both is below all the others.
+    Disturbances (a cold JVM, garbage collection, a busy machine) make an epoch longer, never
+    shorter. So the estimate is the line through two epochs: the shortest one and the one with the
+    most rows per second. All other epochs are above this line.
     """
 
     _last: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_EPOCHS))
 
     def add(self, rows: float, ms: float) -> None:
-        """One more epoch."""
+        """Adds an epoch with this number of rows and duration in ms."""
         self._last.append((rows, ms))
 
     @property
     def are_many(self) -> bool:
-        """As many as ever count."""
+        """Returns whether the maximum number of epochs is reached."""
         return len(self._last) == _EPOCHS
 
     @property
     def are_several(self) -> bool:
-        """Enough of them to be no accident."""
+        """Returns whether there are enough epochs for an estimate."""
         return len(self._last) >= _SEVERAL
 
     def cost(self) -> EpochCost | None:
-        """None: nothing is known yet, or no more than that no other size was better."""
+        """Returns the estimate; None if the epochs do not determine it."""
         if not self._last:
             return None
         rows, ms = min(self._last, key=lambda one: (one[1], -one[0]))
@@ -70,8 +70,8 @@ class MeasuredEpochs:
             return EpochCost(ms - row_ms * rows, row_ms)
         since = list(self._last)[fastest + 1 :]
         if any(size > _ALIKE * more for size, _ in since):
-            return EpochCost(0.0, more_ms / more)  # larger ones were no faster
-        return None  # larger ones before it say little: a job that warms up gets faster by itself
+            return EpochCost(0.0, more_ms / more)  # larger epochs were no faster
+        return None  # earlier larger ones say little: a job gets faster during warm-up
 
 
 def _ratio(ms: float, row_ms: float) -> float:

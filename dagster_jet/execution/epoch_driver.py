@@ -1,7 +1,7 @@
-"""Runs epochs, and looks at the sources between them: the driver's part, on one thread of its own.
+"""Runs epochs and looks at the sources between them, on one thread of the driver.
 
-Spark's session, its local properties and the gateway's connection belong to the thread that uses
-them, so this one lives as long as the execution.
+Spark's session, its local properties and the gateway's connection are bound to a thread, so this
+thread lives as long as the execution.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ from dagster_jet.state.runs import delete_runs
 from dagster_jet.system.failpoint import fail_point
 
 FEW_GROUPS = 20_000
-"""Up to so many (key, window) groups per epoch, one merging task beats several."""
+"""Up to this number of (key, window) groups per epoch, one merging task is faster than several."""
 FEW_ROWS = 20_000
 FEW_BYTES = 8 << 20
-"""Up to so many rows and bytes per epoch, one reading task beats several and the shuffle behind."""
+"""Up to this number of rows and bytes per epoch, one reading task is faster than several with a
+shuffle."""
 
 
 @dataclass
 class EpochDriver:
-    """Of one execution, on the epochs' thread."""
+    """Runs the epochs of one execution, on the epochs' thread."""
 
     context: ExecutionContext
     planner: EpochPlanner
     progress: Progress
     epochs: int = 0
-    """Those that were acked."""
+    """Number of acked epochs."""
     _accounting: EpochAccounting = field(init=False)
     _last_epoch_ms: int = 0
 
@@ -62,7 +63,7 @@ class EpochDriver:
 
     @cached_property
     def _sizer(self) -> EpochSizer:
-        """Made for the first epoch: by then executors are there, and with them their memory."""
+        """Creates the sizer at the first epoch, when the executors and their memory are known."""
         config = self.context.config
         return EpochSizer(
             target_ms=milliseconds(config.target_epoch_duration),
@@ -78,7 +79,7 @@ class EpochDriver:
     # --- between epochs -------------------------------------------------------------------------
 
     def look(self, look: Look) -> protocol.Event | Looked:
-        """Polls the sources and says what there is to do."""
+        """Polls the sources and returns the available input."""
         context, watermarks = self.context, self.context.watermarks
         try:
             if look.polls and look.waits_for_all:
@@ -121,8 +122,8 @@ class EpochDriver:
     # --- one epoch ------------------------------------------------------------------------------
 
     def run(self, command: RunEpoch, view: CoordinatorView) -> protocol.Event:
-        """From the plan of the sources to the acks of all tasks. A crash leaves runs, chunks and
-        staged files that nothing names."""
+        """Runs one epoch, from the plan of the sources to the acks of all tasks. A crash leaves run
+        files, chunks and staged files that no manifest names."""
         try:
             return self._run(command, view)
         except Exception as error:  # noqa: BLE001 - the coordinator decides what follows
@@ -161,7 +162,7 @@ class EpochDriver:
         if splits:
             self._sizer.learn(sum(counted.rows[name] for name in splits), duration_ms)
         if context.config.guarantee is Guarantee.NONE:
-            acknowledge(context, unacknowledged(context))  # no snapshot will
+            acknowledge(context, unacknowledged(context))  # there are no snapshots to wait for
         self.epochs += 1
         self._last_epoch_ms = context.clock.now_ms()
         self.progress.publish()
@@ -186,7 +187,7 @@ class EpochDriver:
         return (*clock.times(), *task_times(output.acks, action_ms, context.runtime.cores, sinks))
 
     def _plan(self, command: RunEpoch) -> tuple[dict[str, Any], bool]:
-        """The splits, and whether they have few rows."""
+        """Returns the splits, and whether they have few rows."""
         splits, rows, bytes = {}, 0, 0
         if self.planner.takes_input(command):
             readers = self.context.readers
@@ -213,7 +214,7 @@ class EpochDriver:
         context, record = self.context, view.record
         assert record is not None
         if command.snapshot_id is not None:
-            # Between snapshots it is empty, and cleaners of temporary folders look for such.
+            # It is empty between snapshots, and cleaners of temporary folders remove empty folders.
             saving_folder(context.work_dir).mkdir(parents=True, exist_ok=True)
         shards = max((len(view.shards[stage.name]) for stage in context.graph.stages), default=1)
         few_groups = shards == 1 or self._accounting.groups <= FEW_GROUPS

@@ -1,7 +1,7 @@
-"""What an execution runs next, when it stops, and how long it waits: decided without I/O.
+"""Decides without I/O what an execution runs next, when it stops, and how long it waits.
 
-From frozen pictures only: of the inputs, of the coordinator, of what was asked for. The loop asks,
-and the simulator with it.
+The input are immutable views of the sources, the coordinator and the stop requests. The loop calls
+it, and so does the simulator.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.protocol import RunEpoch, StopKind, Tick
 
 TIMER_PERIOD_MS = 1_000
-"""In a lull, from one epoch to the next where a user's processor has timers (`try_process`)."""
+"""Milliseconds between two epochs without input if a user's processor has timers (`try_process`).
+"""
 
 
 @dataclass(frozen=True)
 class Look:
-    """How the sources are to be looked at."""
+    """How to look at the sources."""
 
     polls: bool
-    """False: the input has ended, nothing new is taken but what is left of a backlog."""
+    """False: the input has ended, and only the rest of a backlog is read."""
     waits_for_all: bool
-    """Until every source has answered a poll that begins now."""
+    """Whether to wait until every source has answered a poll that starts now."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,13 @@ class StageTime:
     """Event time of a stateful stage."""
 
     reached_ms: int | None
-    """The watermark under which its last epoch ended."""
+    """Watermark of the stage's last epoch."""
     watermark_ms: int | None
-    """The one that is known now, on a boundary of its windows."""
+    """Watermark known now, rounded to a boundary of the stage's windows."""
 
 
 def next_watermark(time: StageTime, *, final: bool) -> int | None:
-    """The watermark for a stage's next epoch; never less than the one that it has reached."""
+    """Returns the watermark for a stage's next epoch; never below the one that it has reached."""
     if final:
         return FINAL_WATERMARK_MS
     known = [one for one in (time.reached_ms, time.watermark_ms) if one is not None]
@@ -48,33 +49,35 @@ def next_watermark(time: StageTime, *, final: bool) -> int | None:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What was found when the inputs were looked at, between two epochs."""
+    """Result of a look at the inputs between two epochs."""
 
     look: Look
     now_ms: int
     waiting: frozenset[str] = frozenset()
-    """Sources in which something waits."""
+    """Sources with waiting input."""
     stages: Mapping[str, StageTime] = field(default_factory=dict)
     early_due: bool = False
-    """Some stage is to show early results."""
+    """Whether a stage has to emit early results."""
     timers_since_ms: int | None = None
-    """The end of the last epoch, where processors have timers; else None."""
+    """End of the last epoch in ms if processors have timers, else None."""
     backlog: frozenset[str] = frozenset()
-    """Where the input has ended: sources that have not read all that was there then."""
+    """Once the input has ended: sources with unread input."""
     is_held: bool = False
-    """One of these brings no more before a snapshot has acknowledged what was read."""
+    """Whether one of these sources delivers more only after a snapshot has acknowledged its
+    messages."""
 
 
 @dataclass(frozen=True)
 class EpochPlanner:
-    """Of one execution."""
+    """Plans the epochs of one execution."""
 
     until: Until
     poll_interval_ms: int
     started_ms: int
 
     def look(self, asked: StopKind | None, *, input_ended: bool) -> Look:
-        """How to look at the sources. A job that is to complete takes what is there by then."""
+        """Returns how to look at the sources. A job that shall complete reads the input available
+        by then."""
         return Look(polls=not input_ended, waits_for_all=asked is StopKind.COMPLETE)
 
     def tick(
@@ -85,8 +88,7 @@ class EpochPlanner:
         *,
         wants_snapshot: bool = False,
     ) -> Tick:
-        """What the coordinator is told: is there a reason for an epoch, for a snapshot before its
-        time, and for the end?"""
+        """Returns the next Tick: whether to run an epoch, force a snapshot, or stop."""
         closes = not inputs.waiting and self._closes(inputs)
         rings = inputs.timers_since_ms is not None and (
             inputs.now_ms >= inputs.timers_since_ms + TIMER_PERIOD_MS
@@ -103,7 +105,7 @@ class EpochPlanner:
     ) -> StopKind | None:
         unread = inputs.waiting | inputs.backlog
         if asked is StopKind.COMPLETE and (unread or not inputs.look.waits_for_all):
-            asked = None  # first everything that was there when it was asked for
+            asked = None  # first read all input available at the request
         if asked is not None:
             return asked
         if self.until.input_ends and not unread:
@@ -118,21 +120,22 @@ class EpochPlanner:
         return None
 
     def _closes(self, inputs: Inputs) -> bool:
-        """Some stage has something to close although no input has arrived."""
+        """Returns whether a stage has windows to close without new input."""
         after_ms = self.watermarks(inputs.stages, final=False)
         return any(after_ms[name] != time.reached_ms for name, time in inputs.stages.items())
 
     def watermarks(self, stages: Mapping[str, StageTime], *, final: bool) -> dict[str, int | None]:
-        """The watermark under which each stage runs next: what was known before the epoch's own
+        """Returns the watermark of each stage for the next epoch, as known before the epoch's own
         rows."""
         return {name: next_watermark(time, final=final) for name, time in stages.items()}
 
     def takes_input(self, epoch: RunEpoch) -> bool:
-        """A terminal epoch takes no new input; the final one what is left of it."""
+        """Returns whether the epoch reads input: a terminal epoch does not, the final one reads the
+        rest."""
         return not epoch.terminal or epoch.final
 
     def wait_ms(self, view: CoordinatorView, now_ms: int) -> int:
-        """How long until the next look, where the last one led to nothing."""
+        """Returns the ms until the next look after a look that led to nothing."""
         due_ms = view.snapshot_due_at_ms
         if view.is_pending or due_ms is None:
             return self.poll_interval_ms

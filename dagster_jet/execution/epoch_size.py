@@ -1,9 +1,9 @@
-"""How many rows of each source the next epoch takes: decided from what the epochs before it took.
+"""Decides how many rows of each source the next epoch takes, from the durations of earlier epochs.
 
-An epoch costs something however few rows it has, and something for every row. A job that *keeps up*
-takes what is there, within its target. One that *catches up* takes epochs so large that what they
-cost in any case is a small part, within a bound of their own. No clock and no I/O: what waits and
-what was measured go in, sizes come out.
+An epoch has a fixed cost and a cost per row. A job that *keeps up* takes all waiting input within
+its target duration. A job that *catches up* takes epochs so large that the fixed cost is a small
+share, within a separate bound. Backlogs and measured durations go in, sizes come out; no clock and
+no I/O.
 """
 
 from __future__ import annotations
@@ -16,64 +16,67 @@ from dagster_jet.execution.epoch_cost import MeasuredEpochs
 
 FIRST_ROWS = 50_000
 FIRST_BYTES = 16 << 20
-"""The first epoch, at most: it starts JVMs and workers up, and somebody waits for its rows."""
+"""Limits of the first epoch in rows and bytes: it also starts JVMs and workers, and its rows should
+appear soon."""
 
 UNKNOWN_ROW_BYTES = 200.0
-"""Of a source that does not say how much waits."""
+"""Assumed bytes per row of a source that does not report its backlog's size."""
 
 OVERHEAD = 0.1
-"""What an epoch costs in any case, as a part of one that catches up: larger ones gain little."""
+"""Share of the fixed cost in an epoch that catches up; larger epochs gain little."""
 
 _STEP = 4.0
-"""From one epoch to the next. However much grows with the rows, it is then four times as much."""
+"""Largest growth or shrink factor of the row limit from one epoch to the next."""
 _LESS = 0.7
-"""Downwards, for the sake of the overhead alone: a small epoch loses more than a large one."""
+"""Smallest factor by which the overhead alone may shrink the limit; too small an epoch costs more
+than too large a one."""
 _BACKLOG = 4
-"""A job catches up when so many epochs of its target's size wait, until one takes what is there."""
+"""A job catches up once this many epochs of target size wait, until one epoch takes all waiting
+input."""
 _FAR_BEYOND = 4
-"""The bound: what a first epoch may take before its rows are to blame."""
+"""A cold first epoch is attributed to its rows only beyond this multiple of the bound."""
 _WARMS_UP = 1.1
-"""An epoch so much faster than any before it, per row, will be followed by faster ones."""
+"""A per-row speed-up above this factor counts as JIT warm-up."""
 _GAIN = 3.0
-"""At most so much faster, as far as anybody counts on it."""
+"""Cap on the speed-up extrapolated from warm-up."""
 _SPARED = 0.25
-"""Of an epoch, for sources with little beside one with much: theirs need not wait for its end."""
+"""Share of each epoch reserved for sources with a small backlog."""
 
 
 @dataclass
 class EpochSizer:
-    """Of one execution."""
+    """Sizes the epochs of one execution."""
 
     target_ms: float
-    """An epoch of a job that keeps up; twice what an epoch costs in any case, if that is more."""
+    """Longest epoch in ms of a job that keeps up; twice the fixed cost if that is more."""
     catch_up_ms: float
-    """An epoch of a job that catches up, likewise."""
+    """Longest epoch in ms of a job that catches up; twice the fixed cost if that is more."""
     source_rows_max: int | None
-    """Of one source in one epoch."""
+    """Most rows of one source in one epoch."""
     bytes_max: float
-    """Of all sources in one epoch, as they wait."""
+    """Most bytes of all sources in one epoch, as they wait."""
     rows: float = FIRST_ROWS
-    """The most rows of one epoch, as far as has been tried."""
+    """Row limit of one epoch, as far as has been tried."""
     _measured: MeasuredEpochs = field(default_factory=MeasuredEpochs)
     _rate: float = 0.0
     """Rows per ms of the fastest epoch."""
     _is_cold: bool = True
     _catches_up: bool = False
     _is_full: bool = False
-    """The epoch that runs is as large as it may be, and did not take all."""
+    """Whether the running epoch has reached the limit and left input."""
 
     # --- before an epoch ------------------------------------------------------------------------
 
     def shares(self, waiting: Mapping[str, Lag]) -> dict[str, int]:
-        """The most rows that the next epoch takes of each source, by what waits in it."""
+        """Returns the row limit of each source for the next epoch, from the sources' backlogs."""
         items = sum(lag.items for lag in waiting.values())
         row_bytes = sum(map(_bytes, waiting.values())) / max(1, items)
         room = self._room(items, row_bytes)
-        # Where all fits in, no estimate of what waits is to hold a row back.
+        # If all fits in, an estimate of the backlog must not hold a row back.
         shares = dict.fromkeys(waiting, room) if items <= room else _divided(room, waiting)
         most = self.source_rows_max
         if most is not None and max(shares.values(), default=0.0) > most:
-            self._is_full = False  # more was to be had, and was not asked for
+            self._is_full = False  # more input was available and was not requested
             shares = {name: min(share, most) for name, share in shares.items()}
         return {name: max(1, int(share)) for name, share in shares.items()}
 
@@ -94,7 +97,7 @@ class EpochSizer:
     # --- after it -------------------------------------------------------------------------------
 
     def learn(self, rows: int, duration_ms: float) -> None:
-        """The epoch had `rows` rows and took so long."""
+        """Learns from an epoch with this number of rows and this duration."""
         if rows <= 0 or duration_ms <= 0:
             return
         bound_ms = max(self.catch_up_ms, self.target_ms)
@@ -108,15 +111,15 @@ class EpochSizer:
             self.rows = self._step(self._next(rows, duration_ms, bound_ms, gain), rows)
 
     def _gain(self, rate: float) -> float:
-        """How much faster, per row, the next epoch may be: a job that warms up gets faster for a
-        while, and its last epoch says by how much."""
+        """Returns the expected per-row speed-up of the next epoch: during warm-up it is that of the
+        last epoch."""
         gain, self._rate = rate / (self._rate or rate), max(self._rate, rate)
         return min(gain, _GAIN) if gain > _WARMS_UP else 1.0
 
     def _learn_cold(self, rows: int, duration_ms: float, bound_ms: float) -> None:
-        """What starts up with the first epoch would make every row look dear. Far beyond the bound
-        it is the rows nevertheless; and so many more that even that would not get there are no
-        risk."""
+        """Learns from the first epoch, whose start-up cost would make each row look expensive. Far
+        beyond the bound the rows are the cause nevertheless. A growth that stays below the bound
+        even at this cost is safe."""
         far_ms = _FAR_BEYOND * bound_ms
         if duration_ms > far_ms:
             self.rows = self._step(rows * bound_ms / duration_ms, rows)
@@ -128,8 +131,8 @@ class EpochSizer:
         if cost is None:
             return self._another_size(rows, duration_ms, bound_ms, gain)
         bound_ms = cost.bound(bound_ms)
-        # Whatever a row costs, an epoch grows no faster than its rows; what was measured counts for
-        # sizes that are not too far from those that were tried.
+        # An epoch's duration grows no faster than its rows; measurements only hold for sizes near
+        # those that were tried.
         safe = gain * rows * bound_ms / duration_ms
         if duration_ms < bound_ms:
             safe = max(safe, min(2.0 * rows, cost.rows_within(bound_ms)))
@@ -137,8 +140,8 @@ class EpochSizer:
         return min(safe, max(wanted, _LESS * self.rows))
 
     def _another_size(self, rows: int, duration_ms: float, bound_ms: float, gain: float) -> float:
-        """Where all epochs are alike, nobody knows what a row costs: this shows it."""
-        # What waits comes in pieces, and less than one is not to be had: is it the rows at all?
+        """Returns another size to try: epochs of equal size do not show the cost per row."""
+        # Input may come in larger pieces than asked for: the rows may not be the cause.
         may_be = _FAR_BEYOND if self._measured.are_several else 2
         if rows > self.rows and duration_ms < may_be * bound_ms:
             return 2.0 * rows
@@ -159,8 +162,8 @@ def _bytes(lag: Lag) -> float:
 
 
 def _divided(room: float, waiting: Mapping[str, Lag]) -> dict[str, float]:
-    """A little for each, and of the rest the same part of what waits in each: event times stay
-    together, so that little is kept open."""
+    """Divides the room: a reserve for each source, and of the rest an equal share of each source's
+    backlog, so that event times stay together and few windows stay open."""
     little = room * _SPARED / len(waiting)
     spared = {name: min(little, lag.items) for name, lag in waiting.items()}
     rest = {name: lag.items - spared[name] for name, lag in waiting.items()}

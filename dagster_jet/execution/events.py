@@ -1,7 +1,7 @@
-"""What a running job tells whoever watches it (the face, Dagster, a terminal).
+"""Events of a running job, for `Jet`, Dagster and terminals.
 
-Events are emitted on the job's driver thread, in order, after the fact is durable: losing one
-is harmless, the store's record and manifests say the same.
+Events are emitted in order on the job's driver thread, after the fact is durable. A lost event does
+no harm, because the store's record and manifests have the same facts.
 """
 
 from __future__ import annotations
@@ -19,28 +19,31 @@ from dagster_jet.snapshot.record import JobStatus, StopCause
 
 @dataclass(frozen=True)
 class SourceProgress:
-    """One source as of one barrier. Times are milliseconds, event time or epoch as named."""
+    """Progress of one source as of one barrier. Times are milliseconds, in event time or since the
+    epoch, as named."""
 
     rows_read: int
     position: dict[str, Any]
     lag: dict[str, int | float]
-    """What is known to be waiting: {"files": 3, "bytes": 1024}."""
+    """Known backlog: {"files": 3, "bytes": 1024}."""
     partition_lag: dict[str, int] = field(default_factory=dict)
-    """Items that are known to wait, by partition; of sources whose partitions have watermarks."""
+    """Known backlog in items by partition, for sources whose partitions have watermarks."""
     watermark_ms: int | None = None
     idle: bool = False
     lost: int = 0
-    """Items that were dropped outside before this job has read them; since the job began."""
+    """Items that the source's system dropped before the job read them, since the job's first start.
+    """
     unavailable_since_ms: int | None = None
-    """Wall-clock time since which it cannot be read; None: it can. The job waits for it, and goes
-    on with its other sources."""
+    """Wall-clock time since which the source cannot be read; None if it can. The job continues with
+    its other sources."""
     unavailable: str | None = None
-    """Why, for people."""
+    """Reason in words."""
 
 
 @dataclass(frozen=True)
 class StageProgress:
-    """One named stage (source, stateful stage or sink): totals since the job began."""
+    """Progress of one named stage (source, stateful stage or sink): totals since the job's first
+    start."""
 
     rows_in: int
     rows_out: int
@@ -49,19 +52,19 @@ class StageProgress:
     watermark_ms: int | None = None
     state_rows: int = 0
     held_back_by: str | None = None
-    """The source that keeps the watermark where it is; None if all are idle."""
+    """Source that holds the watermark back; None if all are idle."""
     held_back_since_ms: int | None = None
-    """Wall-clock time of its last watermark, or since which it has been waited for."""
+    """Wall-clock time of its last watermark, or since when the stage waits for it."""
     held_back_partition: str | None = None
-    """The source's partition that does; None: the source as a whole."""
+    """Partition of the source that holds the watermark back; None for the source as a whole."""
     next_due_ms: int | None = None
-    """Event time up to which the watermark has to get before more of the state is due, at the
-    latest: the end of the next window. None: nothing in the state waits for it."""
+    """Latest event time that the watermark must reach before more state is due: the end of the next
+    window. None if no state waits for the watermark."""
 
 
 @dataclass(frozen=True)
 class ExecutionStarted:
-    """Restored, committed again, cleaned up: data is about to flow."""
+    """The execution has restored, committed and cleaned up; epochs begin now."""
 
     job: str
     execution_id: int
@@ -75,19 +78,18 @@ class ExecutionStarted:
 
 @dataclass(frozen=True)
 class PipelineAnalysed:
-    """Spark has planned every stage; comes before `ExecutionStarted`."""
+    """Spark has planned every stage; emitted before `ExecutionStarted`."""
 
     job: str
     execution_id: int
     columns: Callable[[], Mapping[str, tuple[StageColumn, ...]]] = field(compare=False, repr=False)
-    """Returns the columns of every source, stateful stage and sink, and what they are made of. It
-    asks Spark's driver for tenths of a second, so call it on a thread of your own, while Spark
-    runs. Nobody pays for it who does not call it."""
+    """Returns the columns of every source, stateful stage and sink, and their lineage. A call takes
+    Spark's driver tenths of a second, so make it on another thread, while Spark runs."""
 
 
 @dataclass(frozen=True)
 class EpochCompleted:
-    """One epoch was acked by all. Nothing of it is committed yet."""
+    """All tasks and sources have acked an epoch. Its output is not committed yet."""
 
     job: str
     execution_id: int
@@ -95,25 +97,25 @@ class EpochCompleted:
     rows: int
     duration_ms: float
     times: tuple[PhaseTime, ...] = ()
-    """Where the time went: the driver's phases, and what the action consists of."""
+    """Durations of the driver's phases and of the parts of the Spark action."""
 
 
 @dataclass(frozen=True)
 class ProgressReported:
-    """How far the job is, every few seconds if something has changed, whether snapshots succeed or
-    not. Totals are as of the last acked epoch: of what is not in a snapshot nothing is committed.
+    """The job's progress, every few seconds if something has changed, whether or not snapshots
+    succeed. Totals are as of the last acked epoch, so they include rows that are not committed yet.
     """
 
     job: str
     execution_id: int
     stages: dict[str, StageProgress]
     sources: dict[str, SourceProgress]
-    """Without their positions, which have no bound."""
+    """Progress of the sources without positions, whose size is unbounded."""
 
 
 @dataclass(frozen=True)
 class GuaranteeLowered:
-    """A source or sink gives less than the job asks for; told at every start."""
+    """A source or sink has a weaker guarantee than the job asks for; emitted at every start."""
 
     job: str
     execution_id: int
@@ -124,7 +126,7 @@ class GuaranteeLowered:
 
 @dataclass(frozen=True)
 class SourceUnavailable:
-    """A source has not been readable for a while. The job waits for it, and goes on with others."""
+    """A source has been unreadable for a while. The job continues with its other sources."""
 
     job: str
     source: str
@@ -134,7 +136,7 @@ class SourceUnavailable:
 
 @dataclass(frozen=True)
 class SourceAvailable:
-    """After a `SourceUnavailable`: it is read again."""
+    """A source can be read again after a `SourceUnavailable`."""
 
     job: str
     source: str
@@ -143,21 +145,21 @@ class SourceAvailable:
 
 @dataclass(frozen=True)
 class ItemsLost:
-    """A source has dropped items before they were read (a journal has overflowed)."""
+    """The source's system has dropped items before they were read (a journal has overflowed)."""
 
     job: str
     execution_id: int
     source: str
     lost: int
-    """In the epoch that was just acked."""
+    """Items lost in the epoch that was just acked."""
     lost_in_all: int
-    """Since the job began, as of that epoch."""
+    """Items lost since the job's first start, as of that epoch."""
 
 
 @dataclass(frozen=True)
 class SinkReopened:
-    """A start has committed what was decided for a sink that the pipeline no longer has, or has
-    elsewhere: at the place for which it was staged."""
+    """A start has committed decided output of a sink that was removed from the pipeline or writes
+    elsewhere now. The output went to the place for which it was staged."""
 
     job: str
     execution_id: int
@@ -170,7 +172,7 @@ class SinkReopened:
 
 @dataclass(frozen=True)
 class OutputLost:
-    """Decided output that will never be visible; `JobConfig(accept_loss=True)` has let it go."""
+    """Decided output that will never be visible; accepted by `JobConfig(accept_loss=True)`."""
 
     job: str
     execution_id: int
@@ -178,14 +180,14 @@ class OutputLost:
     epoch_ids: tuple[int, ...]
     rows: int
     artifacts: tuple[str, ...]
-    """Their tokens: what was staged, by its connector's name."""
+    """Tokens of the lost artifacts, as the connector names them."""
     reason: str
 
 
 @dataclass(frozen=True)
 class OutputRefused:
-    """Decided rows that a sink's place refuses; `JobConfig(refused_to_dead_letters=True)` has sent
-    them to the sink's dead-letter sink, and committed the epoch without them."""
+    """A sink's place has refused decided rows. By `JobConfig(refused_to_dead_letters=True)` they
+    went to the sink's dead-letter sink, and the epoch was committed without them."""
 
     job: str
     execution_id: int
@@ -194,14 +196,15 @@ class OutputRefused:
     rows: int
     dead_letter_sink: str
     reason: str
-    """Of the first of them."""
+    """Reason for the first refused row."""
 
 
 @dataclass(frozen=True)
 class InputLost:
-    """Input that was deleted before a snapshot had it; `JobConfig(accept_loss=True)` has let it go.
+    """Input that was deleted before a snapshot contained it; accepted by
+    `JobConfig(accept_loss=True)`.
 
-    An execution that has died had read it; nothing of it counts.
+    A dead execution had read it, but its epochs do not count.
     """
 
     job: str
@@ -213,17 +216,17 @@ class InputLost:
 
 @dataclass(frozen=True)
 class InputIgnored:
-    """The job is COMPLETED and was run again: it reads nothing more, and something waits."""
+    """A COMPLETED job was started again: it reads nothing, although input waits."""
 
     job: str
     source: str
     waiting: dict[str, int]
-    """In the source's units: {"files": 3, "bytes": 1024}."""
+    """Waiting input in the source's units: {"files": 3, "bytes": 1024}."""
 
 
 @dataclass(frozen=True)
 class SnapshotCommitted:
-    """Phase 2 of a snapshot is done: its output is visible, its state is the restart point."""
+    """Phase 2 of a snapshot is done: its output is visible, and restarts begin from its state."""
 
     job: str
     execution_id: int
@@ -231,10 +234,10 @@ class SnapshotCommitted:
     epoch_id: int
     restarts: int
     phase1_ms: float
-    """From the end of the epoch's tasks to the decision in the record."""
+    """Duration from the end of the epoch's tasks to the decision in the record."""
     phase2_ms: float
     bytes_written: int
-    """State chunks that this snapshot added (one replica)."""
+    """Bytes of state chunks that this snapshot added, in one replica."""
     state_bytes: int
     failed_snapshots: int
     stages: dict[str, StageProgress] = field(default_factory=dict)
@@ -243,7 +246,7 @@ class SnapshotCommitted:
 
 @dataclass(frozen=True)
 class SnapshotFailed:
-    """A snapshot was discarded before its decision; the job lives and tries again."""
+    """A snapshot was discarded before its decision; the job continues and tries again."""
 
     job: str
     execution_id: int
@@ -253,8 +256,8 @@ class SnapshotFailed:
 
 @dataclass(frozen=True)
 class SnapshotDropped:
-    """An older retained snapshot was found damaged at a start. The job does without it; nothing
-    can go back to it any more."""
+    """A start has found an older retained snapshot damaged. The job drops it; no start can go back
+    to it."""
 
     job: str
     execution_id: int
@@ -275,7 +278,7 @@ class ExecutionRestarting:
 
 @dataclass(frozen=True)
 class ExecutionEnded:
-    """The last event of an execution in this process."""
+    """Last event of an execution in this process."""
 
     job: str
     execution_id: int
@@ -287,25 +290,25 @@ class ExecutionEnded:
 
 @dataclass(frozen=True)
 class MembersRepaired:
-    """The store goes on without members that stayed away longer than `member_timeout`; what they
-    held has all its replicas again."""
+    """The store has removed members that were away longer than `member_timeout`; their partitions
+    have all replicas again."""
 
     job: str
     members: tuple[str, ...]
     partitions: int
-    """That were given to others."""
+    """Number of partitions that moved to other members."""
     bytes: int
-    """Copied to them."""
+    """Number of bytes copied to them."""
 
 
 @dataclass(frozen=True)
 class MembersNotRepaired:
-    """Members stay away, and the store cannot go on without them."""
+    """Members are away, and the store cannot be repaired without them."""
 
     job: str
     members: tuple[str, ...]
     reason: str
-    """For people; with the cure."""
+    """Reason in words, with the cure."""
 
 
 JobEvent = (
@@ -330,4 +333,4 @@ JobEvent = (
     | MembersNotRepaired
     | ExecutionEnded
 )
-"""Any event of a job."""
+"""Union of all events of a job."""

@@ -1,4 +1,4 @@
-"""One execution of one job: runs the loop, and ends what runs beside it."""
+"""Runs the loop of one execution, and ends the threads beside it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Execution:
 
     @property
     def epochs(self) -> int:
-        """How many were acked."""
+        """Number of acked epochs."""
         return self._epochs.epochs
 
     @property
@@ -78,12 +78,12 @@ class Execution:
 
     @property
     def record(self) -> ExecutionRecord:
-        """As it was last agreed on."""
+        """The record as last agreed on in the store."""
         return self._signals.record()
 
     @property
     def failure(self) -> JetError | None:
-        """The error behind a Stop, with everything it names."""
+        """The error that caused the Stop."""
         return self._context.failures.last
 
     def stages(self) -> dict[str, StageProgress]:
@@ -103,7 +103,7 @@ class Execution:
             while self._loop.ended is None:
                 self._loop.receive(self._next_notification())
             if self._loop.ended.cause is StopCause.FENCED:
-                signals.owner.fenced.set()  # whoever has noticed it: the lease is not renewed
+                signals.owner.fenced.set()  # from now on the lease is not renewed
             return self._loop.ended
         finally:
             self._close()

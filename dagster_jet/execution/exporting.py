@@ -1,4 +1,4 @@
-"""What an execution shares with whoever exports its snapshots, on another thread."""
+"""State that an execution shares with the thread that exports its snapshots."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dagster_jet.snapshot.record import SnapshotRef
 
 
 class Exporting:
-    """Of a job in this process, over all its executions. Safe from any thread.
+    """Export state of a job in this process, across its executions. Thread-safe.
 
     Attributes:
-        garbage: held while a snapshot is copied: what retention drops meanwhile is deleted after
-            that. Garbage that is not collected is found by the next start.
-        wants_snapshot: the next epoch is to end in a snapshot, whenever the last one was.
+        garbage: lock that is held while a snapshot is copied; snapshots dropped meanwhile are
+            deleted afterwards. The next start collects remaining garbage.
+        wants_snapshot: whether the next epoch must end in a snapshot, independent of the interval.
     """
 
     def __init__(self) -> None:
@@ -24,22 +24,22 @@ class Exporting:
         self._view: Callable[[], CoordinatorView] | None = None
 
     def follow(self, view: Callable[[], CoordinatorView] | None) -> None:
-        """Has `view` show the coordinator of the execution that runs now; None: none does."""
+        """Sets the function that returns the running execution's coordinator; None if none runs."""
         self._view = view
 
     def view(self) -> CoordinatorView | None:
-        """The coordinator of the execution that runs now, as it is."""
+        """Returns the coordinator of the running execution."""
         view = self._view
         return None if view is None else view()
 
 
 def acked_epoch(view: CoordinatorView) -> int:
-    """The last epoch that an execution has run: what its next snapshot contains at least."""
+    """Returns the last acked epoch of an execution; its next snapshot contains at least it."""
     record = view.record
     decided = record.snapshot.epoch_id if record is not None and record.snapshot is not None else 0
     return decided + view.undecided_epochs
 
 
 def newest_committed(refs: tuple[SnapshotRef, ...]) -> SnapshotRef | None:
-    """The newest snapshot of these whose phase 2 is certainly over; None: of none it is."""
+    """Returns the newest snapshot whose phase 2 is certainly over; None if there is none."""
     return next((ref for ref in refs if ref.committed), None)

@@ -1,4 +1,4 @@
-"""What an exception beside the loop means for the protocol."""
+"""Translates exceptions beside the loop to events of the protocol."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _logger = logging.getLogger(__name__)
 
 
 class Failures:
-    """The failures of one execution. Any thread."""
+    """Failures of one execution. Thread-safe."""
 
     def __init__(self, job: str, pages: Mapping[str, str] | None = None) -> None:
-        """`pages`: by source or sink, what says more about its errors."""
+        """`pages`: documentation pages with more about errors, by source or sink."""
         self._job, self._pages = job, pages or {}
         self.last: JetError | None = None
-        """The error behind a stop, with everything it names."""
+        """The error that caused the stop."""
 
     def expected(self, error: Exception) -> JetError:
         """The error, or one that stands for an unforeseen one. The last one counts as the cause of
@@ -36,7 +36,8 @@ class Failures:
         return named
 
     def event(self, error: Exception) -> Failed | RecordAnswer:
-        """What the coordinator is told. A fenced execution has lost the record, whoever noticed."""
+        """Returns the coordinator's event for an error. A fenced execution has lost the record,
+        wherever the error was raised."""
         named = self.expected(error)
         if isinstance(named, FencedError):
             return RecordAnswer(Purpose.LEASE, WriteOutcome.FENCED, 0)
@@ -44,13 +45,12 @@ class Failures:
 
 
 def may_pass(error: JetError, call: StoreCall) -> bool:
-    """Whether an execution that this has ended is followed by another one.
+    """Returns whether another execution follows one that this error has ended.
 
     Args:
-        error: what has ended it.
-        call: what was asked of the store, if the error is the store's. A member that cannot be
-            written is a mistake where a store is opened; later its disk is full, and is freed one
-            day.
+        error: the error that ended the execution.
+        call: the call to the store, if the error is the store's. A member that cannot be written is
+            a mistake when a store is opened; later it means a full disk, which may get space again.
     """
     if error.reaction in (Reaction.RESTART, Reaction.RETRY):
         return True
@@ -58,10 +58,10 @@ def may_pass(error: JetError, call: StoreCall) -> bool:
 
 
 def expected(error: Exception, job: str) -> JetError:
-    """The error itself, or one that stands for what nobody foresaw."""
+    """Returns the error itself, or a `JetError` that stands for an unexpected one."""
     if isinstance(error, JetError):
         return error
-    if isinstance(error, FailPointError):  # a call that fails, and may be made again
+    if isinstance(error, FailPointError):  # a failed call that may be repeated
         return ExecutorLostError(f"{error}.", job=job)
     if isinstance(error, OSError) and error.errno in TRANSIENT - DENIED:
         return ExecutorLostError(
@@ -70,7 +70,7 @@ def expected(error: Exception, job: str) -> JetError:
             cure="Free disk space or bring the file system back. Meanwhile the job restarts from "
             "its last snapshot.",
         )
-    if is_of_gateway(error):  # a killed JVM is noticed by whoever asks it something first
+    if is_of_gateway(error):  # the first call after the JVM was killed
         return translate(error, job, ())
     _logger.error("the execution of %s failed", job, exc_info=error)
     cure = "If the exception is not from your own callback, please report it as a bug."

@@ -1,4 +1,4 @@
-"""An epoch has failed: was it its input, and which row?"""
+"""Finds out whether its input caused a failed epoch, and which row."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _CLOCKS_END_MS = 2**53
-"""In the year 287,396. Spark's timestamps end 7,000 years later."""
+"""Event times beyond this (the year 287,396) are refused. Spark's timestamps end 7,000 years later.
+"""
 
 
 def cause_in_input(
     error: JetError, splits: Mapping[str, Any], readers: Mapping[str, SourceReader]
 ) -> JetError:
-    """Input that is gone or has changed shows in many ways, none of which says so."""
+    """Returns the source's own error if its input is gone or has changed; Spark's error rarely says
+    so."""
     for name, split in splits.items():
         reader = readers[name]
         if isinstance(reader, RereadsInput):
@@ -38,7 +40,7 @@ def cause_in_input(
 def with_position(
     error: JetError, splits: Mapping[str, Any], context: ExecutionContext
 ) -> JetError:
-    """Names the bad row, where a source can find it."""
+    """Adds the position of the bad row to the error, if a source can find it."""
     if type(error) not in _IS_AT_FAULT or error.position is not None:
         return error
     session = context.runtime.session
@@ -55,7 +57,7 @@ def with_position(
     for node in context.graph:
         if not isinstance(node, TimestampsNode) or node.timestamps.of_ingestion:
             continue
-        (name,) = node.upstream  # rows that a transform has made are not looked for
+        (name,) = node.upstream  # rows made by a transform are not searched
         reader = context.readers.get(name)
         if name in splits and isinstance(reader, LocatesRows):
             is_meant = partial(_IS_AT_FAULT[type(error)], EventTime(node.timestamps.column))
@@ -76,7 +78,7 @@ def _has_no_usable_time(time: EventTime, rows: DataFrame) -> Column:
 
 
 def _is_beyond_all_clocks(time: EventTime, rows: DataFrame) -> Column:
-    """What windows, time-outs and lags add to it overflows."""
+    """Tests for times to which windows, time-outs and lags cannot be added without overflow."""
     time_ms = event_time_ms(rows, time)
     return (time_ms > _CLOCKS_END_MS) | (time_ms < -_CLOCKS_END_MS)
 

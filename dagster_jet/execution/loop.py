@@ -4,8 +4,8 @@
       ▲                                                               │ beside the loop
       └────────────────────── answers ────────────────────────────────┘
 
-The loop does no work of its own and reads no clock but the one that it is given, so the simulator
-runs it as it is (``tests/simulation``): it decides in which order the works beside it run and post.
+The loop does no work itself and reads only the clock that it is given, so the simulator can run it
+(``tests/simulation``) and choose the order in which the work beside it runs and posts.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ from dagster_jet.snapshot.protocol import StopKind
 
 
 class Drivers(Protocol):
-    """What carries out commands beside the loop, and posts the answers."""
+    """Carries out commands beside the loop, and posts the answers."""
 
     def start(self, command: protocol.Command, view: CoordinatorView) -> None:
-        """Begins, and returns at once. Writes of the record are made in the order of the calls.
+        """Starts a command and returns at once. Writes of the record are made in the order of the
+        calls.
 
         Args:
-            view: the coordinator as it is with this command.
+            view: the coordinator's state at this command.
         """
 
     def look(self, look: Look) -> None:
-        """Begins to look at the sources; answers `Looked`. Between two epochs only."""
+        """Starts a look at the sources, which answers with `Looked`. Called between two epochs
+        only."""
 
 
 class Observer(Protocol):
-    """Who is to know what goes on. Called on the loop's thread."""
+    """Observer of loop events; called on the loop's thread."""
 
     def looks(self, view: CoordinatorView) -> None:
         """The sources are being asked."""
@@ -46,17 +48,17 @@ class Observer(Protocol):
     def heard(
         self, event: protocol.Event, commands: Sequence[protocol.Command], view: CoordinatorView
     ) -> None:
-        """The coordinator has taken an event, and then wanted `commands`."""
+        """The coordinator has handled an event and returned `commands`."""
 
     def idles(self) -> None:
-        """There is nothing to do."""
+        """The loop has nothing to do."""
 
     def emit(self, event: Emitted) -> None:
-        """Something was told on another thread."""
+        """Another thread has emitted an event."""
 
 
 class Loop:
-    """Of one execution. One thread calls it; `view` may be read by all."""
+    """Loop of one execution. One thread calls it; all threads may read `view`."""
 
     def __init__(
         self,
@@ -72,9 +74,9 @@ class Loop:
         self._stop, self._observer, self._now_ms = stop, observer, now_ms
         self._exporting = exporting
         self.view = CoordinatorView()
-        """The coordinator after the last event."""
+        """The coordinator's state after the last event."""
         self.ended: protocol.Stop | None = None
-        """How the execution ends; from then on nothing is heard any more."""
+        """How the execution ends; later notifications are ignored."""
         self._input_ended = planner.until.input_ends
         self._looking = False
         self._next_look_ms = 0
@@ -84,10 +86,10 @@ class Loop:
         self._carry_out(self._coordinator.begin())
 
     def receive(self, notification: Notification | None) -> None:
-        """One entry of the queue; None: the time of `wait_ms` is over.
+        """Handles one entry of the queue; None if the time of `wait_ms` has passed.
 
         Raises:
-            BaseException: what has died beside the loop.
+            BaseException: an unexpected error of a thread beside the loop.
         """
         self._pass_on_stop()
         match notification:
@@ -107,7 +109,7 @@ class Loop:
         self._perhaps_look()
 
     def wait_ms(self) -> int | None:
-        """How long nothing needs to be done unless something is heard; None: for ever."""
+        """Returns the ms until the loop must act without a notification; None for never."""
         if not self.view.is_ready or self._looking:
             return None
         return max(0, self._next_look_ms - self._now_ms())
@@ -115,7 +117,8 @@ class Loop:
     # --- stops ----------------------------------------------------------------------------------
 
     def _pass_on_stop(self) -> None:
-        """Before whatever else is heard: what fails because of a cancel is a cancel."""
+        """Passes a stop request on before other notifications, so that a failure caused by a cancel
+        counts as a cancel."""
         asked = self._stop.kind
         if asked is self._passed_on or self.ended is not None:
             return
@@ -149,7 +152,7 @@ class Loop:
         )
         if self._feed(tick):
             return
-        # Nothing to run: there is no input, or the pending snapshot has to be complete first.
+        # Nothing to start: there is no input, or the pending snapshot must complete first.
         if not self.view.is_pending:
             self._observer.idles()
         now_ms = self._now_ms()

@@ -1,4 +1,4 @@
-"""What the loop hears: everything that runs beside it posts into its one queue."""
+"""Entries of the loop's queue, posted by all threads beside the loop."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from dagster_jet.snapshot import protocol
 
 @dataclass(frozen=True)
 class Looked:
-    """The sources have been looked at."""
+    """Result of a look at the sources."""
 
     inputs: Inputs
 
 
 @dataclass(frozen=True)
 class Emitted:
-    """Something for whoever watches the job, from a thread beside the loop."""
+    """A job event from a thread beside the loop."""
 
     event: JobEvent
 
 
 @dataclass(frozen=True)
 class Died:
-    """What nobody expects beside the loop (an interrupt); raised again on the loop's thread."""
+    """An unexpected error beside the loop (an interrupt); raised again on the loop's thread."""
 
     error: BaseException
 
 
 @dataclass(frozen=True)
 class Woken:
-    """Look again: a stop was asked for."""
+    """A stop was requested, so the loop must look again."""
 
 
 Notification = protocol.Event | Looked | Emitted | Died | Woken

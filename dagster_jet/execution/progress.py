@@ -1,4 +1,4 @@
-"""How far stages and sources are: event time and positions from the epochs' thread, totals from the
+"""Progress of stages and sources: event time and positions from the epochs' thread, totals from the
 coordinator.
 """
 
@@ -28,7 +28,7 @@ class InputProgress:
 
 
 class Progress:
-    """Of one execution. The epochs' thread publishes, everybody may ask."""
+    """Progress of one execution. The epochs' thread publishes it; any thread may read it."""
 
     def __init__(self, context: ExecutionContext) -> None:
         self._context = context
@@ -36,12 +36,13 @@ class Progress:
         self._published_at = float("-inf")
 
     def publish(self) -> None:
-        """On the epochs' thread, when an epoch is over or the sources are in place."""
+        """Publishes the progress. Called on the epochs' thread after an epoch, and once the sources
+        are restored."""
         self._published_at = time.monotonic()
         self._published = InputProgress(self._stages(), self._sources())
 
     def publish_if_due(self) -> None:
-        """The same between epochs, where time alone changes things: who is idle, or away."""
+        """Publishes between epochs, because time alone may make a source idle or unavailable."""
         if time.monotonic() - self._published_at >= _PUBLISH_EVERY_S:
             self.publish()
 
@@ -113,8 +114,8 @@ class Progress:
 
 
 def _next_due_ms(runs: Iterable[Run], watermark_ms: int | None) -> int | None:
-    """When the first rows that the watermark has not passed are due. A run that it is in the middle
-    of says only when the last of its rows are."""
+    """Returns when the first state rows above the watermark are due. If the watermark lies within a
+    run, this is the time of the run's last row."""
     passed_ms = float("-inf") if watermark_ms is None else watermark_ms
     dues = (
         run.earliest_ms if run.earliest_ms > passed_ms else run.latest_ms

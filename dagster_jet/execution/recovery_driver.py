@@ -1,4 +1,4 @@
-"""Carries out a start: checks, restore, and what older executions left open."""
+"""Carries out a start: checks, restore, and clean-up after older executions."""
 
 from __future__ import annotations
 
@@ -52,26 +52,26 @@ from dagster_jet.system.scratch import OWN_LEVELS, make_private
 _logger = logging.getLogger(__name__)
 
 STARTING_S = 30
-"""What it takes to start Spark and to read a snapshot, when a restart is not to fail for that."""
+"""Seconds that a transaction must allow for starting Spark and reading a snapshot in a restart."""
 
 
 @dataclass
 class RecoveryDriver:
-    """Of one execution, on the epochs' thread. Every method may raise `JetError`."""
+    """Recovers one execution, on the epochs' thread. Every method may raise `JetError`."""
 
     context: ExecutionContext
     claimed: ExecutionRecord
     progress: Progress
     input_ends: bool
-    """The run takes what is there at the start."""
+    """Whether the run reads only the input available at the start."""
     _are_claimed: bool = False
-    """The sinks' places."""
+    """Destinations of the sinks."""
 
     def claim(self) -> protocol.Claimed:
-        """The record is ours already: prepares this process, and analyses the pipeline.
+        """Prepares this process and analyses the pipeline. The execution already owns the record.
 
         Raises:
-            PipelineError: a mistake in it; names the stage.
+            PipelineError: the pipeline has a mistake; names the stage.
             SinkError: a sink cannot work as asked.
         """
         context, guarantee = self.context, self.context.config.guarantee
@@ -118,7 +118,8 @@ class RecoveryDriver:
         )
 
     def _check_held_for(self, stage: str, held_for_ms: int) -> None:
-        """Does a transaction last from its first row to the commit, over a crash in between?"""
+        """Checks that a transaction lasts from its first row to the commit, with a crash in
+        between."""
         config = self.context.config
         restart_s = config.lease_ttl.total_seconds() + STARTING_S
         interval_s = config.snapshot_interval.total_seconds()
@@ -134,7 +135,7 @@ class RecoveryDriver:
             )
 
     def _report_lowered_guarantees(self) -> None:
-        """Never silently: a log's warning and an event, at every start."""
+        """Reports weaker guarantees by a log warning and an event, at every start."""
         context, wanted = self.context, self.context.config.guarantee
         for stage, effective in effective_guarantees(context.graph, wanted).items():
             if effective is not wanted:
@@ -160,7 +161,7 @@ class RecoveryDriver:
         return protocol.ManifestLoaded(manifest)
 
     def _check_can_be_committed(self, manifest: Manifest) -> None:
-        """Without its state?"""
+        """Checks that the snapshot's output can be committed without its state."""
         if manifest.prepared:
             raise ConfigurationError(
                 'the guarantee is now "none", but processors have prepared transactions that are '
@@ -174,8 +175,8 @@ class RecoveryDriver:
     def bring_in(self, command: protocol.ImportSnapshot) -> protocol.SnapshotImported:
         """Copies an exported snapshot into the job's own map, under ids of this execution.
 
-        State, positions and counters go on. What was staged or read for acknowledgement is not
-        taken over: of an exported snapshot it is committed, by the job that it is of.
+        State, positions and counters continue. Staged output and unacknowledged messages are not
+        taken over: the exporting job has committed them.
 
         Raises:
             JobStateError: there is no such export.
@@ -222,7 +223,8 @@ class RecoveryDriver:
         return protocol.SnapshotImported(ref, imported)
 
     def _report_forgetful(self, export: str) -> None:
-        """A queue does not replay: what was acknowledged after the export is gone for good."""
+        """Reports sources that do not replay: messages acknowledged after the export are lost to
+        this job."""
         queues = [n for n, one in self.context.readers.items() if isinstance(one, Acknowledging)]
         if queues:
             _logger.warning(
@@ -269,8 +271,8 @@ class RecoveryDriver:
         return protocol.Restored(shards, lost_output)
 
     def _check_output(self, manifest: Manifest, *, is_committed: bool) -> frozenset[str]:
-        """Has every sink's place what was committed there? Returns those that have not, where that
-        is accepted."""
+        """Checks that every sink's place has its committed output. Returns the sinks that have lost
+        it, if the loss is accepted."""
         context = self.context
         expected = output_to_be_there(manifest, is_committed=is_committed)
         missing = context.committer.missing_output(expected, manifest.sinks)
@@ -294,7 +296,7 @@ class RecoveryDriver:
         return frozenset(missing)
 
     def _claim_places(self) -> None:
-        """Once they are known to have what was committed there."""
+        """Claims the sinks' places, after the check of their committed output."""
         if not self._are_claimed:
             for node in self.context.graph.sinks:
                 if isinstance(node.sink, ClaimsItsPlace):
@@ -302,7 +304,7 @@ class RecoveryDriver:
         self._are_claimed = True
 
     def _check_undecided(self, name: str, reader: SourceReader, snapshot_epoch: int) -> None:
-        """Is everything there that was read after the snapshot, so that it can be read again?"""
+        """Checks that all input read after the snapshot still exists and can be read again."""
         context, execution_id = self.context, self.claimed.execution_id
         if context.undecided is None or not isinstance(reader, RereadsInput):
             return
@@ -349,8 +351,8 @@ class RecoveryDriver:
         context.snapshots.delete_unreferenced(execution_id, retained)
         self._report_damaged(retained.damaged)
         fail_point("abort.after")
-        # The starting positions of a new job are those of all sources; and what a run drains is
-        # what is there now.
+        # A new job needs the starting positions of all sources; a run that drains reads the input
+        # available now.
         if self.input_ends:
             context.poll_last()
         else:
@@ -368,7 +370,8 @@ class RecoveryDriver:
         )
 
     def _check_from_scratch(self, newest: Manifest | None) -> None:
-        """Would the rows of a place that has epochs of snapshots be written there once more?"""
+        """Refuses a start from scratch that would write rows again into a place with epochs of
+        snapshots."""
         sinks = self.context.committer.destinations
         if newest is None:
             return

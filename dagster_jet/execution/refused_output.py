@@ -1,9 +1,9 @@
-"""Decided rows that a sink's place refuses, on their way to the sink's dead-letter sink.
+"""Sends decided rows that a sink's place refuses to the sink's dead-letter sink.
 
-The epoch that they are left out of is committed with a memo of them, in one transaction of the
-outside system (`connectors.contract.RefusedRows`). So they are delivered if the epoch is there
-without them, and else not; after a crash, by the next execution. The marker of their commit is of
-the execution that has staged them, beside those of the dead-letter sink's own epochs.
+The epoch is committed without these rows and with a memo of them, in one transaction of the outside
+system (`connectors.contract.RefusedRows`). So they are delivered exactly if the epoch is committed
+without them; after a crash, by the next execution. The marker of their commit carries the execution
+that staged them, beside the markers of the dead-letter sink's own epochs.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.owed import is_same_place
 
 _SHARD = 99_999
-"""No task has it: what they write in the same epoch has other names."""
+"""Shard number that no task has, so that staged names differ from those of the epoch's tasks."""
 
 
 @dataclass(frozen=True)
 class RefusedOutput:
-    """Of one sink, in one commit."""
+    """Refused rows of one sink, in one commit."""
 
     context: CommitContext
-    """The sink's."""
+    """Context of the sink's commit."""
     dead_letters: SinkNode | None
     """The sink's dead-letter sink."""
     may_leave_out: bool

@@ -1,8 +1,8 @@
-"""Calls to outside systems that have to succeed: retried, never skipped.
+"""Retries calls to outside systems that must succeed.
 
-Of phase 2 the record says that what they do will be true; without those of a start there is none.
-So a call that cannot succeed now is made again, with growing pauses, until it does or the execution
-ends; the next start makes it then.
+The record promises the calls of phase 2, and a start cannot continue without its own. So a call
+that cannot succeed now is repeated with growing pauses until it succeeds or the execution ends; the
+next start then makes it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LAST_PATIENCE_S = 10.0
 """So long a commit of what is decided is tried after a cancel, or a failure that no execution
 follows: nobody starts the job to do it."""
 _ENDS_AT_ONCE = (StopKind.CANCEL, StopKind.SHUTDOWN)
-"""Every other kind of stop means that the output is committed."""
+"""Stops after which retries end at once; every other kind waits until the output is committed."""
 
 
 class GivenUpError(SinkError):
@@ -34,47 +34,47 @@ class GivenUpError(SinkError):
 
 @dataclass(frozen=True)
 class Attempted:
-    """A call, for people and for errors."""
+    """Describes a call, for logs and errors."""
 
     what: str
-    """Its noun: "commit"."""
+    """Noun of the call: "commit"."""
     stage: str
     place: str
     connector: object
-    """Whoever knows the errors of its client library (`ClassifiesErrors`)."""
+    """Connector that classifies the errors of its client library."""
     store_call: StoreCall
-    """What it is to the job's own store, where it asks that."""
+    """Kind of the call, if it goes to the job's own store."""
     is_decided: bool = False
-    """It makes true what a record names."""
+    """Whether the call carries out what a record has decided."""
 
 
 @dataclass
 class Retrying:
-    """Of one execution. Any thread."""
+    """Retries the calls of one execution. Thread-safe."""
 
     job: str
     fenced: threading.Event
     stop: StopSignal
     report: Callable[[str], None]
-    """Of a call that is being retried."""
+    """Reports a call that is being retried."""
     is_failing: Callable[[], bool] = lambda: False
     """Whether the execution ends of a failure once the commits that are under way are made."""
     ending: threading.Event = field(default_factory=threading.Event)
-    """Set: the waiting between two tries ends."""
+    """Ends the pause between two tries once set."""
     troubles: dict[str, str] = field(default_factory=dict)
-    """By stage whose call is being retried, why."""
+    """Reason of the retries, by stage."""
 
     def until_done(
         self, call: Callable[[], object], of: Attempted, has_failed: Callable[[], bool]
     ) -> None:
         """
         Args:
-            has_failed: another call has, without which this one is of no use.
+            has_failed: whether another call has failed that this one depends on.
 
         Raises:
             GivenUpError: the next start makes the call.
-            FencedError: that is another execution's to do.
-            JetError: what is not to be retried.
+            FencedError: another execution has to make the call.
+            JetError: the error is not retryable.
         """
         try:
             self._until_done(call, of, has_failed)
@@ -90,7 +90,7 @@ class Retrying:
             try:
                 call()
                 return
-            except Exception as error:  # noqa: BLE001 - the connector says what it means
+            except Exception as error:  # noqa: BLE001 - the connector classifies it
                 named = error if isinstance(error, JetError) else self._named(error, of)
                 if not self._is_retried(named, of.store_call):
                     raise named from (error if named is not error else error.__cause__)
@@ -115,9 +115,9 @@ class Retrying:
         return reaction_of(call, error) is StoreReaction.RETRY
 
     def ask(self, stage: str, connector: object, call: Callable[[], Any]) -> Any:
-        """What the call returns, once its place can be looked at. `contract.Ask` of a start.
+        """Returns the call's result once its place can be read. `contract.Ask` of a start.
 
-        Raises as `until_done`.
+        Raises the errors of `until_done`.
         """
         answers: list[Any] = []
         kind = type(connector).__name__
@@ -143,7 +143,7 @@ class Retrying:
         return given_up
 
     def _named(self, error: Exception, of: Attempted) -> JetError:
-        """An error of a client library, with the reaction that its connector knows."""
+        """Returns a client library's error as a `JetError` with the connector's reaction."""
         reaction = reaction_to(error, of.connector) or Reaction.RESTART
         what = f"the {of.what} raised {type(error).__name__}: {error}."
         if reaction is Reaction.STOP:

@@ -1,4 +1,4 @@
-"""What threads beside the loop tell it, and the end that they have to heed."""
+"""Signals between the loop and the threads beside it, including the end of the execution."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ class Owner(Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Whether it can decide nothing any more."""
+        """Whether it can no longer decide."""
 
     @property
     def headway(self) -> Headway: ...
 
     def listen(self, listener: Callable[[Event], None] | None) -> None:
-        """Has `listener` told, on any thread, once the record is lost."""
+        """Has `listener` called on any thread once the record is lost."""
 
 
 @dataclass
 class Signals:
-    """The loop's queue and the questions of one execution. Any thread."""
+    """The loop's queue and shared questions of one execution. Thread-safe."""
 
     job: str
     claimed: ExecutionRecord
-    """As the owner has won it for this execution."""
+    """The record as the owner has won it for this execution."""
     owner: Owner
     stop: StopSignal
     inbox: queue.SimpleQueue[Notification] = field(default_factory=queue.SimpleQueue)
@@ -73,11 +73,11 @@ class Signals:
         self.inbox.put(notification)
 
     def emit(self, event: JobEvent) -> None:
-        """Has an event told on the loop's thread."""
+        """Has an event emitted on the loop's thread."""
         self.post(Emitted(event))
 
     def record(self) -> ExecutionRecord:
-        """The record as it was last agreed on."""
+        """The record as last agreed on in the store."""
         return self._view().record or self.claimed
 
     def is_failing(self) -> bool:
@@ -85,13 +85,13 @@ class Signals:
         return self._view().is_failing
 
     def report_retried(self, reason: str) -> None:
-        """Tells that a commit is tried again."""
+        """Reports that a commit is retried."""
         self.owner.headway.met(reason)
         failures = self._view().failures
         self.emit(SnapshotFailed(self.job, self.claimed.execution_id, reason, failures))
 
     def report_outage(self, outage: Outage, is_over: bool) -> None:
-        """Tells that a source cannot be read, or can be read again."""
+        """Reports that a source cannot be read, or can be read again."""
         if is_over:
             self.emit(SourceAvailable(self.job, outage.source, outage.since_ms))
             return

@@ -1,7 +1,7 @@
-"""Phase 2: what a decided snapshot names is made visible, in every sink that it names.
+"""Phase 2: makes the output of a decided snapshot visible, in every sink that it names.
 
-Not in every sink of the pipeline: that may have changed since (`snapshot.owed`). Sinks commit
-beside each other: one that does not answer keeps none of the others waiting.
+The snapshot's sinks may differ from the pipeline's present sinks (`snapshot.owed`). Sinks commit in
+parallel, so one that does not answer does not delay the others.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from dagster_jet.system.failpoint import fail_point
 _logger = logging.getLogger(__name__)
 
 _AT_ONCE_MAX = 8
-"""Sinks that commit beside each other."""
+"""Maximum number of sinks that commit in parallel."""
 
 RunAll = Callable[[Sequence[Callable[[], None]]], None]
 
 
 def in_threads(works: Sequence[Callable[[], None]]) -> None:
-    """All of them beside each other; returns when all have ended. They raise nothing."""
+    """Runs all works in parallel and returns when all have ended. The works must not raise."""
     if len(works) == 1:
         works[0]()
         return
@@ -61,12 +61,12 @@ def in_threads(works: Sequence[Callable[[], None]]) -> None:
 
 @dataclass(frozen=True)
 class PendingCommit:
-    """Phase 2 of one sink, under way."""
+    """A running commit of one sink."""
 
     since_ms: int
-    """Wall clock."""
+    """Start of the commit, by wall clock in ms."""
     trouble: str = ""
-    """Why it is being tried again; "" while the first try lasts."""
+    """Reason of the retries; "" during the first try."""
 
 
 @dataclass
@@ -76,28 +76,29 @@ class SinkCommitter:
     job: str
     sinks: Sequence[SinkNode]
     destinations: Mapping[str, Destination]
-    """Where each of `sinks` writes."""
+    """Destination of each of `sinks`."""
     reopen: Callable[[Destination], Sink]
-    """A sink that the pipeline does not have; raises `JetError` where it cannot be had."""
+    """Reopens a sink that the pipeline does not have; raises `JetError` if it cannot be reopened.
+    """
     accept_loss: bool
     record: Callable[[], ExecutionRecord]
     retrying: Retrying
     emit: Callable[[JobEvent], None]
     refused_to_dead_letters: bool = False
-    """Rows that a sink's place refuses may be left out of their epoch."""
+    """Whether rows that a sink's place refuses may be left out of their epoch."""
     in_tasks: Callable[[Sequence[Piece]], list[Any]] = carry_out_here
     """See `CommitContext`."""
     run_all: RunAll = in_threads
-    """How the sinks' commits are run."""
+    """Runs the sinks' commits."""
     took_ms: dict[str, float] = field(default_factory=dict)
-    """By sink, how long its last commit took, retries included."""
+    """Duration of each sink's last commit, including retries."""
     _began: dict[str, float] = field(default_factory=dict)
-    """By sink that commits now, when it began to, by the monotonic clock."""
+    """Start of each running commit by sink, by the monotonic clock."""
     _committers: dict[str, Committer] = field(default_factory=dict)
-    """Of the pipeline's sinks, once they are needed."""
+    """Committers of the pipeline's sinks, opened on first use."""
 
     def pending(self, now_ms: int) -> dict[str, PendingCommit]:
-        """The commits that are under way, by sink. Any thread."""
+        """Returns the running commits by sink. Any thread."""
         now, troubles = time.monotonic(), dict(self.retrying.troubles)
         return {
             sink: PendingCommit(now_ms - round((now - began) * 1000), troubles.get(sink, ""))
@@ -105,7 +106,7 @@ class SinkCommitter:
         }
 
     def close(self) -> None:
-        """Closes what was opened. After the last commit."""
+        """Closes the opened committers. Called after the last commit."""
         while self._committers:
             _close(*self._committers.popitem())
 
@@ -115,10 +116,10 @@ class SinkCommitter:
         """Removes what older executions left open in the sinks, except the tokens in `keep`.
 
         Args:
-            keep: what is named by a retained snapshot.
-            named: by snapshot, the sinks as they were. One that has left the pipeline, or writes
-                elsewhere, is cleaned as well. Best effort: nothing of it is visible, and starts
-                try it again for as long as a snapshot is retained that names it.
+            keep: tokens that a retained snapshot names.
+            named: by snapshot, the sinks at that time. A sink that has left the pipeline, or writes
+                elsewhere, is cleaned as well. This is best effort: the rows are not visible, and
+                later starts try again as long as a retained snapshot names the sink.
         """
         for node in self.sinks:
             committer = self._committer(node.name)
@@ -173,29 +174,29 @@ class SinkCommitter:
         recovering: bool,
         repeatable: bool = False,
     ) -> None:
-        """Phase 2 of every sink. What a sink wants to be retried is, until it succeeds.
+        """Commits every sink. Retryable errors of a sink are retried until it succeeds.
 
         Args:
-            artifacts: of one snapshot.
-            named: where the sinks wrote when the artifacts were staged. What has left the pipeline,
-                or writes elsewhere by now, is reopened there.
-            recovering: a dead execution has decided this.
-            repeatable: below exactly-once, see `CommitContext`.
+            artifacts: the artifacts of one snapshot.
+            named: destinations of the sinks when the artifacts were staged. A sink that has left
+                the pipeline, or writes elsewhere now, is reopened there.
+            recovering: whether a dead execution has decided the snapshot.
+            repeatable: for guarantees below exactly-once, see `CommitContext`.
 
         Raises:
-            SinkMismatchError: a sink has left or moved, and cannot be reopened. Nothing of it is
-                committed, the others may be; the record still names all of it.
-            SinkError: given up; the record still names the artifacts, and the next start commits
-                them.
-            FencedError: that is another execution's to do.
-            JetError: whatever else a sink has said, with the reaction that it asks for.
+            SinkMismatchError: a sink has left or moved, and cannot be reopened. Its output is not
+                committed, that of others may be; the record still names all output.
+            SinkError: the commit was given up; the record still names the artifacts, and the next
+                start commits them.
+            FencedError: another execution has to commit.
+            JetError: any other error of a sink, with its reaction.
         """
         fail_point("commit.before")
         pending = owed_commits(artifacts, named, self.destinations)
         stuck: OwedCommit | None = None
         while pending:
             failures = self._commit_all(pending, stuck, recovering, repeatable)
-            # A row may refer to one that another sink commits: it was that sink's turn first.
+            # A row may refer to a row of another sink, which had its turn first.
             waiting = tuple(o for o, error in failures if isinstance(error, ReferenceMissingError))
             others = [error for owed, error in failures if owed not in waiting]
             is_stuck = len(waiting) == len(pending)
@@ -211,10 +212,11 @@ class SinkCommitter:
         recovering: bool,
         repeatable: bool,
     ) -> list[tuple[OwedCommit, Exception]]:
-        """Beside each other; which of them have failed, the first one first.
+        """Commits in parallel; returns the failures in order of time.
 
         Args:
-            stuck: what its rows refer to will not come: such rows may be left out.
+            stuck: whether referenced rows will not come, so that rows referring to them may be left
+                out.
         """
         failures: list[tuple[OwedCommit, Exception]] = []
         one_failed = threading.Event()
@@ -227,7 +229,7 @@ class SinkCommitter:
             try:
                 self._commit_owed(owed, context, one_failed)
                 self.took_ms[owed.sink] = (time.monotonic() - began) * 1000
-            except Exception as failure:  # noqa: BLE001 - raised once all have ended
+            except Exception as failure:  # noqa: BLE001 - raised when all have ended
                 failures.append((owed, failure))
                 if not isinstance(failure, ReferenceMissingError):
                     one_failed.set()
@@ -240,16 +242,18 @@ class SinkCommitter:
     def missing_output(
         self, expected: Mapping[str, NewestOutput], named: Mapping[str, Destination]
     ) -> dict[str, NewestOutput]:
-        """What sinks of the pipeline no longer have, by their places' own markers.
+        """Returns the committed output that sinks of the pipeline have lost, by their places' own
+        markers.
 
-        Sinks that keep no markers are not asked, nor those that have moved or left.
+        Sinks without markers, and those that have moved or left, are not checked.
 
         Args:
-            expected: by sink, what its place must have.
-            named: where the sinks wrote then.
+            expected: by sink, the output that its place must have.
+            named: destinations of the sinks at that time.
 
         Raises:
-            JetError: a place cannot be asked; waits, and asks again, where that may pass.
+            JetError: a place cannot be read and the error is not retryable; retryable errors are
+                retried.
         """
         missing: dict[str, NewestOutput] = {}
         for sink, newest in expected.items():
@@ -272,7 +276,7 @@ class SinkCommitter:
         return missing
 
     def report_missing(self, sink: str, newest: NewestOutput) -> None:
-        """Of output whose loss is accepted."""
+        """Reports committed output whose loss is accepted."""
         owed = OwedCommit(sink, None, SinkFate.KEPT, (newest.artifact,))
         self._report_lost(
             owed, "the sink's location no longer has this epoch, and perhaps not others."
@@ -301,7 +305,7 @@ class SinkCommitter:
         return self._committers[sink]
 
     def _former_sink(self, owed: OwedCommit) -> Sink | None:
-        """None where it cannot be had and the loss is accepted."""
+        """Returns the reopened sink; None if it cannot be reopened and the loss is accepted."""
         why = "an older version took the snapshot, and it did not save where the sinks write."
         if owed.destination is not None:
             try:
@@ -364,7 +368,7 @@ class SinkCommitter:
         context: CommitContext,
         one_failed: threading.Event,
     ) -> bool:
-        """False: its place is gone with the sink, and the loss is accepted."""
+        """Returns False if the sink's place is gone with the sink, and the loss is accepted."""
         place = _where(owed.destination) or owed.sink
         is_decided = not context.repeatable
         attempted = Attempted("commit", owed.sink, place, committer, StoreCall.COMMIT, is_decided)
@@ -378,7 +382,7 @@ class SinkCommitter:
             is_left = owed.fate is not SinkFate.KEPT and error.reaction is Reaction.RESTART
             if not (is_left and self.accept_loss):
                 raise
-            # Nobody will bring back the place of a sink that the pipeline has given up.
+            # The place of a sink that was removed from the pipeline will not come back.
             self._report_lost(owed, str(error))
             return False
 
@@ -438,7 +442,7 @@ def _close(sink: str, committer: Committer) -> None:
 
 
 def _where(destination: Destination | None) -> str | None:
-    """For people."""
+    """Returns the destination in words."""
     if destination is None:
         return None
     return str(destination.get("path", destination["kind"]))

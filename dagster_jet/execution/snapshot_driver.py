@@ -1,6 +1,7 @@
-"""Carries out a snapshot after its acks: phase 1 up to the decision, phase 2 up to its note.
+"""Carries out a snapshot after its acks: phase 1 up to the decision, phase 2 up to its note in the
+record.
 
-The next epoch runs meanwhile and waits for neither.
+The next epoch runs meanwhile and waits for neither phase.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class SnapshotDriver:
     commit_stages: Callable[[Collection[str], CoordinatorView], None]
     """Lets these stages commit what their processors have prepared."""
     acknowledge: Callable[[Mapping[str, Mapping[str, Any]]], None]
-    """Has sources acknowledge what was read: last, only what is committed may go."""
+    """Has sources acknowledge messages, as the last step, because only committed messages may be
+    removed."""
     failures: Failures
     now_ms: Callable[[], int]
     await_saved: Callable[[Ack, threading.Event], Ack] = await_saved

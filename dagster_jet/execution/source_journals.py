@@ -1,10 +1,10 @@
-"""What sources remember beyond their positions, on its way into the store.
+"""Writes the journals of sources to the store.
 
-A source with an unbounded position (the files it has read) appends rows to a journal, epoch by
-epoch. A snapshot writes the rows since the last decided one; they are kept until it is decided, so
-that the next one has them if it fails. Writing goes on beside the epoch's tasks: the rows are known
-when the epoch is planned, and no snapshot names them before its acks are in. Beside them the epoch
-notes what no snapshot has yet (`undecided_input.py`).
+A source with an unbounded position (the files it has read) appends rows to a journal in each epoch.
+A snapshot writes the rows since the last decided snapshot. They are kept until it is decided, so
+that the next snapshot has them if this one fails. The rows are written beside the epoch's tasks:
+they are known when the epoch is planned, and no snapshot names them before its acks. The epoch also
+notes input that is in no snapshot yet (`undecided_input.py`).
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from dagster_jet.system.failpoint import FailPointError
 class SourceJournals:
     """The journals of all sources of one execution.
 
-    One thread calls it; `decided` may come from another, before the next snapshot begins.
+    One thread calls it; another thread may call `decided`, before the next snapshot begins.
     """
 
     readers: Mapping[str, SourceReader]
     snapshots: SnapshotStore
     undecided: UndecidedInput | None
-    """None: there are no snapshots, and every start reads everything again."""
+    """None if there are no snapshots: every start then reads all input again."""
     _collected: dict[str, list[pa.Table]] = field(default_factory=dict)
     _deciding: dict[str, list[pa.Table]] = field(default_factory=dict)
-    """In the last snapshot that was begun; empty once that is decided."""
+    """Rows in the last begun snapshot; empty once it is decided."""
     _anew: set[str] = field(default_factory=set)
     """Sources whose chain an older version has written, all of it in one partition: their next set
     holds everything."""
@@ -53,34 +53,35 @@ class SourceJournals:
     )
 
     def restored(self, source: str, journal: pa.Table | None) -> None:
-        """Says what a restored chain held."""
+        """Takes over the rows of a restored chain."""
         if journal is not None and not is_in_parts(journal):
             self._anew.add(source)
 
     def begin_epoch(self, command: RunEpoch, chains: Mapping[str, tuple[ChunkSet, ...]]) -> None:
-        """Once per epoch, when its tasks are on their way: takes what the readers have planned,
-        notes it, and writes, for a snapshot, what no decided one has.
+        """Takes and notes the rows that the readers have planned. For a snapshot, writes the rows
+        that no decided snapshot has. Called once per epoch, when its tasks have started.
 
-        A crash leaves a note, and chunks that nothing names.
+        A crash leaves a note, and chunks that no manifest names.
 
         Args:
-            chains: by source, what earlier snapshots have written.
+            chains: by source, the chunk sets of earlier snapshots.
         """
         self._noting = self._noter.submit(self._take, command, chains)
 
     def begun(self) -> None:
-        """Waits until the epoch's input is noted. Before a reader is used again.
+        """Waits until the epoch's input is noted. Called before a reader is used again.
 
         Raises:
-            JetError: a reader could not tell what it has planned.
+            JetError: a reader could not return its planned rows.
         """
         noting, self._noting = self._noting, None
         if noting is not None:
             noting.result()
 
     def take_back(self, command: RunEpoch, position: str | None) -> None:
-        """The epoch has failed for good, of what is at `position`. Whoever takes that input away
-        has been told; it is not missed at the next start. All other input is."""
+        """Removes the input at `position` from the notes, because the epoch has failed on it and
+        the error names it. If it is taken away, the next start does not miss it; all other noted
+        input must exist."""
         if position is None:
             return
         with suppress(JetError):
@@ -128,12 +129,13 @@ class SourceJournals:
             )
 
     def _undecided_keys(self, source: str) -> frozenset[str]:
-        """Of what no decided snapshot has, or a note of which an earlier execution has left."""
+        """Returns the keys of input that no decided snapshot has, or that an earlier execution has
+        noted."""
         keys = {key for rows in self._deciding[source] for key in rows.column(0).to_pylist()}
         return frozenset(keys | (self.undecided.owed(source) if self.undecided else set()))
 
     def written(self, source: str) -> tuple[ChunkSet | None, str | None]:
-        """Waits for the source's part of the snapshot: what was written, or why it was not."""
+        """Waits for the source's part of the snapshot; returns the chunk set, or the error text."""
         writing = self._writing.pop(source, None)
         if writing is None:
             return None, None
@@ -143,11 +145,11 @@ class SourceJournals:
             return None, str(failure)
 
     def decided(self) -> None:
-        """The last snapshot that was begun has all that was collected before it."""
+        """Drops the rows that the decided snapshot contains."""
         self._anew -= self._deciding.keys()
         self._deciding = {}
 
     def close(self) -> None:
-        """Waits for what is being written."""
+        """Waits for running writes."""
         self._noter.shutdown()
         self._writer.shutdown()

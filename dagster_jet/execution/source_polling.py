@@ -1,8 +1,8 @@
-"""Sources are asked for news on threads of their own: one that answers slowly, or is away, delays
-neither the others nor an epoch.
+"""Polls each source on its own thread, so that a slow or unavailable source delays neither the
+others nor an epoch.
 
-The loop asks, goes on, and accepts the answers as they come in. A source that cannot be read now is
-asked again, with growing pauses, until it answers; the job goes on without it.
+The loop requests polls and accepts the answers as they arrive. A source that cannot be read now is
+polled again with growing pauses until it answers; the job continues without it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 GRACE_S = 0.05
-"""So long the loop waits for answers that are usually there at once. Each is waited for once."""
+"""Seconds that one look waits for outstanding poll results. Each result is waited for once."""
 REPORT_AFTER_S = 10.0
-"""An outage that is shorter is shown, and no event."""
+"""Outages shorter than this many seconds are shown, but emit no event."""
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 10.0
 _LOOK_S = 0.1
 _END_S = 2.0
@@ -52,13 +52,13 @@ class Outage:
 
     source: str
     since_ms: int
-    """Wall-clock time."""
+    """Start of the outage, by wall clock in ms."""
     reason: str
 
 
 @dataclass(frozen=True)
 class PollResult:
-    """What became of one poll."""
+    """Result of one poll."""
 
     source: str
     found: Any = None
@@ -66,8 +66,9 @@ class PollResult:
 
 
 class SourceThread:
-    """The one thread on which a reader polls, acknowledges and closes: clients of outside systems
-    are often bound to theirs. A daemon: a call that hangs does not keep the process alive."""
+    """The thread on which a reader polls, acknowledges and closes, because client libraries are
+    often bound to a thread. It is a daemon thread, so that a call that hangs does not keep the
+    process alive."""
 
     def __init__(self, name: str, reader: SourceReader) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -76,24 +77,24 @@ class SourceThread:
         self._thread.start()
 
     def do(self, call: Callable[[], _T]) -> Future[_T]:
-        """Has a call made after those before it."""
+        """Queues a call on the thread."""
         made: Future[_T] = Future()
 
         def work() -> None:
             try:
                 made.set_result(call())
-            except BaseException as error:  # noqa: BLE001 - it is the caller's
+            except BaseException as error:  # noqa: BLE001 - the caller gets it
                 made.set_exception(error)
 
         self._work.put(work)
         return made
 
     def close(self) -> None:
-        """The reader is closed after the calls before it."""
+        """Closes the reader after the queued calls."""
         self._work.put(None)
 
     def join(self, timeout_s: float) -> bool:
-        """Whether the thread has ended."""
+        """Waits for the thread's end; returns whether it has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -102,30 +103,30 @@ class SourceThread:
             work()
         try:
             self._reader.close()
-        except Exception as error:  # noqa: BLE001 - nothing depends on it any more
+        except Exception as error:  # noqa: BLE001 - the reader is not used any more
             _logger.warning("%s: closing raised %r", self._thread.name, error)
 
 
 @dataclass
 class SourcePolling:
-    """All sources of one execution; one thread calls it.
+    """Polls all sources of one execution; one thread calls it.
 
-    Answers come in through `answers`; whoever takes them from there hands them to `accept`.
+    Answers arrive in `answers`; the thread that takes them passes them to `accept`.
     """
 
     job: str
     readers: Mapping[str, SourceReader]
     now_ms: Callable[[], int]
     report: Callable[[Outage, bool], None]
-    """An outage lasts (False), or is over (True). On a source's thread."""
+    """Reports that an outage lasts (False) or is over (True). Called on a source's thread."""
     retried: Callable[[str, str | None], None] = lambda source, reason: None
-    """A source is asked again, and why; None: that is over. On its thread."""
+    """Reports why a source is polled again; None once it answers. Called on its thread."""
     answers: queue.SimpleQueue[PollResult] = field(default_factory=queue.SimpleQueue)
     outages: dict[str, Outage] = field(default_factory=dict)
     _asked_at: dict[str, float] = field(default_factory=dict)
-    """By source that has not answered yet."""
+    """Running polls by source."""
     _has_ended: bool = False
-    """The input: from now on only backlogs are read."""
+    """Whether the input has ended: only backlogs are read."""
     _heard: set[str] = field(default_factory=set)
     """Sources that have answered at least once."""
     _closing: threading.Event = field(default_factory=threading.Event)
@@ -135,34 +136,34 @@ class SourcePolling:
 
     @property
     def silent(self) -> Set[str]:
-        """The sources of which nobody knows what waits in them: they have not answered yet, or
-        cannot be read now."""
+        """Returns the sources with an unknown backlog: they have not answered yet, or cannot be
+        read now."""
         return (self.readers.keys() - self._heard) | set(self.outages)
 
     def ask(self, *, besides: Set[str] = frozenset()) -> None:
-        """Has every source polled that is not being polled. Called while an epoch's tasks run, too:
-        the next epoch then need not wait for the answers."""
+        """Starts a poll of every source without a running one. Also called while an epoch's tasks
+        run, so that the next epoch need not wait for the answers."""
         for name in self._read_on() - self._asked_at.keys() - besides:
             self._asked_at[name] = time.monotonic()
             self.threads[name].do(lambda name=name: self._poll(name))  # type: ignore[misc]
 
     def accept(self, answer: PollResult) -> None:
-        """Hands the reader what was found.
+        """Passes a poll's result to the reader.
 
         Raises:
-            JetError: the poll has failed, and will again.
+            JetError: the poll has failed and is not retryable.
         """
         self._asked_at.pop(answer.source, None)
         if answer.source not in self._read_on():
-            return  # what has come since the end, asked for beside an epoch
+            return  # found after the end of the input, by a poll beside an epoch
         if answer.error is not None:
             raise answer.error
         self.readers[answer.source].accept(answer.found)
         self._heard.add(answer.source)
 
     def poll(self) -> None:
-        """Accepts what was found since the last time; where nothing waits then, asks, and accepts
-        what is found within a moment. Raises as `accept`."""
+        """Accepts the available results. If no source has a backlog then, polls again and waits
+        briefly for the results. Raises the errors of `accept`."""
         fresh = {name for name in self._accept_all() if self.readers[name].waiting().items}
         self.ask(besides=fresh)
         while self._asked_at:
@@ -173,7 +174,7 @@ class SourcePolling:
                 return
 
     def _accept_all(self) -> Iterator[str]:
-        """Accepts the answers that are there; yields whose they are."""
+        """Accepts the available answers; yields their sources."""
         while True:
             try:
                 answer = self.answers.get_nowait()
@@ -183,11 +184,11 @@ class SourcePolling:
             yield answer.source
 
     def poll_all(self, give_up: Callable[[], bool]) -> None:
-        """Accepts what every source has found in a poll that began after this call.
+        """Accepts from every source the result of a poll that began after this call.
 
         Raises:
-            SourceUnavailableError: given up while one could not be read.
-            JetError: as `accept`.
+            SourceUnavailableError: waiting was given up while a source could not be read.
+            JetError: an error of `accept`.
         """
         late = set(self._asked_at)
         self.ask()
@@ -204,8 +205,8 @@ class SourcePolling:
                 self.ask()
 
     def poll_last(self, give_up: Callable[[], bool]) -> None:
-        """The input ends with what is there now: as `poll_all`. What that leaves unread is in
-        `backlogs`, and only that is polled from then on."""
+        """Ends the input with what is available now, like `poll_all`. The unread rest is in
+        `backlogs`; later polls read only this rest."""
         for reader in self.readers.values():
             if isinstance(reader, ReadsBacklog):
                 reader.mark_backlog()
@@ -213,27 +214,27 @@ class SourcePolling:
         self._has_ended = True
 
     def backlogs(self) -> dict[str, Backlog]:
-        """Of the sources that have not read all that was there when the input ended."""
+        """Returns the backlogs of sources that have unread input from before its end."""
         if not self._has_ended:
             return {}
         left = {n: r.backlog() for n, r in self.readers.items() if isinstance(r, ReadsBacklog)}
         return {name: backlog for name, backlog in left.items() if backlog is not Backlog.READ}
 
     def _read_on(self) -> Set[str]:
-        """The sources that are polled."""
+        """Returns the sources that are still polled."""
         return self.backlogs().keys() if self._has_ended else self.readers.keys()
 
     def acknowledge(
         self, name: str, messages: Mapping[str, Any], give_up: Callable[[], bool]
     ) -> None:
-        """Has a source acknowledge, on its thread; waits for it. Any thread.
+        """Acknowledges messages on the source's thread and waits for it. Any thread.
 
         Args:
-            give_up: whether a source that is away is not waited for.
+            give_up: whether to stop waiting for an unavailable source.
 
         Raises:
-            Exception: what the reader has raised.
-            SourceUnavailableError: the execution ends first.
+            Exception: the reader's error.
+            SourceUnavailableError: the execution has ended first.
         """
         reader = self.readers[name]
         assert isinstance(reader, Acknowledging)
@@ -248,7 +249,7 @@ class SourcePolling:
         made.result()
 
     def close(self) -> None:
-        """Closes every reader on its own thread. One that hangs is left to itself."""
+        """Closes every reader on its own thread. Does not wait for a reader that hangs."""
         self._closing.set()
         for thread in self.threads.values():
             thread.close()
@@ -279,7 +280,7 @@ class SourcePolling:
         while not self._closing.is_set():
             try:
                 answer = PollResult(name, reader.poll())
-            except Exception as error:  # noqa: BLE001 - the connector says what follows
+            except Exception as error:  # noqa: BLE001 - the connector decides the reaction
                 reaction = reaction_to(error, reader)
                 if reaction is Reaction.RETRY:
                     since_ms = self.outages[name].since_ms if name in self.outages else None
@@ -312,6 +313,6 @@ class SourcePolling:
 
 
 def poll_now(reader: SourceReader) -> Lag:
-    """One poll on this thread; what waits then."""
+    """Polls once on this thread; returns the backlog."""
     reader.accept(reader.poll())
     return reader.waiting()

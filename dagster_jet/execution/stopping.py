@@ -1,4 +1,4 @@
-"""When an execution ends: by itself, or because somebody asks it to."""
+"""Decides when an execution ends: by itself, or on request."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dagster_jet.snapshot.protocol import StopKind, stop_that_counts
 
 @dataclass
 class StopSignal:
-    """How others ask a running execution to stop. Safe from any thread; which of several requests
-    counts is said by `stop_that_counts`."""
+    """Requests to stop a running execution. Thread-safe; `stop_that_counts` says which of several
+    requests counts."""
 
     kind: StopKind | None = None
 
@@ -25,7 +25,8 @@ class StopSignal:
         self._listener: Callable[[], None] | None = None
 
     def listen(self, listener: Callable[[], None] | None) -> None:
-        """Has `listener` called after every request, on the thread that makes it; None: nobody."""
+        """Sets the function that is called after every request, on the requesting thread; None for
+        no function."""
         self._listener = listener
 
     def request(self, kind: StopKind) -> None:
@@ -38,13 +39,12 @@ class StopSignal:
             listener()
 
     def wait_for_another(self, kind: StopKind | None, seconds: float) -> bool:
-        """Returns True at once where something else than `kind` is asked for, else False after a
-        pause."""
+        """Returns True at once if another stop than `kind` is requested, else False later."""
         with self._lock:
             return self._lock.wait_for(lambda: self.kind is not kind, seconds)
 
     def restarted(self) -> None:
-        """RESTART is carried out; what was asked for since then stands."""
+        """Clears a RESTART that was carried out; later requests stay."""
         with self._lock:
             if self.kind is StopKind.RESTART:
                 self.kind = None
@@ -53,17 +53,17 @@ class StopSignal:
 
 @dataclass(frozen=True)
 class Until:
-    """When an execution ends by itself."""
+    """Defines when an execution ends by itself."""
 
     input_ends: bool
-    """Take what is there at the start and no more."""
+    """Whether to read only the input available at the start."""
     stop: StopKind | None
-    """How to stop then."""
+    """Kind of the stop."""
     duration_s: float | None = None
 
 
 UntilSpec = str | timedelta
-"""When a run ends by itself: "drained", "completed", "stopped", or a duration."""
+"""Accepted values of `until`: "drained", "completed", "stopped", or a duration."""
 
 _WORDS = {
     "drained": Until(input_ends=True, stop=StopKind.SHUTDOWN),
@@ -73,10 +73,10 @@ _WORDS = {
 
 
 def parse_until(value: UntilSpec) -> Until:
-    """Reads what a user has written.
+    """Parses a user's value of `until`.
 
     Raises:
-        ConfigurationError: it is neither one of the words nor a duration.
+        ConfigurationError: the value is neither one of the words nor a duration.
     """
     if isinstance(value, str) and value in _WORDS:
         return _WORDS[value]

@@ -1,4 +1,4 @@
-"""How long an epoch's tasks took, stage by stage, from what they say in their acks."""
+"""Computes the time of an epoch's tasks per stage from their acks."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from dagster_jet.snapshot.manifest import Ack
 def task_times(
     acks: Iterable[Ack], action_ms: float, cores: int, sinks: Iterable[str]
 ) -> tuple[PhaseTime, ...]:
-    """Returns what the action consists of.
+    """Returns the parts of the Spark action's time.
 
-    Shards of one task take their turns; tasks share the cores. So a stage took as long as its
-    longest task, or as all of them together on every core, whichever is longer.
+    Shards of one task run one after the other; tasks share the cores. So a stage's time is that of
+    its longest task, or of all tasks divided by the cores, whichever is longer.
 
     Args:
-        acks: of all tasks.
-        action_ms: the whole Spark job.
+        acks: the acks of all tasks.
+        action_ms: duration of the whole Spark job.
         cores: tasks that run at once.
-        sinks: their names; everything else that has acked is a stage.
+        sinks: names of the sinks; all other acks come from stages.
     """
     writers = frozenset(sinks)
     tasks: dict[tuple[Phase, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))

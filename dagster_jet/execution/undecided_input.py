@@ -1,14 +1,14 @@
-"""Notes of what was read and is in no decided snapshot yet.
+"""Notes input that was read and is in no decided snapshot yet.
 
-Once an execution is dead nobody else knows. Its successor reads everything behind the snapshot
-again; what was deleted or moved away meanwhile would be left out without a word. So every epoch
-notes beside its tasks what its sources have planned, and a start compares the notes of those
-before it with what is there.
+After a crash the next execution reads all input behind the snapshot again. Without notes it could
+not detect input that was deleted or moved away meanwhile. So every epoch notes beside its tasks the
+planned input of its sources, and a start compares the notes of earlier executions with the existing
+input.
 
-A note lists too much rather than too little: what was decided since is in the restored position. It
-is one value per source and execution, written anew by every epoch that reads something, so that
-neither an old one nor a sleeping execution that wakes up takes anything out of another's. Each
-write has a number, so that one that a network keeps for a while does not replace its successors.
+A note may list too much, never too little: input that was decided since is in the restored
+position. A note is one value per source and execution, rewritten by every epoch that reads input,
+so that an old or paused execution cannot remove another's entries. Each write has a number, so that
+a write delayed by the network does not replace its successors.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from dagster_jet.system.failpoint import FailPointError
 _logger = logging.getLogger(__name__)
 
 EPOCH_COLUMN = "__epoch"
-"""Of a note: the epoch that has read the row's input."""
+"""Column of a note: the epoch that has read the row's input."""
 _FORMAT, _FORMAT_KEY = 1, b"dagster_jet.format"
 
 
 @dataclass(frozen=True)
 class LostInput:
-    """What was read, is in no decided snapshot, and cannot be read again."""
+    """Input that was read, is in no decided snapshot, and cannot be read again."""
 
     shown: str
-    """For people: which it is, and how much was in it."""
+    """Description of the input and its size, in words."""
     epoch_id: int
 
 
@@ -50,15 +50,15 @@ class UndecidedInput:
     store: Store
     job: str
     _owed: dict[str, pa.Table] = field(default_factory=dict)
-    """By source: what earlier executions have read, and this one has to read again."""
+    """Input by source that earlier executions have read and this one has to read again."""
     _fails: bool = False
     _writes: int = 0
 
     def check(
         self, source: str, reader: RereadsInput, snapshot_epoch: int = 0
     ) -> tuple[LostInput, ...]:
-        """What a restored reader cannot read again, of all that was noted, in order of epochs; and
-        what its snapshot, of the epoch `snapshot_epoch`, has to a part.
+        """Returns the noted input that a restored reader cannot read again, in order of epochs, and
+        input that its snapshot of the epoch `snapshot_epoch` contains in part.
 
         Raises:
             StoreMismatchError: a newer version has written a note.
@@ -82,9 +82,10 @@ class UndecidedInput:
         return tuple(sorted(lost, key=lambda one: (one.epoch_id, one.shown)))
 
     def take_over(self, source: str, execution_id: int) -> None:
-        """Makes what is still owed this execution's own, and forgets the notes before it.
+        """Takes over the input that is still owed into this execution's note, and deletes earlier
+        notes.
 
-        A crash inside leaves what is owed in two notes, which count as one.
+        A crash inside leaves the owed input in two notes, which count as one.
         """
         owed = self._owed.get(source)
         if owed is not None and owed.num_rows:
@@ -94,14 +95,15 @@ class UndecidedInput:
         map.delete_all([key for key in notes if int(key.name.rpartition("/")[2]) < execution_id])
 
     def owed(self, source: str) -> set[str]:
-        """The keys of what earlier executions have read and this one has to read again."""
+        """Returns the keys of input that earlier executions have read and this one has to read
+        again."""
         owed = self._owed.get(source)
         return set() if owed is None or not owed.num_rows else set(owed.column(0).to_pylist())
 
     def note(self, source: str, execution_id: int, rows: Sequence[pa.Table]) -> None:
-        """Writes down all that is undecided of a source, epochs of this execution first.
+        """Notes all undecided input of a source, epochs of this execution first.
 
-        Best effort: an outage of the store stops no epoch, and the next note has it all.
+        Best effort: an outage of the store stops no epoch, and the next note is complete again.
         """
         owed = self._owed.get(source)
         tables = [*rows, *([] if owed is None else [owed])]
@@ -129,7 +131,7 @@ class UndecidedInput:
         position: str,
         rows: Sequence[pa.Table],
     ) -> None:
-        """Notes the same without the input at a position that one epoch has read; best effort,
+        """Rewrites the note without the input at a position that one epoch has read; best effort,
         too."""
         noted = pa.concat_tables(rows)
         keys = noted.column(0).to_pylist()
@@ -153,22 +155,22 @@ class UndecidedInput:
         map.put_newer({map.key(f"{source}/{execution_id}"): number + sink.getvalue().to_pybytes()})
 
     def _map(self) -> ReplicatedMap:
-        """Asked for anew each time: the store knows its members of today."""
+        """Opens the map at each use, because the store's members may have changed."""
         return self.store.map(f"jobs/{self.job}/undecided")
 
 
 def _is_in(position: str, key: str) -> bool:
-    """Whether a position is the input of this key, or a row in it."""
+    """Returns whether a position is the input of this key, or a row in it."""
     return position == key or position.startswith(f"{key}:")
 
 
 def _those(rows: pa.Table, wanted: Iterable[bool]) -> pa.Table:
-    """Also of no rows: a note may be empty, and Arrow's arrays of nothing have another type."""
+    """Filters rows. Handles empty notes, for which Arrow infers another type."""
     return rows.filter(pa.array(list(wanted), pa.bool_()))
 
 
 def _input(row: dict[str, Any]) -> dict[str, Any]:
-    """A row, whichever epoch has read it."""
+    """Returns a row without its epoch."""
     return {column: value for column, value in row.items() if column != EPOCH_COLUMN}
 
 

@@ -1,11 +1,11 @@
-"""Which watermark each stateful stage works under, from what was observed at the sources.
+"""Computes the watermark of each stateful stage from the events observed at the sources.
 
-An epoch runs under what was known when it was planned: its own events move the watermark of the
-next one. So a stage first takes in the epoch's rows, then closes what lies up to its watermark,
-and a stage behind it sees those results before the same watermark.
+An epoch runs under the watermark known when it was planned; its own events advance the watermark of
+the next epoch. So a stage first takes in the epoch's rows, then closes windows up to its watermark,
+and a downstream stage receives these results before the same watermark.
 
-The minimum is taken twice: over the partitions of a source, then over the inputs of a stage. With
-a maximum retention the highest watermark of them all passes both once it is that old.
+The minimum is taken twice: over the partitions of a source, then over the inputs of a stage. With a
+maximum retention, the highest of these watermarks overrides both minima once it has that age.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from dagster_jet.pipeline.graph import Graph, TimestampsNode
 
 @dataclass(frozen=True)
 class StageWatermarkHold:
-    """Who keeps a stage's watermark where it is."""
+    """The source and partition that hold a stage's watermark back."""
 
     source: str
     since_ms: int | None
-    """Wall-clock time: of its last watermark, or of its appearance or return."""
+    """Wall-clock time of its last watermark, or of its appearance or return."""
     partition: str | None = None
-    """Of the source; None: the source as a whole."""
+    """Partition of the source; None for the source as a whole."""
 
 
 @dataclass
@@ -40,20 +40,21 @@ class WatermarkTracker:
 
     graph: Graph
     max_retention_ms: int | None = None
-    """How long a laggard may hold back the highest watermark of a stage; None: for ever."""
+    """Longest time that a lagging input may hold back a stage's highest watermark; None for no
+    limit."""
     nodes: dict[str, EventTimeState] = field(default_factory=dict)
-    """Per timestamps node: all its rows taken together, the newest event of any partition."""
+    """State per timestamps node over all its rows: the newest event of any partition."""
     partitions: dict[str, dict[str, EventTimeState]] = field(default_factory=dict)
-    """Per timestamps node and partition of its source, also those that hold nothing back now."""
+    """State per timestamps node and partition of its source, including partitions that hold nothing
+    back now."""
     reached_ms: dict[str, int | None] = field(default_factory=dict)
-    """Per stateful stage: the watermark under which its last epoch ended: what it closes
-    off has been emitted."""
+    """Watermark of each stateful stage's last epoch; results up to it have been emitted."""
     expired_until_ms: dict[str, int] = field(default_factory=dict)
-    """Per stateful stage: state rows up to this time died under the code that was there then. What
-    the store has of them stays dead, whatever the stage is by now."""
+    """Per stateful stage: state rows up to this time have expired under the code of that time. They
+    stay expired, even if the stage has changed."""
 
     def __post_init__(self) -> None:
-        # The graph is frozen, and these are asked several times per epoch.
+        # The graph is immutable, and these are used several times per epoch.
         self._timestamps = {
             n.name: n.timestamps for n in self.graph if isinstance(n, TimestampsNode)
         }
@@ -65,13 +66,13 @@ class WatermarkTracker:
         if self.max_retention_ms is not None:
             self._retained = {stage: RetainedTops(self.max_retention_ms) for stage in self._stages}
         self._passed_ms: dict[str, int] = {}
-        """Per stage, the highest watermark that retention has let pass."""
+        """Highest watermark per stage that retention has let pass."""
         self._awaited: set[str] = set()
-        """Timestamps nodes in whose sources rows waited at the last look."""
+        """Timestamps nodes whose sources had waiting rows at the last look."""
         self._fruitless: set[str] = set()
-        """Those of them that got no event of the rows: until they get one, or none waits."""
+        """Nodes whose waiting rows produced no event yet."""
         self._quiet: dict[str, EventTimeState] = {}
-        """What the others of them were before rows waited: so they are again if it is in vain."""
+        """Idle state to restore if the waiting rows produce no event."""
         for name, inputs in self._inputs.items():
             self.reached_ms.setdefault(name, None)
             for node, _ in inputs:
@@ -80,11 +81,11 @@ class WatermarkTracker:
     # --- what happens ---------------------------------------------------------------------------
 
     def expect(self, node: str, waiting: Mapping[str, int], now_ms: int) -> None:
-        """Tells which partitions rows may still come from, and how many are known to wait there.
+        """Sets the partitions from which rows may still come, and the known backlog of each.
 
-        Only these hold the watermark back. One that has never had a row does so as well, until
-        its first, or until it is idle; one with rows waiting is not idle, however long it takes
-        to read them. A partition that is not named keeps its watermark for its return.
+        Only these partitions hold the watermark back. A partition without any row so far does so
+        until its first row, or until it is idle. A partition with waiting rows is not idle, however
+        long reading takes. A partition that is not named keeps its watermark for its return.
         """
         before = self._expected.get(node)
         states = self.partitions.setdefault(node, {})
@@ -107,7 +108,8 @@ class WatermarkTracker:
         now_ms: int,
         tops: Mapping[str, int] | None = None,
     ) -> None:
-        """An epoch's rows at a timestamps node; `tops`: newest event time per partition."""
+        """Takes in an epoch's events at a timestamps node; `tops` is the newest event time per
+        partition."""
         lag_ms = self._timestamps[node].allowed_lag_ms
         state = self.nodes.get(node, EventTimeState())
         if rows:
@@ -125,19 +127,19 @@ class WatermarkTracker:
     def check_time(
         self, now_ms: int, waiting: Collection[str] = (), silent: Collection[str] = ()
     ) -> None:
-        """What time alone brings: who is idle by now, whose watermark goes on by the clock, which
-        watermarks no laggard holds longer.
+        """Applies the passing of time: idle partitions, watermarks that advance by the clock, and
+        watermarks whose retention has passed.
 
         Args:
             now_ms: wall clock.
-            waiting: the sources in which rows wait: they are neither idle nor in a lull, however
-                long the driver slept, and one that was idle is no longer: the epoch that reads
-                its rows must not close windows over them. Not so while those that are read hold
-                no event: a filter drops them all, or they are rejected.
-            silent: the sources that have not answered yet, or do not now. Nobody knows what waits
-                in them, or in which of their partitions: no time passes for them.
+            waiting: the sources with waiting rows. They are not idle, however long the driver
+                slept, and a source that was idle is active again: the epoch that reads its rows
+                must not close windows over them. This does not hold while the rows that are read
+                contain no event, because a filter drops them all or they are rejected.
+            silent: the sources that have not answered yet, or do not answer now. Their backlog is
+                unknown, so no time passes for them.
 
-        Retention counts from the first look at a watermark, in a new execution anew.
+        Retention counts from the first look at a watermark, and starts again in a new execution.
         """
         unknown = {n for n in self.nodes if not self._sources[n].isdisjoint(silent)}
         self._awaited = {n for n in self.nodes if not self._sources[n].isdisjoint(waiting)}
@@ -182,15 +184,17 @@ class WatermarkTracker:
                     states[partition] = state.check_lull(lull_ms, now_ms)
 
     def expire(self, stage: str, until_ms: int | None) -> None:
-        """Rows of a stage's state up to this time are dead; None: none are. Never taken back."""
+        """Marks rows of a stage's state up to this time as expired; None for no rows. Never
+        reverted."""
         if until_ms is not None:
             self.expired_until_ms[stage] = max(until_ms, self.expired_until_ms.get(stage, until_ms))
 
     # --- questions ------------------------------------------------------------------------------
 
     def ingestion_ms(self, now_ms: int) -> dict[str, int]:
-        """Event time of the next epoch's rows where it is that of reading. Never before the last:
-        the clock may be another host's by now, or have been set back, and rows are not late."""
+        """Returns the event time of the next epoch's rows for nodes that use the read time. It
+        never decreases, although the clock may be another host's or have been set back, so that no
+        row is late."""
         return {
             name: max(now_ms, self.nodes.get(name, EventTimeState()).top_event_ms or now_ms)
             for name, timestamps in self._timestamps.items()
@@ -198,9 +202,9 @@ class WatermarkTracker:
         }
 
     def source_watermark_ms(self, node: str) -> tuple[int | None, bool]:
-        """The first minimum, over the partitions of a source; and is the source idle?
+        """Returns the minimum over the partitions of a source, and whether the source is idle.
 
-        Where no partition holds it back, it is what the newest event of any has brought.
+        If no partition holds it back, the watermark follows the newest event of any partition.
         """
         whole = self.nodes.get(node, EventTimeState())
         least, none_active = coalesced_minimum(
@@ -209,8 +213,8 @@ class WatermarkTracker:
         return least, none_active and whole.idle
 
     def watermark_ms(self, stage: str) -> int | None:
-        """The second minimum, over the inputs that are not idle; if all are, the highest seen.
-        What retention has let pass counts too."""
+        """Returns the minimum over the inputs that are not idle; if all are idle, the highest one.
+        A watermark that retention has let pass counts as well."""
         inputs = [
             (*self.source_watermark_ms(node.name), delay_ms)
             for node, delay_ms in self._inputs[stage]
@@ -223,9 +227,9 @@ class WatermarkTracker:
         return max(known, default=None)
 
     def held_back_by(self, stage: str) -> StageWatermarkHold | None:
-        """Who keeps the stage's watermark where it is, and since when (wall clock).
+        """Returns the source that holds the stage's watermark back, and since when (wall clock).
 
-        None: no input is active. Who never had a watermark comes before all others.
+        None if no input is active. Inputs without any watermark come first.
         """
         found: list[tuple[float, StageWatermarkHold]] = []
         for node, delay_ms in self._inputs[stage]:
@@ -240,7 +244,7 @@ class WatermarkTracker:
         return [states[partition] for partition in self._expected.get(node, ())]
 
     def _hold_of(self, node: TimestampsNode) -> StageWatermarkHold:
-        """Who decides about the watermark of a source that is not idle."""
+        """Returns the partition that decides the watermark of a source that is not idle."""
         source = ", ".join(self.graph.named_upstreams(node.name))
         states = self.partitions.get(node.name, {})
         active = [p for p in self._expected.get(node.name, ()) if not states[p].idle]
@@ -255,7 +259,8 @@ class WatermarkTracker:
         return StageWatermarkHold(source, states[least].advanced_at_ms, least)
 
     def floored_ms(self, stage: str) -> int | None:
-        """`watermark_ms` on a boundary of the stage's windows: what its next epoch could close."""
+        """Returns `watermark_ms` rounded to a boundary of the stage's windows: the limit of its
+        next epoch."""
         watermark_ms = self.watermark_ms(stage)
         return None if watermark_ms is None else self._stages[stage].floor_watermark(watermark_ms)
 
@@ -264,14 +269,14 @@ class WatermarkTracker:
     def to_json(self) -> dict[str, Any]:
         return {
             "nodes": {name: asdict(state) for name, state in self.nodes.items()},
-            # Watermark, and when it got there. There may be hundreds, in every manifest.
+            # Watermark and its time. Every manifest may have hundreds of them.
             "partitions": {
                 node: {p: (state.watermark_ms, state.advanced_at_ms) for p, state in states.items()}
                 for node, states in self.partitions.items()
             },
             "reached_ms": dict(self.reached_ms),
             "dead_until_ms": dict(self.expired_until_ms),
-            # For people (`dagster-jet watermarks`); worked out anew after a restart.
+            # For display (`dagster-jet watermarks`); recomputed after a restart.
             "held_back_by": {
                 stage: None if hold is None else asdict(hold)
                 for stage, hold in ((s, self.held_back_by(s)) for s in self.reached_ms)
@@ -279,7 +284,8 @@ class WatermarkTracker:
         }
 
     def restore(self, saved: Mapping[str, Any], now_ms: int) -> None:
-        """Idleness is about this execution's clock: everybody gets a full time-out again."""
+        """Restores saved event time. Idleness is measured by this execution's clock, so every
+        partition gets its full time-out again."""
         for name, fields in saved.get("nodes", {}).items():
             if name in self.nodes:
                 state = EventTimeState(**fields)
@@ -307,6 +313,6 @@ class WatermarkTracker:
 
 
 def saved_expiry(watermarks: Mapping[str, Any], stage: str) -> int | None:
-    """Of what a manifest has saved: rows of the stage up to this time had died; None: none had."""
+    """Returns the time up to which a stage's rows had expired in a manifest; None if none had."""
     until_ms: int | None = watermarks.get("dead_until_ms", {}).get(stage)
     return until_ms

@@ -1,4 +1,4 @@
-"""Threads beside the loop: each makes one thing after the other, and posts what became of it."""
+"""Threads beside the loop: each runs works one after the other, and posts their results."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Work = Callable[[], Notification | None]
 
 
 class Worker:
-    """One long-lived thread. What is started on it is done in that order.
+    """One long-lived thread that runs works in the order in which they were started.
 
     Args:
-        name: of the thread.
-        post: takes what a work returns; None is nothing to post.
+        name: name of the thread.
+        post: takes the result of a work; None is not posted.
     """
 
     def __init__(self, name: str, post: Callable[[Notification], None]) -> None:
@@ -29,7 +29,7 @@ class Worker:
         self._works.put(work)
 
     def close(self, wait_s: float | None = None) -> None:
-        """Waits for what was started, but not longer than this; then it is left to itself."""
+        """Waits for started works, but not longer than this; afterwards the thread is abandoned."""
         self._works.put(None)
         self._thread.join(wait_s)
 
