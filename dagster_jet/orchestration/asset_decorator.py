@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import dagster as dg
@@ -136,7 +137,7 @@ def jet_assets(
 
     def decorate(function: Callable[..., Any]) -> dg.AssetsDefinition:
         takes_config = "config" in inspect.signature(function).parameters
-        more: dict[str, Any] = {keys.META_PIPELINE: defined, **_code_reference(function)}
+        more: dict[str, Any] = {keys.META_PIPELINE: defined, **code_reference(function)}
         specs = [_with(spec, more, group_name, owners or (), tags or {}) for spec in stages]
         _check_inputs(pipeline.name, specs)
         return dg.multi_asset(
@@ -194,11 +195,11 @@ def _with(
     return changed if group_name is None else changed.replace_attributes(group_name=group_name)
 
 
-def _code_reference(function: Callable[..., Any]) -> dict[str, Any]:
-    """Returns metadata with the source location of the function, which the UI links to."""
+def code_reference(function: Callable[..., Any] | ModuleType) -> dict[str, Any]:
+    """Returns metadata with the source location of a function, which the UI links to."""
     try:
         file = inspect.getsourcefile(function)
-        line = inspect.getsourcelines(function)[1]
+        line = inspect.getsourcelines(function)[1] or 1  # 0 for a module
     except (OSError, TypeError):  # typed into a console
         return {}
     if file is None:

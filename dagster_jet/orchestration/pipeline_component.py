@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import dagster as dg
@@ -12,7 +15,7 @@ from pydantic import ConfigDict, Field
 
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration.asset_checks import build_jet_asset_checks
-from dagster_jet.orchestration.asset_decorator import jet_assets
+from dagster_jet.orchestration.asset_decorator import code_reference, jet_assets
 from dagster_jet.orchestration.asset_job import build_jet_job
 from dagster_jet.orchestration.asset_specs import build_jet_source_assets
 from dagster_jet.orchestration.control_job import build_jet_control_job
@@ -22,7 +25,7 @@ from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.sensor import build_jet_supervisor_sensor
 from dagster_jet.orchestration.translator import DagsterJetTranslator
 from dagster_jet.pipeline import Pipeline
-from dagster_jet.pipeline.reference import load_pipeline, pipeline_in
+from dagster_jet.pipeline.reference import located, pipeline_in
 
 _SENSOR_STATUS = {
     "stopped": dg.DefaultSensorStatus.STOPPED,
@@ -174,8 +177,8 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     resource: Annotated[
         dict[str, Any] | None,
         Field(
-            description="Settings of a `JetResource`, which becomes the resource `jet`. Leave it "
-            "out where the project defines that one for all its pipelines."
+            description="Settings of a `JetResource`, which becomes the resource `jet`. Components "
+            "with equal settings share it. Leave it out if the project defines the resource `jet`."
         ),
     ] = None
 
@@ -195,7 +198,10 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         Raises:
             ConfigurationError: the pipeline is missing or cannot be built, or a setting is wrong.
         """
-        pipeline, translator = self._pipeline(context), self.translator()
+        module, name = self._place(context)
+        pipeline, translator = pipeline_in(module, name, self.arguments), self.translator()
+        written = getattr(module, name)
+        source = code_reference(written if inspect.isfunction(written) else module)
 
         def run(context, jet):  # type: ignore[no-untyped-def]
             yield from self.execute(context, jet)
@@ -204,7 +210,9 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         run.__annotations__ = {"context": dg.AssetExecutionContext, "jet": JetResource}
         assets = jet_assets(
             pipeline=pipeline, dagster_jet_translator=translator, group_name=self.group_name
-        )(run)
+        )(run).map_asset_specs(
+            lambda spec: spec.replace_attributes(metadata={**spec.metadata, **source})
+        )
         job = build_jet_job(assets)
         return dg.Definitions(
             assets=[assets, *build_jet_source_assets(pipeline, translator)],
@@ -214,7 +222,7 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
             schedules=[build_jet_schedule(assets, cron_schedule=self.schedule)]
             if self.schedule is not None
             else [],
-            resources={} if self.resource is None else {"jet": JetResource(**self.resource)},
+            resources={} if self.resource is None else {"jet": _shared(self.resource)},
         )
 
     def _supervisors(self, job: Any, pipeline: Pipeline) -> list[dg.SensorDefinition]:
@@ -239,14 +247,22 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
             settings |= self.supervisor.given("stuck_after_seconds", "give_up_after")
         return [build_jet_asset_checks(assets, **settings)]
 
-    def _pipeline(self, context: dg.ComponentLoadContext) -> Pipeline:
+    def _place(self, context: dg.ComponentLoadContext) -> tuple[ModuleType, str]:
         where, _, name = self.pipeline.partition(":")
         if not where.endswith(".py"):
-            return load_pipeline(self.pipeline, self.arguments)
+            return located(self.pipeline)
         if not (context.path / where).is_file():
             raise ConfigurationError(
                 f"pipeline: {self.pipeline!r}: there is no file {where!r} beside this component.",
                 cure="Correct the name, or write package.module:name.",
             )
-        module = context.load_defs_relative_python_module(Path(where))
-        return pipeline_in(module, name, self.arguments)
+        return context.load_defs_relative_python_module(Path(where)), name
+
+
+_RESOURCES: dict[str, JetResource] = {}
+
+
+def _shared(settings: dict[str, Any]) -> JetResource:
+    """Returns one object for equal settings: Dagster refuses two objects with one resource key."""
+    key = json.dumps(settings, sort_keys=True, default=repr)
+    return _RESOURCES.setdefault(key, JetResource(**settings))

@@ -9,14 +9,14 @@ from dagster.components.component_scaffolding import scaffold_component
 from dagster.components.scaffold.scaffold import Scaffolder, ScaffoldRequest
 
 _PIPELINE = '''\
-"""The pipeline: replace its source by one of your own."""
+"""The pipeline: replace its source by one of your own. Without `count` it never ends."""
 
 from dagster_jet import Pipeline, sinks, sources
 
 
 def {name}(sink: str) -> Pipeline:
     p = Pipeline("{name}")
-    numbers = p.read_from(sources.sequence(rate=10), name="numbers")
+    numbers = p.read_from(sources.sequence(rate=100, count=500), name="numbers")
     numbers.write_to(sinks.files(sink, format="json"), name="out")
     return p
 '''
@@ -30,12 +30,13 @@ class PipelineScaffolder(Scaffolder[Any]):
         name = request.target_path.name.replace("-", "_")
         if not name.isidentifier() or keyword.iskeyword(name):
             name = f"pipeline_{name}"
-        data = "{{ project_root }}/data"
+        root = "{{ project_root }}"
         attributes = {
             "pipeline": f"pipeline.py:{name}",
-            "arguments": {"sink": f"{data}/{name}"},
+            "arguments": {"sink": f"{root}/data/{name}"},
             "resource": {
-                "store": [f"file://{data}/jet_store"],
+                # A store is never created below a missing folder.
+                "store": [f"file://{root}/jet_store"],
                 "backup_count": 0,
                 "spark_config": {"spark.master": "local[2]"},
             },

@@ -23,6 +23,15 @@ def load_pipeline(reference: str, arguments: Mapping[str, Any] | None = None) ->
     Raises:
         ConfigurationError: the module or name does not exist, or is not a pipeline.
     """
+    return pipeline_in(*located(reference), arguments)
+
+
+def located(reference: str) -> tuple[ModuleType, str]:
+    """Imports the module of `package.module:name`. Returns the module and the name.
+
+    Raises:
+        ConfigurationError: the reference is not valid, or the module cannot be imported.
+    """
     module_name, _, name = reference.partition(":")
     if not module_name or not name:
         raise ConfigurationError(
@@ -32,10 +41,9 @@ def load_pipeline(reference: str, arguments: Mapping[str, Any] | None = None) ->
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        module = importlib.import_module(module_name)
+        return importlib.import_module(module_name), name
     except ImportError as error:
         raise ConfigurationError(f"{reference!r} cannot be imported: {error}.") from error
-    return pipeline_in(module, name, arguments)
 
 
 def pipeline_in(

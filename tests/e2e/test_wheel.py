@@ -1,4 +1,4 @@
-"""What users install: the wheel, built as `pip` builds it."""
+"""What users install: the wheel, built from the sdist."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from pathlib import Path
 import pytest
 
 import dagster_jet
+from tests.e2e.test_component import DEFINITIONS
+from tests.e2e.test_component import PROJECT as LAKE
+from tests.long import long
 
 REPOSITORY = Path(__file__).parents[2]
 PROJECT = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+BUILD = [sys.executable, "-m", "build", str(REPOSITORY), "--outdir"]
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("wheel")
-    build = ["-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    subprocess.run([sys.executable, *build, "-w", str(place), str(REPOSITORY)], check=True)
-    (built,) = place.iterdir()
+    subprocess.run([*BUILD, str(place)], check=True)
+    (built,) = place.glob("*.whl")
     return built
 
 
@@ -49,6 +52,16 @@ def empty_environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return place
 
 
+@pytest.fixture(scope="module")
+def with_dg(empty_environment: Path) -> Path:
+    """The same environment with `dg`, which is not declared."""
+    install = ["-m", "pip", "install", "--quiet", "--no-compile", "dagster-dg-cli"]
+    constraints = ["-c", str(empty_environment / "constraints.txt")]
+    python = str(empty_environment / "bin" / "python")
+    subprocess.run([python, *install, *constraints], check=True)
+    return empty_environment
+
+
 def run_in(environment: Path, folder: Path, *command: str) -> str:
     """Runs a command as in a new shell, outside the checkout. Returns its output."""
     kept = {k: v for k, v in os.environ.items() if k == "JAVA_HOME"}
@@ -71,16 +84,25 @@ def test_it_has_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     assert {name for name in names if not name.startswith(about)} == ours
 
 
+def test_the_checkout_builds_the_same_as_the_sdist(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    subprocess.run([*BUILD, str(tmp_path), "--wheel"], check=True)
+    (path,) = tmp_path.iterdir()
+    direct = zipfile.ZipFile(path)
+    names = direct.namelist()
+    assert sorted(names) == sorted(wheel.namelist())
+    assert [name for name in names if direct.read(name) != wheel.read(name)] == []
+
+
 def test_it_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
     assert "dagster_jet/py.typed" in wheel.namelist()
 
 
 def test_it_says_what_it_is(wheel: zipfile.ZipFile) -> None:
-    """One version, in the package, in its metadata and in the project."""
+    """Its version is the package's, which is written in one place."""
     about = f"dagster_jet-{dagster_jet.__version__}.dist-info"
     metadata = Parser().parsestr(wheel.read(f"{about}/METADATA").decode())
     assert metadata["Version"] == dagster_jet.__version__
-    assert f'\nversion = "{dagster_jet.__version__}"\n' in PROJECT
+    assert dagster_jet.__version__ not in PROJECT
     (source,) = re.findall(r'^Source = "(.+)"$', PROJECT, re.MULTILINE)
     assert metadata["Project-URL"] == f"Source, {source}"
     assert metadata["Description-Content-Type"] == "text/markdown"
@@ -104,3 +126,17 @@ def test_the_first_example_runs_with_what_is_declared(
 
 def test_the_terminal_works_with_what_is_declared(empty_environment: Path, tmp_path: Path) -> None:
     assert "snapshots" in run_in(empty_environment, tmp_path, "dagster-jet", "--help")
+
+
+@long
+def test_a_component_is_scaffolded_and_loads(with_dg: Path, tmp_path: Path) -> None:
+    """`test_component.py` also runs what is scaffolded, with the checkout."""
+    made = tmp_path / "src" / "lake"
+    (made / "defs").mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text(LAKE, encoding="utf-8")
+    (made / "__init__.py").touch()
+    (made / "definitions.py").write_text(DEFINITIONS, encoding="utf-8")
+    run_in(with_dg, tmp_path, "python", "-m", "pip", "install", "--quiet", "--no-deps", "-e", ".")
+    run_in(with_dg, tmp_path, "dg", "scaffold", "defs", "dagster_jet.JetPipelineComponent", "x")
+    run_in(with_dg, tmp_path, "dg", "check", "defs")
+    assert "x/out" in run_in(with_dg, tmp_path, "dg", "list", "defs", "--json")
