@@ -9,14 +9,14 @@ from dagster.components.component_scaffolding import scaffold_component
 from dagster.components.scaffold.scaffold import Scaffolder, ScaffoldRequest
 
 _PIPELINE = '''\
-"""The pipeline: replace its source by one of your own. Without `count` it never ends."""
+"""The pipeline: replace its source by one of your own."""
 
 from dagster_jet import Pipeline, sinks, sources
 
 
 def {name}(sink: str) -> Pipeline:
     p = Pipeline("{name}")
-    numbers = p.read_from(sources.sequence(rate=100, count=500), name="numbers")
+    numbers = p.read_from(sources.sequence(rate=10), name="numbers")
     numbers.write_to(sinks.files(sink, format="json"), name="out")
     return p
 '''
