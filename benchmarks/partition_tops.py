@@ -15,7 +15,7 @@ from rich.table import Table
 
 from benchmarks.ratios import ratio
 from dagster_jet import Pipeline, sinks, sources
-from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN
+from dagster_jet.contract import SOURCE_PARTITION_COLUMN
 from dagster_jet.pipeline.graph import TimestampsNode
 from dagster_jet.spark.frames.observations import Observations
 from dagster_jet.spark.planning.event_time import TimestampsPlan, plan_timestamps

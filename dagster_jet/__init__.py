@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet import errors, sinks, sources, tables
+from dagster_jet import contract, errors, sinks, sources, tables
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.core.secret import Secret
 from dagster_jet.errors import (
@@ -65,27 +65,6 @@ from dagster_jet.pipeline import (
 
 if TYPE_CHECKING:
     from dagster_jet import dag, events, testing
-    from dagster_jet.connectors.contract import (
-        Acknowledging,
-        Backlog,
-        BadRowRule,
-        ClassifiesErrors,
-        CommitContext,
-        Committer,
-        KnowsRefusals,
-        Lag,
-        Partitioned,
-        ReadsBacklog,
-        Refused,
-        ReopenableSink,
-        Sink,
-        SinkWriter,
-        Source,
-        SourceFrame,
-        SourceReader,
-        Table,
-        TransactionId,
-    )
     from dagster_jet.jet import Jet
     from dagster_jet.job_config import JobConfig
     from dagster_jet.jobs.job import Job, JobResult
@@ -118,28 +97,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LOADED_WHEN_USED = {
-    "dagster_jet.connectors.contract": (
-        "Acknowledging",
-        "Backlog",
-        "ClassifiesErrors",
-        "CommitContext",
-        "Committer",
-        "KnowsRefusals",
-        "KnowsRefusals",
-        "Lag",
-        "Partitioned",
-        "ReadsBacklog",
-        "Refused",
-        "BadRowRule",
-        "ReopenableSink",
-        "Sink",
-        "SinkWriter",
-        "Source",
-        "SourceFrame",
-        "SourceReader",
-        "Table",
-        "TransactionId",
-    ),
     "dagster_jet.jet": ("Jet",),
     "dagster_jet.job_config": ("JobConfig",),
     "dagster_jet.observe.reading.explanation": ("Explanation",),
@@ -186,15 +143,9 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Acknowledging",
     "Artifact",
     "ArtifactLostError",
-    "Backlog",
     "BadRowError",
-    "BadRowRule",
-    "ClassifiesErrors",
-    "CommitContext",
-    "Committer",
     "ConfigurationError",
     "DagsterJetTranslator",
     "DeadLetterStage",
@@ -224,39 +175,28 @@ __all__ = [
     "JoinedStage",
     "JournalConfig",
     "KeyedStage",
-    "KnowsRefusals",
-    "Lag",
     "LateDeadLetterStage",
     "LateStage",
     "LeaseHeldError",
     "MembersChangedError",
     "MissingEnvironmentError",
     "OutputLostError",
-    "Partitioned",
     "PhaseProfile",
     "Pipeline",
     "PipelineError",
     "ProcessorError",
     "Reaction",
-    "ReadsBacklog",
     "ReferenceMissingError",
-    "Refused",
-    "ReopenableSink",
     "ResultError",
     "RowsRefusedError",
     "Secret",
-    "Sink",
     "SinkError",
     "SinkMismatchError",
     "SinkUnavailableError",
-    "SinkWriter",
     "SnapshotFailedError",
     "SnapshotInvalidError",
     "SnapshotRef",
-    "Source",
     "SourceError",
-    "SourceFrame",
-    "SourceReader",
     "SourceStage",
     "SourceUnavailableError",
     "Stage",
@@ -269,8 +209,6 @@ __all__ = [
     "StoreMismatchError",
     "StoreUnavailableError",
     "StoreUnwritableError",
-    "Table",
-    "TransactionId",
     "UserFunctionError",
     "WindowedStage",
     "WriteOutcomeUnknownError",
@@ -285,6 +223,7 @@ __all__ = [
     "build_jet_snapshot_sensor",
     "build_jet_source_assets",
     "build_jet_supervisor_sensor",
+    "contract",
     "dag",
     "errors",
     "events",

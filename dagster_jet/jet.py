@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from dagster_jet.connectors.contract import at_start, effective_guarantees, on_store
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import ConfigurationError, JobStateError
 from dagster_jet.execution.events import JobEvent
+from dagster_jet.execution.start_connectors import at_start, effective_guarantees, on_store
 from dagster_jet.execution.stopping import UntilSpec, parse_until
 from dagster_jet.job_config import JobConfig
 from dagster_jet.jobs.job import Job, JobResult

@@ -45,8 +45,8 @@ def files(
     Example:
         >>> hourly = files("/out/hourly", format="parquet")
     """
-    from dagster_jet.connectors.contract import guarantee_named
     from dagster_jet.connectors.files import FilesSink
+    from dagster_jet.connectors.guarantees import guarantee_named
 
     storage = tuple((storage_options or {}).items())
     return FilesSink(str(path), format, guarantee_named(guarantee), storage, shared)
@@ -79,7 +79,7 @@ def map_entries(
     Example:
         >>> alerts = map_entries("alerts", key="symbol", value="price", order_by="sequence")
     """
-    from dagster_jet.connectors.contract import guarantee_named
+    from dagster_jet.connectors.guarantees import guarantee_named
     from dagster_jet.connectors.maps import MapSink
 
     keys = (key,) if isinstance(key, str) else tuple(key)
@@ -134,7 +134,7 @@ def kafka(
     Example:
         >>> out = kafka("kafka:9092", topic="hourly_delays", key="origin")
     """
-    from dagster_jet.connectors.contract import guarantee_named
+    from dagster_jet.connectors.guarantees import guarantee_named
     from dagster_jet.connectors.kafka import HeldKafkaSink, KafkaSink
     from dagster_jet.connectors.kafka.cluster import Cluster
 
@@ -195,7 +195,7 @@ def sql(
     Example:
         >>> results = sql("postgresql://me@host/db", table="results", mode="upsert", key="id")
     """
-    from dagster_jet.connectors.contract import guarantee_named
+    from dagster_jet.connectors.guarantees import guarantee_named
     from dagster_jet.connectors.sql import HeldSqlSink, SqlSink
     from dagster_jet.connectors.sql.place import SqlPlace
 

@@ -310,7 +310,7 @@ def rabbitmq(
     Example:
         >>> orders = rabbitmq("amqp://me@host/shop", queue="orders", schema="id long, at timestamp")
     """
-    from dagster_jet.connectors.contract import guarantee_named
+    from dagster_jet.connectors.guarantees import guarantee_named
     from dagster_jet.connectors.rabbitmq import RabbitSource
     from dagster_jet.connectors.rabbitmq.server import RabbitServer
 
@@ -371,7 +371,7 @@ def sqs(
     Example:
         >>> orders = sqs("https://sqs.eu-west-1.amazonaws.com/12/orders", schema="id long")
     """
-    from dagster_jet.connectors.contract import guarantee_named
+    from dagster_jet.connectors.guarantees import guarantee_named
     from dagster_jet.connectors.sqs import SqsSource
     from dagster_jet.connectors.sqs.queue import SqsQueue
     from dagster_jet.core.durations import to_ms

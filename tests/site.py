@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 SITE = ROOT / ".cache" / "site"
 
 PAGES_OF_PACKAGES = {
-    "dagster_jet.connectors": "connectors",
+    "dagster_jet.contract": "connectors",
     "dagster_jet.errors": "errors",
     "dagster_jet.orchestration": "dagster",
     "dagster_jet.pipeline": "pipelines",
@@ -33,7 +33,7 @@ PAGES_OF_PACKAGES = {
 """Page of the reference by defining package. Names of other packages are on the page `jobs`."""
 
 INTRODUCTIONS = {
-    "connectors": "The contract of sources and sinks. [Connectors](../connectors.md) explains it.",
+    "connectors": "The contract of connectors: [connectors of your own](../connectors/own.md).",
     "dagster": "The names for Dagster. [Dagster](../dagster.md) explains them with examples.",
     "jobs": "The classes that start, stop and show jobs.",
     "pipelines": "The classes that a pipeline is written with.",

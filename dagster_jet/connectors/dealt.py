@@ -41,7 +41,7 @@ class Shares(Generic[T]):
 
 @dataclass(frozen=True)
 class OneShare(Generic[T]):
-    """One task reads the whole split and looks it up when it runs (`PreparesFrames`)."""
+    """One task reads the whole split and looks it up when it runs, in a prepared frame."""
 
     wanted: Callable[[], Sequence[T]]
     tasks: int = 1

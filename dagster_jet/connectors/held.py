@@ -17,7 +17,7 @@ from enum import Enum
 from itertools import chain
 from typing import Protocol
 
-from dagster_jet.connectors.contract import CommitContext, Committer, TransactionId
+from dagster_jet.contract import CommitContext, Committer, TransactionId
 from dagster_jet.errors import ArtifactLostError
 from dagster_jet.snapshot.manifest import Artifact, by_epoch
 
@@ -61,8 +61,7 @@ class HeldTransactions(Protocol):
     """Interface of the outside system for phase 2.
 
     Every call may be repeated, also by another process. Errors of the client library are raised as
-    `JetError`s, or classified by the method `reaction` of a subclass of `HeldCommitter`
-    (`ClassifiesErrors`).
+    `JetError`s, or classified by the method `reaction` of a subclass of `HeldCommitter`.
     """
 
     def commit(self, held_id: str, artifact: Artifact) -> Fate:

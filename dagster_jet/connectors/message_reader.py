@@ -9,16 +9,16 @@ do not evict it: a frozen process may hold its messages for long.
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import Backlog, BadRowRule, Lag, SourceFrame, SourceReader
 from dagster_jet.connectors.messages import ReadMessages
 from dagster_jet.connectors.values import JsonObjects, RawValues
+from dagster_jet.contract import Acknowledges, Backlog, BadRowRule, Lag, SourceFrame, SourceReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,12 +60,14 @@ class Found(Generic[M]):
     """State of the backlog; None if the poll began before `mark_backlog`."""
 
 
-class MessageReader(SourceReader, ABC, Generic[M]):
+class MessageReader(SourceReader, Generic[M]):
     """Reads a queue in one execution. A split is a tuple of messages.
 
     Subclasses implement `poll`, `acknowledge` and `close`, which run on the source's own thread and
     own `_seen_at`. All methods here run on the execution's threads, except `_stood`.
     """
+
+    acknowledges = Acknowledges.MESSAGES
 
     def __init__(
         self,
@@ -145,9 +147,6 @@ class MessageReader(SourceReader, ABC, Generic[M]):
     def _messages(self, spark: SparkSession, split: tuple[M, ...]) -> DataFrame:
         return spark.createDataFrame(self._table(split))
 
-    def verify(self, split: Any, rows: int) -> None:
-        """Nothing to check: a split is a tuple of messages."""
-
     def position(self) -> dict[str, Any]:
         return {
             "remembered": self.read.remembered(),
@@ -160,6 +159,10 @@ class MessageReader(SourceReader, ABC, Generic[M]):
 
     def restore_unacknowledged(self, messages: Mapping[str, Any]) -> None:
         self.read.restore_unacknowledged(messages)
+
+    @abstractmethod
+    def acknowledge(self, messages: Mapping[str, Any]) -> None:
+        """See `SourceReader.acknowledge`."""
 
     def _note_acknowledged(self, messages: Mapping[str, Any], proven: set[str]) -> None:
         """Notes acknowledged messages; `proven` has the ids that the queue has confirmed."""

@@ -79,7 +79,7 @@ class ReadMessages:
             self._open.update(messages)
 
     def unacknowledged(self) -> dict[str, Any]:
-        """Returns handles by id, for `Acknowledging.unacknowledged`."""
+        """Returns handles by id, for `SourceReader.unacknowledged`."""
         with self._lock:
             return dict(self._open)
 
@@ -136,6 +136,6 @@ class ReadMessages:
             self._unproven = dict(unproven or {})
 
     def restore_unacknowledged(self, messages: Mapping[str, Any]) -> None:
-        """Restores the result of `unacknowledged`, for `Acknowledging.restore_unacknowledged`."""
+        """Restores the result of `unacknowledged`, for `SourceReader.restore_unacknowledged`."""
         with self._lock:
             self._open = dict(messages)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from dagster_jet.connectors.contract import ReopenableSink, Sink, StoreResident
 from dagster_jet.connectors.files import FilesSink
 from dagster_jet.connectors.kafka import HeldKafkaSink, KafkaSink
 from dagster_jet.connectors.maps import MapSink
 from dagster_jet.connectors.sql import HeldSqlSink, SqlSink
 from dagster_jet.connectors.trial import CollectSink, ConsoleSink
+from dagster_jet.contract import Sink
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.snapshot.owed import Destination
 from dagster_jet.store import Store
 
-SINK_KINDS: dict[str, type[ReopenableSink]] = {
+SINK_KINDS: dict[str, type[Sink]] = {
     "collect": CollectSink,
     "console": ConsoleSink,
     "files": FilesSink,
@@ -35,8 +35,9 @@ def destination_of(sink: Sink) -> dict[str, Any]:
     """Returns a sink's entry in the manifest. If it cannot be reopened, the entry only serves to
     tell whether the sink is the same."""
     kind = sink.describe()["kind"]
-    if isinstance(sink, ReopenableSink):
-        return {**sink.destination(), "kind": kind}
+    destination = sink.destination()
+    if destination is not None:
+        return {**destination, "kind": kind}
     described = sink.describe()
     described.pop("guarantee", None)  # does not change the place
     return {**described}
@@ -55,12 +56,11 @@ def reopen_sink(destination: Destination, store: Store) -> Sink:
             f"{', '.join(sorted(SINK_KINDS))}."
         )
     try:
-        sink: Any = SINK_KINDS[kind].reopen(destination)
+        reopened = SINK_KINDS[kind].reopen(destination)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigurationError(
             f"a sink of kind {kind!r} cannot be opened from {dict(destination)!r}: {error!r}."
         ) from error
-    if isinstance(sink, StoreResident):
-        sink = sink.with_store(store)
-    reopened: Sink = sink
-    return reopened
+    sink: Any = reopened.with_store(store)
+    opened: Sink = sink
+    return opened

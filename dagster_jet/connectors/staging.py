@@ -25,7 +25,7 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import xxhash
 
-from dagster_jet.connectors.contract import SinkWriter, TransactionId
+from dagster_jet.contract import Sink, SinkWriter, TransactionId
 from dagster_jet.core.secret import Url, text_of
 from dagster_jet.errors import ArtifactLostError
 from dagster_jet.snapshot.manifest import Artifact, by_epoch
@@ -102,6 +102,21 @@ class StoreArea:
     def __reduce__(self) -> tuple[Any, ...]:
         store = self.store.handle() if isinstance(self.store, Store) else self.store
         return StoreArea, (store, self.job, self.sink)
+
+
+class StagedInStore(Sink):
+    """A sink whose writers stage rows in the job's store."""
+
+    store: Store | StoreHandle | None
+
+    def area(self, job: str, sink: str) -> StoreArea:
+        assert self.store is not None, "the engine puts it on the job's store first"
+        return StoreArea(self.store, job, sink)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Gives tasks a handle of the store."""
+        store = self.store.handle() if isinstance(self.store, Store) else self.store
+        return {**self.__dict__, "store": store}
 
 
 @dataclass(frozen=True)

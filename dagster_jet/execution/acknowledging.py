@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from dagster_jet.connectors.contract import Acknowledging
+from dagster_jet.contract import Acknowledges
 from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.retrying import Attempted
 from dagster_jet.snapshot.store_reactions import StoreCall
@@ -36,5 +36,5 @@ def unacknowledged(context: ExecutionContext) -> dict[str, Mapping[str, Any]]:
     return {
         name: reader.unacknowledged()
         for name, reader in context.readers.items()
-        if isinstance(reader, Acknowledging)
+        if reader.acknowledges is not Acknowledges.NOTHING
     }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dagster_jet.connectors.contract import Partitioned, SourceReader
+from dagster_jet.contract import SourceReader
 from dagster_jet.execution.early_results import EarlyResults
 from dagster_jet.execution.events import JobEvent
 from dagster_jet.execution.failures import Failures
@@ -109,9 +109,7 @@ class ExecutionContext:
         """Updates the partitions that hold watermarks back. Called after every poll and plan."""
         now_ms = self.clock.now_ms()
         for node, source in self.plan.partitioned.items():
-            reader = self.readers[source]
-            assert isinstance(reader, Partitioned)
-            self.watermarks.expect(node, reader.partitions(), now_ms)
+            self.watermarks.expect(node, self.readers[source].partitions(), now_ms)
 
     def barrier(
         self,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from dagster_jet.connectors.contract import Backlog
+from dagster_jet.contract import Backlog
 from dagster_jet.core.phases import Phase, PhaseClock, PhaseTime
 from dagster_jet.errors import FencedError, JetError, SourceError
 from dagster_jet.execution.acknowledging import acknowledge, unacknowledged

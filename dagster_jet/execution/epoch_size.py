@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dagster_jet.connectors.contract import Lag
+from dagster_jet.contract import Lag
 from dagster_jet.execution.epoch_cost import MeasuredEpochs
 
 FIRST_ROWS = 50_000

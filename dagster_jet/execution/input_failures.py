@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.connectors.contract import LocatesRows, RereadsInput, SourceReader
+from dagster_jet.contract import SourceReader
 from dagster_jet.errors import BadRowError, JetError, ResultError
 from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.pipeline.event_time import EventTime
@@ -27,13 +27,11 @@ def cause_in_input(
     """Returns the source's own error if its input is gone or has changed; Spark's error rarely says
     so."""
     for name, split in splits.items():
-        reader = readers[name]
-        if isinstance(reader, RereadsInput):
-            try:
-                reader.check_input(split)
-            except JetError as cause:
-                cause.__cause__ = error
-                return cause
+        try:
+            readers[name].check_input(split)
+        except JetError as cause:
+            cause.__cause__ = error
+            return cause
     return error
 
 
@@ -59,7 +57,7 @@ def with_position(
             continue
         (name,) = node.upstream  # rows made by a transform are not searched
         reader = context.readers.get(name)
-        if name in splits and isinstance(reader, LocatesRows):
+        if name in splits and reader is not None:
             is_meant = partial(_IS_AT_FAULT[type(error)], EventTime(node.timestamps.column))
             position = reader.locate_row(session, splits[name], is_meant)
             if position is not None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from dagster_jet.connectors.contract import Partitioned, SourceReader
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.events import SourceProgress, StageProgress
@@ -104,7 +103,7 @@ class Progress:
                 rows_read=0,
                 position=reader.position(),
                 lag=dict(reader.waiting().details),
-                partition_lag=_partition_lag(reader) if name in partitioned else {},
+                partition_lag=dict(reader.partitions()) if name in partitioned else {},
                 watermark_ms=watermark_ms,
                 idle=idle,
                 unavailable_since_ms=outage.since_ms if outage else None,
@@ -123,8 +122,3 @@ def _next_due_ms(runs: Iterable[Run], watermark_ms: int | None) -> int | None:
         if run.earliest_ms is not None and run.latest_ms is not None
     )
     return min((due for due in dues if passed_ms < due < FINAL_WATERMARK_MS), default=None)
-
-
-def _partition_lag(reader: SourceReader) -> dict[str, int]:
-    assert isinstance(reader, Partitioned)
-    return dict(reader.partitions())

@@ -8,17 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dagster_jet.connectors.contract import (
-    Acknowledging,
-    ClaimsItsPlace,
-    HoldsForATime,
-    HoldsTransactions,
-    LimitsSnapshotInterval,
-    RereadsInput,
-    SourceReader,
-    effective_guarantee,
-    effective_guarantees,
-)
+from dagster_jet.contract import Acknowledges, SourceReader
 from dagster_jet.errors import (
     ConfigurationError,
     InputLostError,
@@ -34,6 +24,7 @@ from dagster_jet.execution.events import (
     SnapshotDropped,
 )
 from dagster_jet.execution.progress import Progress
+from dagster_jet.execution.start_connectors import effective_guarantee, effective_guarantees
 from dagster_jet.ownership.exports import export_data, finished_export
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.manifest import MANIFEST_FORMAT, Manifest, ShardState, checksum
@@ -82,13 +73,13 @@ class RecoveryDriver:
         self._report_lowered_guarantees()
         interval = context.config.snapshot_interval
         for read in context.graph.sources:
-            if isinstance(read.source, LimitsSnapshotInterval):
-                read.source.check_snapshot_interval(interval, context.job, read.name)
+            read.source.check_snapshot_interval(interval, context.job, read.name)
         for node in context.graph.sinks:
             given = effective_guarantee(guarantee, node.sink)
             node.sink.check(context.job, node.name, is_new_job=self.claimed.is_new_for(given))
-            if isinstance(node.sink, HoldsForATime):
-                self._check_held_for(node.name, node.sink.held_for_ms)
+            held = node.sink.held()
+            if held is not None and held.for_ms is not None:
+                self._check_held_for(node.name, held.for_ms)
         activate(context.runtime.session)
         context.plan = analyse(context.runtime, context.graph, context.store.partition_count)
         columns = partial(stage_columns, context.plan)
@@ -96,9 +87,9 @@ class RecoveryDriver:
         processors = context.plan.processors
         in_two_phases = [name for name, p in processors.items() if p.commits_in_two_phases]
         held_writers = {
-            node.name: node.sink.held_writers
+            node.name: held.writers
             for node in context.graph.sinks
-            if isinstance(node.sink, HoldsTransactions)
+            if (held := node.sink.held()) is not None
         }
         if in_two_phases and guarantee is Guarantee.NONE:
             raise PipelineError(
@@ -225,7 +216,8 @@ class RecoveryDriver:
     def _report_forgetful(self, export: str) -> None:
         """Reports sources that do not replay: messages acknowledged after the export are lost to
         this job."""
-        queues = [n for n, one in self.context.readers.items() if isinstance(one, Acknowledging)]
+        readers = self.context.readers.items()
+        queues = [name for name, reader in readers if reader.acknowledges.forgets]
         if queues:
             _logger.warning(
                 "job %r starts from the exported snapshot %r: messages of %s that were "
@@ -251,7 +243,7 @@ class RecoveryDriver:
             context.journals.restored(name, journal)
             if name in manifest.sources:
                 reader.restore(manifest.sources[name], journal)
-            if isinstance(reader, Acknowledging) and not is_committed:
+            if reader.acknowledges is not Acknowledges.NOTHING and not is_committed:
                 reader.restore_unacknowledged(manifest.unacknowledged.get(name, {}))
             self._check_undecided(name, reader, manifest.epoch_id)
             shards[name] = (ShardState(chain=chains[0]),)
@@ -299,14 +291,13 @@ class RecoveryDriver:
         """Claims the sinks' places, after the check of their committed output."""
         if not self._are_claimed:
             for node in self.context.graph.sinks:
-                if isinstance(node.sink, ClaimsItsPlace):
-                    node.sink.claim_place(self.context.job, node.name)
+                node.sink.claim_place(self.context.job, node.name)
         self._are_claimed = True
 
     def _check_undecided(self, name: str, reader: SourceReader, snapshot_epoch: int) -> None:
         """Checks that all input read after the snapshot still exists and can be read again."""
         context, execution_id = self.context, self.claimed.execution_id
-        if context.undecided is None or not isinstance(reader, RereadsInput):
+        if context.undecided is None or not reader.rereads_input:
             return
         lost = context.undecided.check(name, reader, snapshot_epoch)
         if lost:

@@ -1,7 +1,7 @@
 """Sends decided rows that a sink's place refuses to the sink's dead-letter sink.
 
 The epoch is committed without these rows and with a memo of them, in one transaction of the outside
-system (`connectors.contract.RefusedRows`). So they are delivered exactly if the epoch is committed
+system (`contract.RefusedRows`). So they are delivered exactly if the epoch is committed
 without them; after a crash, by the next execution. The marker of their commit carries the execution
 that staged them, beside the markers of the dead-letter sink's own epochs.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dagster_jet.connectors.contract import CommitContext, Refused, Sink, TransactionId
+from dagster_jet.contract import CommitContext, Refused, Sink, TransactionId
 from dagster_jet.errors import RowsRefusedError
 from dagster_jet.execution.events import OutputRefused
 from dagster_jet.operators.user.dead_letters import dead_letter_table

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagster_jet.connectors.contract import reaction_to
+from dagster_jet.contract import ClassifiesErrors
 from dagster_jet.errors import FencedError, JetError, Reaction, SinkError
+from dagster_jet.execution.connector_errors import reaction_to
 from dagster_jet.execution.stopping import StopSignal
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.store_reactions import StoreCall, StoreReaction, reaction_of
@@ -40,7 +41,7 @@ class Attempted:
     """Noun of the call: "commit"."""
     stage: str
     place: str
-    connector: object
+    connector: ClassifiesErrors
     """Connector that classifies the errors of its client library."""
     store_call: StoreCall
     """Kind of the call, if it goes to the job's own store."""
@@ -114,8 +115,8 @@ class Retrying:
             return True
         return reaction_of(call, error) is StoreReaction.RETRY
 
-    def ask(self, stage: str, connector: object, call: Callable[[], Any]) -> Any:
-        """Returns the call's result once its place can be read. `contract.Ask` of a start.
+    def ask(self, stage: str, connector: ClassifiesErrors, call: Callable[[], Any]) -> Any:
+        """Returns the call's result once its place can be read. `Ask` of a start.
 
         Raises the errors of `until_done`.
         """

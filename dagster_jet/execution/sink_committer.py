@@ -15,15 +15,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from dagster_jet.connectors.contract import (
-    CommitContext,
-    Committer,
-    KnowsCommits,
-    Piece,
-    Sink,
-    carry_out_here,
-)
 from dagster_jet.connectors.reopening import destination_of
+from dagster_jet.contract import CommitContext, Committer, Piece, Sink, carry_out_here
+from dagster_jet.contract.part import check_is_a
 from dagster_jet.errors import (
     JetError,
     Reaction,
@@ -245,7 +239,7 @@ class SinkCommitter:
         """Returns the committed output that sinks of the pipeline have lost, by their places' own
         markers.
 
-        Sinks without markers, and those that have moved or left, are not checked.
+        Sinks that have moved or left are not checked; those without markers cannot say it.
 
         Args:
             expected: by sink, the output that its place must have.
@@ -260,8 +254,6 @@ class SinkCommitter:
             if sink_fate(sink, named, self.destinations) is not SinkFate.KEPT:
                 continue
             committer = self._committer(sink)
-            if not isinstance(committer, KnowsCommits):
-                continue
             context = replace(
                 self._context(sink, recovering=True),
                 timeline=newest.timeline,
@@ -271,7 +263,8 @@ class SinkCommitter:
             if newest.execution_id:
                 context = replace(context, execution_id=newest.execution_id)
             ask = partial(committer.has_committed, [newest.artifact], context)
-            if not self.retrying.ask(sink, committer, ask):
+            has_committed = self.retrying.ask(sink, committer, ask)
+            if has_committed is not None and not has_committed:
                 missing[sink] = newest
         return missing
 
@@ -301,7 +294,9 @@ class SinkCommitter:
     def _committer(self, sink: str) -> Committer:
         if sink not in self._committers:
             node = next(node for node in self.sinks if node.name == sink)
-            self._committers[sink] = node.sink.open_committer(self.job, sink)
+            committer = node.sink.open_committer(self.job, sink)
+            check_is_a(Committer, committer, job=self.job, stage=sink)
+            self._committers[sink] = committer
         return self._committers[sink]
 
     def _former_sink(self, owed: OwedCommit) -> Sink | None:

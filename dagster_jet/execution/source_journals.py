@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import RereadsInput, SourceReader
+from dagster_jet.contract import SourceReader
 from dagster_jet.errors import JetError
 from dagster_jet.execution.undecided_input import EPOCH_COLUMN, UndecidedInput
 from dagster_jet.snapshot.manifest import ChunkSet
@@ -106,7 +106,7 @@ class SourceJournals:
                 self._collected.setdefault(name, []).append(
                     rows.append_column(EPOCH_COLUMN, epochs)
                 )
-                if isinstance(self.readers[name], RereadsInput):
+                if self.readers[name].rereads_input:
                     tables = [*self._deciding.get(name, ()), *self._collected[name]]
                     noted.append((name, command.execution_id, tables))
         if command.snapshot_id is not None:

@@ -17,14 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from dagster_jet.connectors.contract import (
-    Acknowledging,
-    Backlog,
-    Lag,
-    ReadsBacklog,
-    SourceReader,
-    reaction_to,
-)
+from dagster_jet.contract import Backlog, Lag, SourceReader
 from dagster_jet.errors import (
     FencedError,
     JetError,
@@ -32,6 +25,7 @@ from dagster_jet.errors import (
     SourceError,
     SourceUnavailableError,
 )
+from dagster_jet.execution.connector_errors import reaction_to
 from dagster_jet.system.backoff import Backoff
 
 _logger = logging.getLogger(__name__)
@@ -208,8 +202,7 @@ class SourcePolling:
         """Ends the input with what is available now, like `poll_all`. The unread rest is in
         `backlogs`; later polls read only this rest."""
         for reader in self.readers.values():
-            if isinstance(reader, ReadsBacklog):
-                reader.mark_backlog()
+            reader.mark_backlog()
         self.poll_all(give_up)
         self._has_ended = True
 
@@ -217,7 +210,7 @@ class SourcePolling:
         """Returns the backlogs of sources that have unread input from before its end."""
         if not self._has_ended:
             return {}
-        left = {n: r.backlog() for n, r in self.readers.items() if isinstance(r, ReadsBacklog)}
+        left = {name: reader.backlog() for name, reader in self.readers.items()}
         return {name: backlog for name, backlog in left.items() if backlog is not Backlog.READ}
 
     def _read_on(self) -> Set[str]:
@@ -236,9 +229,7 @@ class SourcePolling:
             Exception: the reader's error.
             SourceUnavailableError: the execution has ended first.
         """
-        reader = self.readers[name]
-        assert isinstance(reader, Acknowledging)
-        made = self.threads[name].do(partial(reader.acknowledge, messages))
+        made = self.threads[name].do(partial(self.readers[name].acknowledge, messages))
         while not wait([made], _LOOK_S).done:
             if self._closing.is_set() or (name in self.outages and give_up()):
                 raise SourceUnavailableError(

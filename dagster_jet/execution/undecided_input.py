@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_jet.connectors.contract import InputFate, RereadsInput
+from dagster_jet.contract import InputFate, SourceReader
 from dagster_jet.errors import StoreError, StoreMismatchError
 from dagster_jet.store import ReplicatedMap, Store
 from dagster_jet.store.map.stored_key import VERSION_BYTES
@@ -55,7 +55,7 @@ class UndecidedInput:
     _writes: int = 0
 
     def check(
-        self, source: str, reader: RereadsInput, snapshot_epoch: int = 0
+        self, source: str, reader: SourceReader, snapshot_epoch: int = 0
     ) -> tuple[LostInput, ...]:
         """Returns the noted input that a restored reader cannot read again, in order of epochs, and
         input that its snapshot of the epoch `snapshot_epoch` contains in part.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dagster_jet.connectors.contract import on_store
 from dagster_jet.errors import JetError
 from dagster_jet.execution.events import InputIgnored
 from dagster_jet.execution.source_polling import poll_now
+from dagster_jet.execution.start_connectors import on_store, open_reader
 from dagster_jet.pipeline.graph import Graph
 from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
@@ -24,7 +24,7 @@ def ignored_input(
     snapshots = SnapshotStore(store, job)
     for node in on_store(graph, store).sources:
         try:
-            reader = node.source.open(job, node.name, None)
+            reader = open_reader(node, job, None)
             if node.name in manifest.sources:
                 chain = manifest.shards.get(node.name, ((),))[0]
                 journal = snapshots.read_journal(node.name, chain)

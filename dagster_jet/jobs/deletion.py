@@ -13,8 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dagster_jet.connectors.contract import CommitContext, GivesUpItsPlace
 from dagster_jet.connectors.reopening import reopen_sink
+from dagster_jet.contract import CommitContext
 from dagster_jet.errors import JobStateError, StoreUnavailableError
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, RecordKeeper, read_record
 from dagster_jet.ownership.supervision import Intent, read_supervision, set_intent
@@ -164,8 +164,7 @@ def _release(store: Store, record: ExecutionRecord) -> tuple[tuple[str, ...], di
         )
         with closing(committer):
             committer.abort_orphans(context, ())
-            if isinstance(committer, GivesUpItsPlace):
-                committer.give_up_place(context)
+            if committer.give_up_place(context):
                 released.append(sink)
             else:
                 kept[sink] = f"a sink of kind {destination['kind']!r} keeps its marks"

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_jet.connectors.contract import BadRowRule, at_start, effective_guarantee, on_store
 from dagster_jet.connectors.pages import pages_of
 from dagster_jet.connectors.reopening import destination_of, reopen_sink
+from dagster_jet.contract import BadRowRule
 from dagster_jet.execution.acknowledging import acknowledge
 from dagster_jet.execution.context import Clock, ExecutionContext
 from dagster_jet.execution.dispatch import Dispatch
@@ -32,6 +32,12 @@ from dagster_jet.execution.sink_committer import SinkCommitter
 from dagster_jet.execution.snapshot_driver import SnapshotDriver
 from dagster_jet.execution.source_journals import SourceJournals
 from dagster_jet.execution.source_polling import SourcePolling
+from dagster_jet.execution.start_connectors import (
+    at_start,
+    effective_guarantee,
+    on_store,
+    open_reader,
+)
 from dagster_jet.execution.stopping import StopSignal, Until
 from dagster_jet.execution.undecided_input import UndecidedInput
 from dagster_jet.execution.watermarks import WatermarkTracker
@@ -137,8 +143,8 @@ def _context(
     clock, snapshots = Clock(), SnapshotStore(store, job)
     rejecting = {n.upstream[0] for n in graph.sinks if n.of_dead_letters}
     readers = {
-        node.name: node.source.open(
-            job, node.name, _bad_row_rule(graph, node) if node.name in rejecting else None
+        node.name: open_reader(
+            node, job, _bad_row_rule(graph, node) if node.name in rejecting else None
         )
         for node in graph.sources
     }

@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 
 import dagster as dg
 
-from dagster_jet.connectors.contract import DEAD_LETTER_COLUMNS, shown_guarantee
+from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import PipelineError
+from dagster_jet.operators.user.dead_letters import DEAD_LETTER_COLUMNS
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.column_schema import columns_from_ddl
 from dagster_jet.orchestration.dagster_name import dagster_name
@@ -113,9 +114,7 @@ def stage_data(
         description |= shown_guarantee(node.sink.max_guarantee)
     asset: tuple[str, ...] = ()
     if isinstance(node, SourceNode):
-        asset = getattr(connector, "asset_key", ()) or (links or {}).get(
-            place_of(description) or "", ()
-        )
+        asset = node.source.asset_key or (links or {}).get(place_of(description) or "", ())
     return JetStageData(
         pipeline=pipeline,
         stage=node.name,
@@ -123,13 +122,11 @@ def stage_data(
         upstream=graph.named_upstreams(node.name),
         description=description,
         asset=asset,
-        columns_ddl=_columns_ddl(node, connector),
+        columns_ddl=_columns_ddl(node),
         of_dead_letters=isinstance(node, SinkNode) and node.of_dead_letters,
         tables=tuple(
             dict.fromkeys(
-                key
-                for table in graph.upstream_tables(node.name)
-                if (key := getattr(table, "asset_key", ()))
+                key for table in graph.upstream_tables(node.name) if (key := table.asset_key)
             )
         ),
     )
@@ -149,14 +146,13 @@ def _description(node: Node, connector: Any | None) -> dict[str, str]:
     return {} if connector is None else dict(connector.describe())
 
 
-def _columns_ddl(node: Node, connector: Any | None) -> str | None:
+def _columns_ddl(node: Node) -> str | None:
     if isinstance(node, SinkNode):
         return DEAD_LETTER_COLUMNS if node.of_dead_letters else None
     try:
-        schema = getattr(connector, "schema", None)
+        return node.source.row_schema() if isinstance(node, SourceNode) else None
     except PipelineError:  # known once a job starts, for example the columns of a database table
         return None
-    return schema if isinstance(schema, str) else None
 
 
 def _describe(data: JetStageData) -> str:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from dagster_jet.contract import Sink, Source, Table
+from dagster_jet.contract.part import check_is_a
 from dagster_jet.errors import PipelineError
-from dagster_jet.pipeline.definitions import (
-    OF_A_SINK,
-    OF_A_SOURCE,
-    OF_A_TABLE,
-    check_definition,
-)
 from dagster_jet.pipeline.graph import EnrichNode, Node, SinkNode, SourceNode
 
 _N = TypeVar("_N", bound=Node)
@@ -66,11 +62,11 @@ class GraphBuilder:
     def _check_connector(self, node: Node) -> None:
         match node:
             case SourceNode():
-                check_definition(node.source, OF_A_SOURCE, job=self.job, stage=node.name)
+                check_is_a(Source, node.source, job=self.job, stage=node.name)
             case SinkNode():
-                check_definition(node.sink, OF_A_SINK, job=self.job, stage=node.name)
+                check_is_a(Sink, node.sink, job=self.job, stage=node.name)
             case EnrichNode():
-                check_definition(node.table, OF_A_TABLE, job=self.job, stage=node.name)
+                check_is_a(Table, node.table, job=self.job, stage=node.name)
 
     def fresh(self, prefix: str) -> str:
         number = 1

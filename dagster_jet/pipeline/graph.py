@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from dagster_jet.contract import Sink, Source, Table
 from dagster_jet.pipeline.stage_kind import StageKind
 from dagster_jet.pipeline.stateful import StatefulNode
 
@@ -28,7 +29,7 @@ class Timestamps:
 @dataclass(frozen=True)
 class SourceNode:
     name: str
-    source: Any
+    source: Source
     kind: ClassVar = StageKind.SOURCE
 
     @property
@@ -77,7 +78,7 @@ class EnrichNode:
 
     name: str
     upstream: tuple[str, ...]
-    table: Any
+    table: Table
     on: tuple[str, ...]
     how: str
     refresh_ms: int | None = None
@@ -93,7 +94,7 @@ class SinkNode:
 
     name: str
     upstream: tuple[str, ...]
-    sink: Any
+    sink: Sink
     of_dead_letters: bool = False
     """Whether it receives the bad rows of its upstream source or stateful stage instead."""
     of_late: bool = False
@@ -158,7 +159,7 @@ class Graph:
             return frozenset({name})
         return frozenset().union(*(self.upstream_sources(upstream) for upstream in node.upstream))
 
-    def upstream_tables(self, name: str) -> tuple[Any, ...]:
+    def upstream_tables(self, name: str) -> tuple[Table, ...]:
         """Returns the tables that enrich the input of `name`, up to the nearest named stages."""
         found = []
         pending = list(self.nodes[name].upstream)

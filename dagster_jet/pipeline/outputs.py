@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, TypeVar, get_args
 
-from dagster_jet.pipeline.definitions import SinkDefinition
+from dagster_jet.contract import Sink
 from dagster_jet.pipeline.graph import SinkNode, TimestampsNode
 from dagster_jet.pipeline.point import Point
 from dagster_jet.pipeline.stateful import ProcessorNode, StatefulNode
@@ -19,7 +19,7 @@ _Side: TypeAlias = Literal["left", "right"]
 class WithSinks(Point):
     """A stage whose rows can be written."""
 
-    def write_to(self, sink: SinkDefinition, *, name: str) -> Written:
+    def write_to(self, sink: Sink, *, name: str) -> Written:
         """Writes the stream to a sink. A stream can have several sinks.
 
         Args:
@@ -42,7 +42,7 @@ class WithSinks(Point):
 class _Late(Point):
     """What both kinds of stages with late rows share."""
 
-    def _write_late(self, sink: SinkDefinition, name: str, late_input: int) -> None:
+    def _write_late(self, sink: Sink, name: str, late_input: int) -> None:
         node = self._worker
         assert isinstance(node, StatefulNode)
         reason = ""
@@ -77,7 +77,7 @@ class _Late(Point):
 class LateRows(_Late):
     """A stage for which rows can be late."""
 
-    def late_to(self: _L, sink: SinkDefinition, *, name: str) -> _L:
+    def late_to(self: _L, sink: Sink, *, name: str) -> _L:
         """Writes the late rows of this stage to `sink`, in the same transaction as its results.
 
         Without it late rows are only counted. They are written as the stage received them. After
@@ -104,7 +104,7 @@ class LateRows(_Late):
 class JoinedLateRows(_Late):
     """A join, each side of which has late rows of its own."""
 
-    def late_to(self: _J, sink: SinkDefinition, *, name: str, side: _Side) -> _J:
+    def late_to(self: _J, sink: Sink, *, name: str, side: _Side) -> _J:
         """Writes the late rows of one side of the join, in the same transaction as its results.
 
         Without it late rows are only counted. They are written as the stage received them.
@@ -136,7 +136,7 @@ class JoinedLateRows(_Late):
 class DeadLetters(Point):
     """A stage with bad rows: a source, or a function with `on_error="dead-letter"`."""
 
-    def dead_letter_to(self: _D, sink: SinkDefinition, *, name: str) -> _D:
+    def dead_letter_to(self: _D, sink: Sink, *, name: str) -> _D:
         """Writes the bad rows of this stage to `sink`, in the same transaction as other rows.
 
         The columns are source, position, reason and raw. Without such a sink a bad row of a source

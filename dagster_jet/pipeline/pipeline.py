@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from dagster_jet.contract import Sink, Source
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.builder import GraphBuilder
-from dagster_jet.pipeline.definitions import SinkDefinition, SourceDefinition
 from dagster_jet.pipeline.graph import Graph, SinkNode, SourceNode
 from dagster_jet.pipeline.stage import SourceStage
 from dagster_jet.pipeline.stateful import StatefulMapNode
@@ -40,7 +40,7 @@ class Pipeline:
         self.name = name
         self._builder = GraphBuilder(name)
 
-    def read_from(self, source: SourceDefinition, *, name: str) -> SourceStage:
+    def read_from(self, source: Source, *, name: str) -> SourceStage:
         """Adds a source and returns the stream of its rows.
 
         Args:
@@ -88,8 +88,8 @@ class Pipeline:
 
     def with_connectors(
         self,
-        sources: Mapping[str, SourceDefinition] | None = None,
-        sinks: Mapping[str, SinkDefinition] | None = None,
+        sources: Mapping[str, Source] | None = None,
+        sinks: Mapping[str, Sink] | None = None,
     ) -> Pipeline:
         """Returns a copy with other sources and sinks, for experiments and tests.
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
+from dagster_jet.contract import Table
 from dagster_jet.core.durations import Duration, to_ms
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.checks import columns_of
-from dagster_jet.pipeline.definitions import TableDefinition
 from dagster_jet.pipeline.graph import EnrichNode, MergeNode, Node, TransformNode
 from dagster_jet.pipeline.point import Point
 
@@ -133,7 +133,7 @@ class Stateless(Point, Generic[StageT]):
 
     def enrich(
         self,
-        table: TableDefinition,
+        table: Table,
         *,
         on: str | Sequence[str],
         how: Literal["left", "inner"] = "left",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagster_jet.pipeline.definitions import SinkDefinition
+from dagster_jet.contract import Sink
 from dagster_jet.pipeline.graph import SinkNode
 
 
@@ -18,7 +18,7 @@ class Written:
     """Name of the sink."""
     _add: Callable[[SinkNode], Any] = field(repr=False)
 
-    def dead_letter_to(self, sink: SinkDefinition, *, name: str) -> None:
+    def dead_letter_to(self, sink: Sink, *, name: str) -> None:
         """Writes rows that the sink can never accept to `sink`, in the same transaction.
 
         Database tables, Kafka and maps have such rows, for example a text with a zero byte for

@@ -9,7 +9,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from dagster_jet.connectors.contract import Piece
+from dagster_jet.contract import Piece
 from dagster_jet.errors import ExecutorLostError, JetError
 from dagster_jet.operators.user.spark_processor import SparkProcessor
 from dagster_jet.snapshot.manifest import ShardState

@@ -12,7 +12,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from dagster_jet.connectors.contract import SourceReader
+from dagster_jet.contract import SourceReader
 from dagster_jet.errors import ExecutorLostError, JetError
 from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.spark.cluster.executor_watch import SESSION_GONE

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from dagster_jet.connectors.contract import Table
+from dagster_jet.contract import Table
 from dagster_jet.errors import BadRowError, JetError, PipelineError
 from dagster_jet.pipeline.graph import EnrichNode
 from dagster_jet.system.own_task import naming

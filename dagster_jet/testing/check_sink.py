@@ -1,6 +1,7 @@
 """Conformance suite of a sink: a test of the `Sink` and `Committer` contracts.
 
 from functools import partial
+from dagster_jet.contract import Sink
 from dagster_jet.testing import check_sink
 
 def test_my_table(tmp_path):
@@ -19,16 +20,10 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.connectors.contract import (
-    ClaimsItsPlace,
-    KnowsCommits,
-    KnowsRefusals,
-    LooksAtItsPlace,
-    ReopenableSink,
-    TransactionId,
-    reaction_to,
-)
+from dagster_jet.contract import Sink, TransactionId
+from dagster_jet.contract.part import check_is_a
 from dagster_jet.errors import FencedError, Reaction, SinkError
+from dagster_jet.execution.connector_errors import reaction_to
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system import failpoint
 from dagster_jet.testing.sink_place import (
@@ -89,13 +84,15 @@ def check_sink(
             an order, such as a map.
         set_back: context managers by name (for messages) that replace the place while entered and
             bring it back afterwards: emptied, created again, restored from an earlier copy.
-        refused: column values that the place never takes, each used in a separate row: the sink is
-            a `KnowsRefusals` and must name the row.
+        refused: column values that the place never takes, each used in a separate row:
+            `Sink.refused` must name the row.
 
     Raises:
         AssertionError: names the sink and the broken clause.
     """
-    kind = make_sink().describe()["kind"]
+    sink = make_sink()
+    check_is_a(Sink, sink, job=JOB, stage=STAGE)
+    kind = sink.describe()["kind"]
     place = Place(
         make_sink,
         read,
@@ -125,8 +122,7 @@ def _shows_no_secret(place: Place) -> None:
     shown = [repr(sink), str(described)]
     if place.several_processes:
         shown.append(pickle.dumps(sink).decode("latin-1"))
-    if isinstance(sink, ReopenableSink):
-        shown.append(json.dumps(sink.destination()))
+    shown.append(json.dumps(sink.destination()))
     assert not any(secret in text for secret in place.secrets for text in shown)
 
 
@@ -135,8 +131,7 @@ def _is_checked_at_every_start(place: Place) -> None:
     for _ in range(2):
         sink = place.make_sink()
         sink.check(JOB, STAGE, is_new_job=True)
-        if isinstance(sink, ClaimsItsPlace):
-            sink.claim_place(JOB, STAGE)
+        sink.claim_place(JOB, STAGE)
 
 
 def _nothing_of_nothing(place: Place) -> None:
@@ -159,10 +154,12 @@ def _visible_with_phase_2(place: Place) -> None:
 
 def _says_what_is_committed(place: Place) -> None:
     """A committer that says what is committed says it of all committed artifacts, and no others."""
-    if not isinstance(place.make_sink().open_committer(JOB, STAGE), KnowsCommits):
-        return
     rows = place.rows(10)
     artifacts = place.stage(rows, shards=2)
+    if place.has_committed(artifacts) is None:
+        place.commit(artifacts)
+        place.expect(rows)
+        return
     assert not place.has_committed(artifacts), "it says so before phase 2"
     place.commit(artifacts)
     assert place.has_committed(artifacts), "it does not say so after phase 2"
@@ -214,16 +211,14 @@ def _any_value(place: Place) -> None:
 
 def _refused_before(place: Place) -> None:
     """A row that the place never takes is named before it is staged, and no other row is."""
-    sink: Any = place.make_sink()
-    if isinstance(sink, LooksAtItsPlace):
-        sink = sink.at_start(JOB, STAGE, on_one_host=True)
+    sink: Any = place.make_sink().at_start(JOB, STAGE, on_one_host=True)
     good = [*place.rows(3), {**place.rows(4)[3], **EXTREMES[0]}]
-    if isinstance(sink, KnowsRefusals):
-        for batch in batches_of(place.rendered(good)):
-            found = sink.refused(batch)
-            assert not found, f"it refuses a row that it takes: {found}"
+    for batch in batches_of(place.rendered(good)):
+        found = sink.refused(batch)
+        assert not found, f"it refuses a row that it takes: {found}"
     for values in place.refused:
-        assert isinstance(sink, KnowsRefusals), f"it takes {values!r:.200} without looking"
+        looks = type(sink).refused is not Sink.refused
+        assert looks, f"it takes {values!r:.200} without looking"
         named: list[str] = []
         for batch in batches_of(place.rendered([*good, {**place.rows(5)[4], **values}])):
             named += [one.raw for one in sink.refused(batch).values()]
@@ -417,8 +412,8 @@ def _reopened(place: Place) -> None:
     rows = place.rows(4)
     artifacts = place.stage(rows)
     sink = place.make_sink()
-    if isinstance(sink, ReopenableSink):
-        destination = json.loads(json.dumps(sink.destination()))
+    destination = json.loads(json.dumps(sink.destination()))
+    if destination is not None:
         sink = sink.reopen(destination)
         # Set by the engine at every start, and not part of a sink's equality.
         made: Any = place.make_sink()

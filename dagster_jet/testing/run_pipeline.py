@@ -10,6 +10,7 @@ from typing import Any
 
 from dagster_jet.connectors.generated.items import ItemsSource
 from dagster_jet.connectors.trial import CollectSink, collected, forget
+from dagster_jet.contract import Source
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.jet import Jet
 from dagster_jet.job_config import JobConfig
@@ -86,9 +87,9 @@ def _once(config: JobConfig | None) -> JobConfig:
     return (config or JobConfig()).model_copy(update={"restart_attempts_max": 0})
 
 
-def _schema_of(job: str, name: str, source: Any) -> str:
-    schema = getattr(source, "schema", None)
-    if isinstance(schema, str):
+def _schema_of(job: str, name: str, source: Source) -> str:
+    schema = source.row_schema()
+    if schema is not None:
         return schema
     raise ConfigurationError(
         "the source says no schema, so that no rows can be made for it.",

@@ -12,17 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_jet.connectors.contract import (
-    CommitContext,
-    Committer,
-    HoldsTransactions,
-    KnowsCommits,
-    LooksAtItsPlace,
-    Sink,
-    TransactionId,
-    reaction_to,
-)
+from dagster_jet.contract import CommitContext, Committer, Sink, SinkWriter, TransactionId
+from dagster_jet.contract.part import check_is_a
 from dagster_jet.errors import Reaction
+from dagster_jet.execution.connector_errors import reaction_to
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.testing.sink_rows import SCHEMA, Row, compare, row_of
 
@@ -56,11 +49,11 @@ class Place:
     epoch_id: int = 0
     execution_id: int = 1
     looks: bool = False
-    """True if definitions look at their place (`LooksAtItsPlace`), as at every start."""
+    """True if definitions look at their place (`Definition.at_start`), as at every start."""
 
     def sink(self) -> Sink:
         made: Any = self.make_sink()
-        if self.looks and isinstance(made, LooksAtItsPlace):
+        if self.looks:
             made = made.at_start(JOB, STAGE, on_one_host=True)
         sink: Sink = made
         return sink
@@ -94,6 +87,7 @@ class Place:
         """Phase 1 of one task, whose rows have been rendered by the sink."""
         transaction = TransactionId(JOB, STAGE, 1, execution_id, self.epoch_id, shard, attempt)
         writer = self.sink().open_writer(transaction)
+        check_is_a(SinkWriter, writer, job=JOB, stage=STAGE)
         try:
             for batch in batches_of(rows):
                 writer.write(batch)
@@ -117,7 +111,7 @@ class Place:
             parts = self._rendered_in_tasks(parts)
         order = range(len(parts))
         # A writer that produces at once keeps only the order of its own rows.
-        held = isinstance(sink, HoldsTransactions)
+        held = sink.held() is not None
         found = {
             shard: self.written(parts[shard], shard, self.execution_id)
             for shard in (order if held else reversed(order))
@@ -138,10 +132,11 @@ class Place:
         """Phase 2, with a new committer."""
         commit(self.sink(), artifacts, self.context(execution_id))
 
-    def has_committed(self, artifacts: Collection[Artifact], *, owns_job: bool = False) -> bool:
+    def has_committed(
+        self, artifacts: Collection[Artifact], *, owns_job: bool = False
+    ) -> bool | None:
         """Asks the place with a new committer whether the artifacts are committed."""
         committer = self.sink().open_committer(JOB, STAGE)
-        assert isinstance(committer, KnowsCommits)
         try:
             return committer.has_committed(artifacts, replace(self.context(), owns_job=owns_job))
         finally:
@@ -188,6 +183,7 @@ def batches_of(table: pa.Table) -> list[pa.RecordBatch]:
 def commit(sink: Sink, artifacts: Collection[Artifact], context: CommitContext) -> None:
     """Commits with a new committer."""
     committer = sink.open_committer(context.job, context.sink)
+    check_is_a(Committer, committer, job=context.job, stage=context.sink)
     try:
         commit_with(committer, artifacts, context)
     finally:

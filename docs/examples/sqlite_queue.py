@@ -13,16 +13,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet import BadRowRule, Lag, Reaction, SourceFrame, SourceReader
+from dagster_jet import Reaction
 from dagster_jet.connectors.messages import ReadMessages
+from dagster_jet.contract import Acknowledges, BadRowRule, Lag, Source, SourceFrame, SourceReader
 
 
 @dataclass(frozen=True)
-class SqliteQueue:
+class SqliteQueue(Source):
     """What users write; `schema` is of the messages' JSON bodies, as DDL."""
 
     path: str
     schema: str
+
+    def row_schema(self) -> str:
+        return self.schema
 
     def describe(self) -> dict[str, str]:
         return {"kind": "sqlite_queue", "path": self.path}
@@ -35,6 +39,8 @@ class SqliteQueue:
 class QueueReader(SourceReader):
     """The consumer of one execution. The queue delivers to it what it has not acknowledged, also
     what an earlier consumer has taken and left."""
+
+    acknowledges = Acknowledges.MESSAGES
 
     source: SqliteQueue
     consumer: str = field(default_factory=lambda: uuid.uuid4().hex)

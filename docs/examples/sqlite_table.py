@@ -16,15 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet import (
-    Artifact,
-    ArtifactLostError,
-    CommitContext,
-    Committer,
-    Guarantee,
-    Reaction,
-    TransactionId,
-)
+from dagster_jet import Artifact, ArtifactLostError, Reaction
 from dagster_jet.connectors.staging import (
     FolderArea,
     RowsWriter,
@@ -34,22 +26,19 @@ from dagster_jet.connectors.staging import (
     rows_of,
     segments_by_epoch,
 )
+from dagster_jet.contract import CommitContext, Committer, Sink, TransactionId
 
 
 @dataclass(frozen=True)
-class SqliteTable:
+class SqliteTable(Sink):
     """What users write. `staging`: a folder of this sink's own that all machines share."""
 
     path: str
     table: str
     staging: str
-    max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
 
     def describe(self) -> dict[str, str]:
         return {"kind": "sqlite_table", "path": self.path, "table": self.table}
-
-    def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
-        pass  # what is wrong with the place shows in the first commit, which is retried
 
     def takes(self, schema: pa.Schema) -> bool:
         return True

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dagster_jet.connectors.contract import CommitContext, Refused, TransactionId
 from dagster_jet.connectors.staging import (
     RowsWriter,
     Segment,
@@ -22,6 +21,7 @@ from dagster_jet.connectors.staging import (
     rows_of,
     segments_by_epoch,
 )
+from dagster_jet.contract import CommitContext, Committer, Refused, TransactionId
 from dagster_jet.errors import Reaction
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.failpoint import fail_point
@@ -62,7 +62,7 @@ class Broken(SqliteTable):
 
 
 @dataclass
-class Wrapped:
+class Wrapped(Committer):
     sink: SqliteTable
     right: Any
 

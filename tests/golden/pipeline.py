@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet import Pipeline, sinks, windows
-from dagster_jet.connectors.contract import BadRowRule, Lag, SourceFrame, SourceReader
+from dagster_jet.contract import BadRowRule, Lag, Source, SourceFrame, SourceReader
 from tests.integration.test_operators import LAG_MS, OPERATORS, committed, iso
 from tests.unit.operators.naive import definitions, expected, product_kept_as
 
@@ -33,11 +33,14 @@ Batches = Sequence[Sequence[Row]]
 
 
 @dataclass(frozen=True)
-class Given:
+class Given(Source):
     """A source of rows that a test holds, one batch per epoch. Its position has no path in it."""
 
     batches: Batches = field(repr=False)
     schema: str = SCHEMA
+
+    def row_schema(self) -> str:
+        return self.schema
 
     def describe(self) -> dict[str, str]:
         return {"kind": "given", "path": "memory"}
@@ -58,6 +61,9 @@ class GivenReader(SourceReader):
         assert sorted(told) == list(range(self.next)), "the journal comes back whole"
 
     def poll(self) -> None:
+        pass
+
+    def accept(self, found: None) -> None:
         pass
 
     def waiting(self) -> Lag:

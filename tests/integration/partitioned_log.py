@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import (
+from dagster_jet.contract import (
     SOURCE_PARTITION_COLUMN,
     BadRowRule,
     Lag,
+    Source,
     SourceFrame,
     SourceReader,
 )
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PartitionedLog:
+class PartitionedLog(Source):
     folder: str
     rates: Mapping[str, int]
     """Per partition, how many rows an epoch reads."""
     schema: str = "k string, ts bigint, v bigint"
+
+    def row_schema(self) -> str:
+        return self.schema
 
     def describe(self) -> dict[str, str]:
         return {"kind": "partitioned_log", "folder": self.folder}
@@ -40,6 +44,8 @@ class PartitionedLog:
 
 @dataclass
 class PartitionedLogReader(SourceReader):
+    is_partitioned = True
+
     source: PartitionedLog
     _next: dict[str, int] = field(default_factory=dict)
     _lines: dict[str, list[str]] = field(default_factory=dict)

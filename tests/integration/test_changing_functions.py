@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from dagster_jet import JobConfig, Pipeline, State, sinks, sources
-from dagster_jet.connectors.contract import Lag, SourceFrame, SourceReader
+from dagster_jet.contract import Lag, Source, SourceFrame, SourceReader
 from dagster_jet.errors import (
     JetError,
     MissingEnvironmentError,
@@ -353,16 +353,17 @@ def test_killed_while_the_function_changes(world: World, rules: str, sharded: bo
     assert int((world.folder / "turn").read_text()) > len(WAYS)
 
 
-class Drifting:
+class Drifting(Source):
     """A source of one's own whose second split has other columns than it says."""
-
-    schema = "k string, ts long, v long"
 
     def __init__(self, drifts: Any) -> None:
         self.drifts = drifts
 
     def describe(self) -> dict[str, str]:
         return {"kind": "drifting"}
+
+    def row_schema(self) -> str:
+        return "k string, ts long, v long"
 
     def open(self, job: str, stage: str, bad_rows: Any) -> Any:
         return DriftingReader(self.drifts)

@@ -20,13 +20,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_jet import sinks, sources
-from dagster_jet.connectors.contract import Backlog, SplitParameters
+from dagster_jet.contract import Backlog, SplitParameters
 from dagster_jet.errors import Reaction
 from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.store import Store, StoreConfig
 from dagster_jet.testing.check_sink import check_sink
-from dagster_jet.testing.check_source import TYPES, Typed, check_source
+from dagster_jet.testing.check_source import check_source
 from dagster_jet.testing.sink_rows import Row
+from dagster_jet.testing.typed_rows import TYPES, Typed
 from tests.contract.connector_places import (
     QueueReader,
     SqliteQueue,

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from dagster_jet import Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN
+from dagster_jet.contract import SOURCE_PARTITION_COLUMN
 from dagster_jet.pipeline import Stage
 from dagster_jet.spark.planning.analysis import analyse
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan

@@ -14,7 +14,7 @@ import pytest
 
 from dagster_jet import JobConfig, Pipeline, State, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.connectors.contract import Sink
+from dagster_jet.contract import Sink
 from dagster_jet.dag import (
     Emitter,
     Inbox,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from benchmarks.partition_tops import cpu_s, numbered, observing, warm_up
-from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN
+from dagster_jet.contract import SOURCE_PARTITION_COLUMN
 from dagster_jet.spark.epoch_contract import Observed
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from dagster_jet import Pipeline, sinks, sources, tables, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.connectors.contract import BadRowRule
 from dagster_jet.connectors.files.source import FilesSource
+from dagster_jet.contract import BadRowRule
 from dagster_jet.pipeline import Stage
 from dagster_jet.pipeline.graph import EnrichNode
 from dagster_jet.spark.epoch_contract import EpochInput

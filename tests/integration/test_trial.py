@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet import Jet, JobConfig, Pipeline, aggregates, sinks, sources, windows
-from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.generated.numbered import NumberedReader
 from dagster_jet.connectors.trial import CollectSink, forget
+from dagster_jet.contract import CommitContext, Source, TransactionId
 from dagster_jet.errors import (
     ArtifactLostError,
     BadRowError,
@@ -21,7 +21,7 @@ from dagster_jet.errors import (
 )
 from dagster_jet.store import Store, StoreConfig
 from dagster_jet.testing import check_source, collected, run_pipeline
-from dagster_jet.testing.check_source import TYPES
+from dagster_jet.testing.typed_rows import TYPES
 
 SCHEMA = "k string, at timestamp, v long"
 
@@ -137,7 +137,7 @@ def test_items_of_every_type(spark: Any):
 
 
 @dataclass
-class Growing:
+class Growing(Source):
     """Items that more are added to, as the suite does."""
 
     rows: list[dict[str, Any]]
@@ -145,6 +145,9 @@ class Growing:
 
     def describe(self) -> dict[str, str]:
         return {"kind": "items"}
+
+    def row_schema(self) -> str:
+        return "id long, text string"
 
     @property
     def count(self) -> int:
@@ -161,7 +164,7 @@ class Growing:
 
     @property
     def now(self) -> Any:
-        return sources.items(self.rows, schema="id long, text string")
+        return sources.items(self.rows, schema=self.row_schema())
 
 
 def test_numbered_rows_keep_the_contract(spark: Any):

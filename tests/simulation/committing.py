@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.connectors.contract import CommitContext
+from dagster_jet.contract import CommitContext, Committer
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,
@@ -35,7 +35,7 @@ DECIDING = Point("during", "Decide")
 
 
 @dataclass(frozen=True)
-class SimulatedSink:
+class SimulatedSink(Committer):
     """A sink's definition that writes to a place of the world, for the engine's committer."""
 
     name: str
@@ -45,8 +45,8 @@ class SimulatedSink:
     def open_committer(self, job: str, stage: str) -> SimulatedSink:
         return self
 
-    def close(self) -> None:
-        pass
+    def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
+        raise NotImplementedError  # see `recovery.abort_orphans`
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
         """One artifact after the other, in any order; any of them may go wrong in its own way."""

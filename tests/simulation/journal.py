@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class Reader:
     """Remembers every row that it was ever told to read."""
 
+    rereads_input = False
+
     def __init__(self) -> None:
         self.rows: list[int] = []
         self._taken = 0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, BinaryIO
 
-from dagster_jet.connectors.contract import BadRowRule, SourceFrame
+from dagster_jet.contract import BadRowRule, SourceFrame
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import BadRowError
 

@@ -25,11 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import (
-    CommitContext,
-    TransactionId,
-    shown_guarantee,
-)
 from dagster_jet.connectors.files import json_lines
 from dagster_jet.connectors.files.cluster import check_reachable
 from dagster_jet.connectors.files.formats import can_be_text
@@ -47,7 +42,9 @@ from dagster_jet.connectors.files.places.place import (
     OutputPlace,
 )
 from dagster_jet.connectors.files.writer import RENDERED_COLUMN, FilesWriter
+from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.values.json_text import JSON_TEXT
+from dagster_jet.contract import CommitContext, Committer, Sink, TransactionId
 from dagster_jet.core.secret import Secret
 from dagster_jet.errors import (
     ArtifactLostError,
@@ -72,7 +69,7 @@ _STORE = f"{EPOCHS_FOLDER}/.store"
 
 
 @dataclass(frozen=True)
-class FilesSink:
+class FilesSink(Sink, Committer):
     """Writes a stream as JSON lines, CSV (with header) or Parquet files into a folder."""
 
     path: str
@@ -208,10 +205,12 @@ class FilesSink:
                 cure="Give each sink a folder of its own; if that store is gone, an empty one.",
             )
 
-    def check_columns(self, columns: pa.Schema, job: str, stage: str) -> None:
+    def check_columns(self, rows: DataFrame, job: str, stage: str) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
         if self.format != "csv":
             return
-        for column in columns:
+        for column in to_arrow_schema(rows.schema, timezone="UTC"):
             if not can_be_text(column.type):
                 raise PipelineError(
                     f"a CSV file cannot hold the column {column.name!r}: {column.type}.",
@@ -237,9 +236,6 @@ class FilesSink:
 
     def open_committer(self, job: str, stage: str) -> FilesSink:
         return self  # nothing is kept open between commits
-
-    def close(self) -> None:
-        pass
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
         place, epochs = self.place(), by_epoch(artifacts)
@@ -376,12 +372,13 @@ class FilesSink:
             removed += 1
         return removed
 
-    def give_up_place(self, context: CommitContext) -> None:
+    def give_up_place(self, context: CommitContext) -> bool:
         place, marks = self.place(), f"the marks in the output folder {self.path!r}"
         with self._unavailable(f"{marks} cannot be removed", context):
             if place.read(_OWNER) == f"{context.job}/{context.sink}":
                 for mark in (_STORE, _OWNER):  # owner last, so that a repeated call finds it
                     place.remove(mark)
+        return True
 
     @staticmethod
     @contextmanager

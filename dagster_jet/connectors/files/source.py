@@ -29,14 +29,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import (
-    BadRowRule,
-    InputFate,
-    Lag,
-    SourceFrame,
-    SourceReader,
-    SplitParameters,
-)
 from dagster_jet.connectors.files.bad_rows import divided, forgiving
 from dagster_jet.connectors.files.cluster import check_reachable
 from dagster_jet.connectors.files.input_folder import InputFolder
@@ -55,6 +47,15 @@ from dagster_jet.connectors.files.rows import Rows
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_lines import is_readable
 from dagster_jet.connectors.files.waiting_files import WaitingFiles
+from dagster_jet.contract import (
+    BadRowRule,
+    InputFate,
+    Lag,
+    Source,
+    SourceFrame,
+    SourceReader,
+    SplitParameters,
+)
 from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ REMEMBER_MS = 7 * 24 * 3_600_000
 
 
 @dataclass(frozen=True)
-class FilesSource:
+class FilesSource(Source):
     """A folder, or a glob pattern, of JSON lines, CSV or Parquet files.
 
     Args:
@@ -126,6 +127,9 @@ class FilesSource:
             "schema": self.schema or "",
         }
 
+    def row_schema(self) -> str | None:
+        return self.schema
+
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> FilesSource:
         check_reachable(self.path, job, stage, is_reachable=on_one_host or self.shared)
         if self.schema is not None:
@@ -151,6 +155,9 @@ class Found:
 @dataclass
 class FilesReader(SourceReader):
     """Lists, plans and remembers files on the driver."""
+
+    rereads_input = True
+    skips_columns = True
 
     source: FilesSource
     job: str

@@ -21,6 +21,7 @@ from dagster_jet.connectors.files.places.place import InputPlace
 from dagster_jet.connectors.files.rows import Rows
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_tasks import TextByTasks
+from dagster_jet.contract import Table
 from dagster_jet.errors import SourceError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FilesTable:
+class FilesTable(Table):
     """A batch table for enrichment: read completely when an execution starts, and again at the
     interval of `enrich(refresh=...)`."""
 

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from dagster_jet.connectors.contract import Lag
 from dagster_jet.connectors.files.input_folder import InputFolder
 from dagster_jet.connectors.files.row_size import RowSize
 from dagster_jet.connectors.files.slices import Slice, cut
+from dagster_jet.contract import Lag
 
 _ABOUT = 1.05
 """Allowed factor over the requested size."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import SinkWriter, TransactionId
 from dagster_jet.connectors.files.formats import Encoder, open_encoder
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_output
 from dagster_jet.connectors.files.places.place import StagedFile, target_name
+from dagster_jet.contract import SinkWriter, TransactionId
 from dagster_jet.errors import SinkError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.failpoint import fail_point

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import BadRowRule, SourceFrame
 from dagster_jet.connectors.generated.numbered import NumberedReader, checked_rate, tasks_for
 from dagster_jet.connectors.values.json_objects import VALUE_COLUMN, JsonObjects
+from dagster_jet.contract import BadRowRule, Source, SourceFrame
 from dagster_jet.core.ddl import split_ddl
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.system.own_task import OwnTask
@@ -26,7 +26,7 @@ _NUMBER = "__number"
 
 
 @dataclass(frozen=True)
-class ItemsSource:
+class ItemsSource(Source):
     """Rows as JSON objects, in order; all available from the start unless there is a rate."""
 
     rows: tuple[str, ...] = field(repr=False)
@@ -50,6 +50,9 @@ class ItemsSource:
     @property
     def bytes_per_row(self) -> int | None:
         return None if not self.rows else sum(map(len, self.rows)) // len(self.rows)
+
+    def row_schema(self) -> str:
+        return self.schema
 
     def describe(self) -> dict[str, str]:
         return {"kind": "items", "rows": f"{len(self.rows):,}"}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import BadRowRule, Lag, SourceFrame, SourceReader
+from dagster_jet.contract import BadRowRule, Lag, SourceFrame, SourceReader
 from dagster_jet.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -94,9 +94,6 @@ class NumberedReader(SourceReader):
     def frame(self, spark: SparkSession, split: range) -> SourceFrame:
         assert self._start_ms is not None, "rows have come"
         return self.source.frames(spark, split, self._start_ms, self.bad_rows)
-
-    def verify(self, split: range, rows: int) -> None:
-        """No check: generated rows cannot change."""
 
     def locate_bad_row(self, spark: SparkSession, split: range) -> str | None:
         return self.source.first_bad(spark, split)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dagster_jet.connectors.contract import BadRowRule, SourceFrame
 from dagster_jet.connectors.generated.numbered import NumberedReader, checked_rate, tasks_for
+from dagster_jet.contract import BadRowRule, Source, SourceFrame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -15,12 +15,11 @@ _ROW_BYTES = 16
 
 
 @dataclass(frozen=True)
-class SequenceSource:
+class SequenceSource(Source):
     """Columns: value (0, 1, 2, ...), timestamp (its arrival by the rate)."""
 
     rate: float
     count: int | None = None
-    schema = "value long, timestamp timestamp"
 
     def __post_init__(self) -> None:
         checked_rate(self.rate, self.count)
@@ -28,6 +27,9 @@ class SequenceSource:
     @property
     def bytes_per_row(self) -> int:
         return _ROW_BYTES
+
+    def row_schema(self) -> str:
+        return "value long, timestamp timestamp"
 
     def describe(self) -> dict[str, str]:
         end = {} if self.count is None else {"rows": f"{self.count:,}"}

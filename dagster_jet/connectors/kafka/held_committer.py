@@ -16,7 +16,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from dagster_jet.connectors.contract import CommitContext, Committer
 from dagster_jet.connectors.held import IDS_PER_WRITER, held_ids
 from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.coordinator import TransactionCoordinator
@@ -26,6 +25,7 @@ from dagster_jet.connectors.kafka.markers import Marker, Owner, is_visible, read
 from dagster_jet.connectors.kafka.newest_execution import NewestExecution
 from dagster_jet.connectors.kafka.producing import EpochProducer, staged_rows
 from dagster_jet.connectors.staging import Segment, StoreArea, remove_orphans
+from dagster_jet.contract import CommitContext, Committer
 from dagster_jet.errors import SinkError
 from dagster_jet.snapshot.manifest import Artifact, by_epoch
 from dagster_jet.system.failpoint import fail_point

@@ -17,7 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import SinkWriter, TransactionId
 from dagster_jet.connectors.held import held_id
 from dagster_jet.connectors.kafka.cluster import (
     Cluster,
@@ -39,6 +38,7 @@ from dagster_jet.connectors.kafka.transactions import (
     sink_error,
 )
 from dagster_jet.connectors.staging import RowsWriter
+from dagster_jet.contract import SinkWriter, TransactionId
 from dagster_jet.errors import SinkError, SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.failpoint import fail_point

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from dagster_jet.connectors.contract import Committer, SinkWriter, TransactionId
 from dagster_jet.connectors.kafka.coordinator import (
     TransactionCoordinator,
     client_settings,
@@ -24,6 +23,7 @@ from dagster_jet.connectors.kafka.sink import KafkaSink
 from dagster_jet.connectors.kafka.transactions import TRANSACTION_MAX_S
 from dagster_jet.connectors.row_order import dealt
 from dagster_jet.connectors.staging import RowsWriter
+from dagster_jet.contract import Committer, Held, SinkWriter, TransactionId
 from dagster_jet.core.secret import text_of
 from dagster_jet.errors import ConfigurationError
 
@@ -55,11 +55,10 @@ class HeldKafkaSink(KafkaSink):
         given = {one.name: getattr(sink, one.name) for one in fields(KafkaSink)}
         return cls(**given, held_writers=writers)
 
-    @property
-    def held_for_ms(self) -> int:
-        """Time-out of a transaction at the broker, in ms."""
+    def held(self) -> Held:
         asked = dict(self.cluster.options).get("transaction.timeout.ms")
-        return TRANSACTION_MAX_S * 1000 if asked is None else int(text_of(asked))
+        timeout_ms = TRANSACTION_MAX_S * 1000 if asked is None else int(text_of(asked))
+        return Held(self.held_writers, timeout_ms)
 
     def describe(self) -> dict[str, str]:
         return {**super().describe(), "kind": "kafka_held", "writers": str(self.held_writers)}

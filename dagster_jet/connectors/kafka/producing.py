@@ -23,7 +23,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import CommitContext
 from dagster_jet.connectors.kafka import transactions
 from dagster_jet.connectors.kafka.cluster import Cluster, Troubles, client_library, error_of
 from dagster_jet.connectors.kafka.markers import Marker, MarkerReader, Owner
@@ -40,6 +39,7 @@ from dagster_jet.connectors.kafka.transactions import (
     sink_error,
 )
 from dagster_jet.connectors.staging import Segment, rows_of
+from dagster_jet.contract import CommitContext
 from dagster_jet.errors import (
     ArtifactLostError,
     FencedError,

@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN
 from dagster_jet.connectors.dealt import Dealt
 from dagster_jet.connectors.kafka.cluster import (
     Cluster,
@@ -28,6 +27,7 @@ from dagster_jet.connectors.kafka.polled import Places, Polled, without_collecti
 from dagster_jet.connectors.kafka.ranges import Range, names_of
 from dagster_jet.connectors.values.avro_records import AvroRecords
 from dagster_jet.connectors.values.json_objects import VALUE_COLUMN
+from dagster_jet.contract import SOURCE_PARTITION_COLUMN
 from dagster_jet.errors import ExecutorLostError, InputLostError, SourceError
 
 BATCH = 10_000

@@ -15,13 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import (
-    BadRowRule,
-    Lag,
-    SourceFrame,
-    SourceReader,
-    SplitParameters,
-)
 from dagster_jet.connectors.dealt import Dealt, OneShare, Shares
 from dagster_jet.connectors.kafka.cluster import Cluster, Troubles, client_library
 from dagster_jet.connectors.kafka.offsets import Offsets, Partition, Start, Topics
@@ -29,6 +22,14 @@ from dagster_jet.connectors.kafka.ranges import Range, by_task, names_of, share
 from dagster_jet.connectors.kafka.read_task import POSITION_COLUMN, ReadTask
 from dagster_jet.connectors.values.avro_records import AvroRecords
 from dagster_jet.connectors.values.json_objects import VALUE_COLUMN, JsonObjects
+from dagster_jet.contract import (
+    Acknowledges,
+    BadRowRule,
+    Lag,
+    SourceFrame,
+    SourceReader,
+    SplitParameters,
+)
 from dagster_jet.errors import InputLostError, SourceUnavailableError
 from dagster_jet.system.own_task import OwnTask
 
@@ -80,11 +81,13 @@ class Found:
 class KafkaReader(SourceReader):
     """Reads the topics of a `KafkaSource`."""
 
+    acknowledges = Acknowledges.PROGRESS
+    is_partitioned = True
+
     source: Reading
     job: str
     stage: str
     bad_rows: BadRowRule | None
-    keeps_acknowledged: bool = True
     _next: dict[Partition, int] = field(default_factory=dict)
     _last: dict[Partition, int] = field(default_factory=dict)
     _end: dict[Partition, int] = field(default_factory=dict)
@@ -377,9 +380,6 @@ class KafkaReader(SourceReader):
             self.source.tombstones == "skip",
             self.source.avro,
         )
-
-    def verify(self, split: tuple[Range, ...], rows: int) -> None:
-        """No check: the number of offsets is not the number of messages."""
 
     def position(self) -> dict[str, Any]:
         offsets = {p.name: at for p, at in sorted(self._next.items())}

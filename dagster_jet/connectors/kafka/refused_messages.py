@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import Refused
 from dagster_jet.connectors.kafka.cluster import client_library, error_of, said
 from dagster_jet.connectors.kafka.topic_limits import TopicLimits
 from dagster_jet.connectors.kafka.transactions import (
@@ -24,6 +23,7 @@ from dagster_jet.connectors.kafka.transactions import (
     refuses_message,
     send_rows,
 )
+from dagster_jet.contract import Refused
 from dagster_jet.errors import SinkError
 
 

@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import (
-    Committer,
-    Refused,
-    SinkWriter,
-    TransactionId,
-    shown_guarantee,
-)
+from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.kafka.cluster import Cluster, client_library
 from dagster_jet.connectors.kafka.committer import KafkaCommitter
 from dagster_jet.connectors.kafka.marker_topic import check_marker_topic
@@ -29,7 +23,8 @@ from dagster_jet.connectors.kafka.messages import message_columns
 from dagster_jet.connectors.kafka.offsets import Offsets, Partition, Topics
 from dagster_jet.connectors.kafka.rights import check_rights
 from dagster_jet.connectors.kafka.topic_limits import TopicLimits
-from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StoreArea
+from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StagedInStore
+from dagster_jet.contract import Committer, Refused, SinkWriter, TransactionId
 from dagster_jet.core.secret import shown
 from dagster_jet.errors import (
     ConfigurationError,
@@ -47,7 +42,7 @@ FORMATS = ("json", "raw")
 
 
 @dataclass(frozen=True)
-class KafkaSink:
+class KafkaSink(StagedInStore):
     """Produces a stream to a topic."""
 
     cluster: Cluster
@@ -73,11 +68,6 @@ class KafkaSink:
             raise ConfigurationError(
                 f"format: {self.format!r} is unknown.", cure=f"Use one of {', '.join(FORMATS)}."
             )
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Gives tasks a handle of the store."""
-        store = self.store.handle() if isinstance(self.store, Store) else self.store
-        return {**self.__dict__, "store": store}
 
     def describe(self) -> dict[str, str]:
         servers = shown(self.cluster.servers)
@@ -197,10 +187,6 @@ class KafkaSink:
 
     def _owner(self, job: str, stage: str) -> Owner:
         return Owner(*self.home, job, stage)
-
-    def area(self, job: str, sink: str) -> StoreArea:
-        assert self.store is not None, "the engine puts it on the job's store first"
-        return StoreArea(self.store, job, sink)
 
 
 @contextmanager

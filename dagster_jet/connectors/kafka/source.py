@@ -6,13 +6,13 @@ import logging
 from dataclasses import dataclass
 from typing import Literal
 
-from dagster_jet.connectors.contract import BadRowRule
 from dagster_jet.connectors.kafka.cluster import Cluster, client_library
 from dagster_jet.connectors.kafka.offsets import Offsets, Start, Topics
 from dagster_jet.connectors.kafka.read_task import METADATA_DDL
 from dagster_jet.connectors.kafka.reader import KafkaReader, Reading
 from dagster_jet.connectors.kafka.rights import check_rights
 from dagster_jet.connectors.values.avro_records import AvroRecords
+from dagster_jet.contract import BadRowRule, Source
 from dagster_jet.core.secret import shown
 from dagster_jet.errors import ConfigurationError, SourceUnavailableError
 
@@ -24,7 +24,7 @@ Tombstones = Literal["skip", "pass", "dead-letter"]
 
 
 @dataclass(frozen=True)
-class KafkaSource:
+class KafkaSource(Source):
     """Reads committed messages of topics by offset; joins no consumer group."""
 
     cluster: Cluster
@@ -67,9 +67,7 @@ class KafkaSource:
                 cure=f"Use one of {', '.join(known)}.",
             )
 
-    @property
-    def schema(self) -> str:
-        """Columns as DDL."""
+    def row_schema(self) -> str:
         columns = "value binary" if self.value_schema is None else self.value_schema
         return f"{columns}, {METADATA_DDL}" if self.metadata else columns
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import Refused
 from dagster_jet.connectors.kafka.cluster import Cluster, Troubles, admin_library, client_library
+from dagster_jet.contract import Refused
 
 _CALL_S = 5.0
 _UNLIMITED_MS = 1 << 62

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import DECIDED_CURE
 from dagster_jet.connectors.kafka.cluster import (
     Cluster,
     client_library,
@@ -17,6 +16,7 @@ from dagster_jet.connectors.kafka.cluster import (
     said,
 )
 from dagster_jet.connectors.kafka.markers import Owner
+from dagster_jet.contract import DECIDED_CURE
 from dagster_jet.errors import JetError, Reaction, RowsRefusedError, SinkError, SinkUnavailableError
 
 TRANSACTION_S, TRANSACTION_MAX_S = 60, 600

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import BadRowRule, Lag, SourceFrame, SourceReader
 from dagster_jet.connectors.maps.columns import (
     ValueColumn,
     arrow_value_type,
     existing,
     key_text,
 )
+from dagster_jet.contract import BadRowRule, Lag, Source, SourceFrame, SourceReader
 from dagster_jet.errors import SourceError
 from dagster_jet.maps import JetMap
 from dagster_jet.store import Store
@@ -36,15 +36,14 @@ _ROWS_PER_BATCH = 5_000
 
 
 @dataclass(frozen=True)
-class MapEntriesSource:
+class MapEntriesSource(Source):
     """All entries of a map, once. Columns: key, value."""
 
     map: str
     value_schema: str | None = None
     bound: JetMap | None = field(default=None, compare=False, repr=False)
 
-    @property
-    def schema(self) -> str:
+    def row_schema(self) -> str:
         """The columns as DDL."""
         return f"key string, value {self.value_column().type}"
 

@@ -20,18 +20,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import (
-    SOURCE_PARTITION_COLUMN,
-    BadRowRule,
-    Lag,
-    SourceFrame,
-    SourceReader,
-)
 from dagster_jet.connectors.maps.columns import (
     ValueColumn,
     arrow_value_type,
     existing,
     key_text,
+)
+from dagster_jet.contract import (
+    SOURCE_PARTITION_COLUMN,
+    BadRowRule,
+    Lag,
+    Source,
+    SourceFrame,
+    SourceReader,
 )
 from dagster_jet.errors import ConfigurationError, SourceError
 from dagster_jet.maps import PUT, JetMap, Journal, Record
@@ -66,7 +67,7 @@ class JournalSplit:
 
 
 @dataclass(frozen=True)
-class MapJournalSource:
+class MapJournalSource(Source):
     """The changes of a map, in order within each partition (so, per key).
 
     Columns: kind ("put", "delete"), key, value (null for a delete), partition, sequence,
@@ -84,8 +85,7 @@ class MapJournalSource:
                 f"start: {self.start!r} is unknown.", cure=f"Use one of {', '.join(STARTS)}."
             )
 
-    @property
-    def schema(self) -> str:
+    def row_schema(self) -> str:
         """The columns as DDL."""
         value = self.value_column().type
         return (
@@ -121,6 +121,8 @@ class Tails:
 @dataclass
 class MapJournalReader(SourceReader):
     """Follows the tails on the driver, plans ranges and counts lost events."""
+
+    is_partitioned = True
 
     source: MapJournalSource
     map: JetMap

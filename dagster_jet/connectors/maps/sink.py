@@ -21,14 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import (
-    CommitContext,
-    Refused,
-    SinkWriter,
-    TransactionId,
-    carry_out_here,
-    shown_guarantee,
-)
+from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.connectors.staging import (
     CHUNK_BYTES_MAX,
@@ -38,6 +31,15 @@ from dagster_jet.connectors.staging import (
     segments_by_epoch,
 )
 from dagster_jet.connectors.values.json_text import JSON_TEXT
+from dagster_jet.contract import (
+    CommitContext,
+    Committer,
+    Refused,
+    Sink,
+    SinkWriter,
+    TransactionId,
+    carry_out_here,
+)
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,
@@ -65,7 +67,7 @@ FORMATS = ("json", "bytes")
 
 
 @dataclass(frozen=True)
-class MapSink:
+class MapSink(Sink, Committer):
     """Writes a stream into a map of the job's own store.
 
     Args:
@@ -164,9 +166,6 @@ class MapSink:
 
     def open_committer(self, job: str, stage: str) -> MapSink:
         return self  # nothing is kept open between commits
-
-    def close(self) -> None:
-        pass
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
         """See `Committer.commit`. A repeated call skips chunks that are already decided."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dagster_jet.connectors.maps.columns import existing
 from dagster_jet.connectors.maps.entries import MapEntriesSource
+from dagster_jet.contract import Table
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.store import Store
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class MapTable:
+class MapTable(Table):
     """Entries of a map as rows: the key as `key_column`, then the value.
 
     A JSON object (`value_schema` with several columns) becomes those columns, any other value the

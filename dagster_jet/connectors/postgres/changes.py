@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dagster_jet.connectors.change_columns import CHANGE_COLUMNS
-from dagster_jet.connectors.contract import BadRowRule
 from dagster_jet.connectors.postgres import rows
 from dagster_jet.connectors.postgres.reader import ChangesReader
 from dagster_jet.connectors.postgres.server import Server, server_of
 from dagster_jet.connectors.postgres.table import PublishedTable, published_tables
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
+from dagster_jet.contract import BadRowRule, Source
 from dagster_jet.core.secret import Secret, refuse_written_out, shown
 from dagster_jet.errors import ConfigurationError, PipelineError
 
@@ -40,7 +40,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class ChangesSource:
+class ChangesSource(Source):
     """Reads the changes of the only table of a publication."""
 
     place: SqlPlace
@@ -76,8 +76,7 @@ class ChangesSource:
             "publication": self.publication,
         }
 
-    @property
-    def schema(self) -> str:
+    def row_schema(self) -> str:
         """Columns as DDL."""
         if self.found is None:
             raise PipelineError(

@@ -11,13 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import (
-    Backlog,
-    BadRowRule,
-    Lag,
-    SourceFrame,
-    SourceReader,
-)
 from dagster_jet.connectors.postgres.pgoutput import Transaction, transactions
 from dagster_jet.connectors.postgres.relations import ChangedTableError, Relations
 from dagster_jet.connectors.postgres.rows import Row, lsn_of, lsn_text, tables_of
@@ -25,6 +18,7 @@ from dagster_jet.connectors.postgres.server import Server, lacks, server_of
 from dagster_jet.connectors.postgres.table import PublishedTable
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
+from dagster_jet.contract import Acknowledges, Backlog, BadRowRule, Lag, SourceFrame, SourceReader
 from dagster_jet.errors import InputLostError, Reaction, SourceError
 from dagster_jet.system.failpoint import fail_point
 
@@ -69,6 +63,8 @@ class Polled:
 class ChangesReader(SourceReader):
     """Reader of one execution. `_seen`, `_kept` and the connection are for the source's thread."""
 
+    acknowledges = Acknowledges.POSITIONS
+
     place: SqlPlace
     slot: str
     publication: str
@@ -107,8 +103,6 @@ class ChangesReader(SourceReader):
     """End of the log at the first poll after `mark_backlog`."""
     _stack: ExitStack = field(default_factory=ExitStack)
     _connection: Connection | None = None
-
-    acknowledges_positions = True
 
     def __post_init__(self) -> None:
         self._relations = Relations(
@@ -350,9 +344,6 @@ class ChangesReader(SourceReader):
 
     def _tables(self, split: Sequence[Row]) -> tuple[pa.Table, pa.Table | None]:
         return tables_of(split, self.table, self.bad_rows, self.job, self.stage)
-
-    def verify(self, split: Any, rows: int) -> None:
-        """No check: kept log does not change."""
 
     def position(self) -> dict[str, Any]:
         return {

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_jet.connectors.change_columns import LSN, OLD, OP, ROW, UNCHANGED
-from dagster_jet.connectors.contract import BadRowRule
 from dagster_jet.connectors.postgres.pgoutput import Values
 from dagster_jet.connectors.postgres.table import PublishedTable
 from dagster_jet.connectors.postgres.types import reads
+from dagster_jet.contract import BadRowRule
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import BadRowError
 from dagster_jet.operators.user.dead_letters import dead_letter_table, row_json

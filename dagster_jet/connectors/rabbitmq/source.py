@@ -6,12 +6,13 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dagster_jet.connectors.contract import BadRowRule, shown_guarantee
+from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.rabbitmq.columns import METADATA_DDL
 from dagster_jet.connectors.rabbitmq.queue_facts import ask_queue
 from dagster_jet.connectors.rabbitmq.reader import RabbitReader, Reading
 from dagster_jet.connectors.rabbitmq.server import RabbitServer
 from dagster_jet.connectors.values import JsonObjects, RawValues
+from dagster_jet.contract import BadRowRule, Source
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.core.secret import refuse_written_out, shown
 from dagster_jet.errors import ConfigurationError, SourceUnavailableError
@@ -24,7 +25,7 @@ PREFETCH_MAX = 65_535
 
 
 @dataclass(frozen=True)
-class RabbitSource:
+class RabbitSource(Source):
     """Reads one queue as its only consumer; declares nothing."""
 
     server: RabbitServer
@@ -59,9 +60,7 @@ class RabbitSource:
     def values(self) -> JsonObjects | RawValues:
         return RawValues() if self.value_schema is None else JsonObjects(self.value_schema)
 
-    @property
-    def schema(self) -> str:
-        """Columns as DDL."""
+    def row_schema(self) -> str:
         columns = self.values.schema
         return f"{columns}, {METADATA_DDL}" if self.metadata else columns
 

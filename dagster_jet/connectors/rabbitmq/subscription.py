@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from dagster_jet.connectors.contract import Backlog
 from dagster_jet.connectors.rabbitmq.queue_facts import ask_queue
 from dagster_jet.connectors.rabbitmq.server import RabbitServer
+from dagster_jet.contract import Backlog
 from dagster_jet.system.failpoint import fail_point
 
 _WAIT_S = 0.5

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import CommitContext, Committer
 from dagster_jet.connectors.sql.failures import Trouble, as_sink_errors
 from dagster_jet.connectors.sql.markers import EPOCHS, REFUSED, REPEATABLE, Fence, Markers, Owner
 from dagster_jet.connectors.sql.mirror import Mirror, table_columns
@@ -30,6 +29,7 @@ from dagster_jet.connectors.staging import (
     rows_of,
     segments_by_epoch,
 )
+from dagster_jet.contract import CommitContext, Committer
 from dagster_jet.errors import ArtifactLostError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.failpoint import fail_point
@@ -180,15 +180,15 @@ class SqlCommitter(Committer):
             connection.execute(created(self.place, columns, self.key, connection))
         return _chained(first, rows)
 
-    def give_up_place(self, context: CommitContext) -> None:
+    def give_up_place(self, context: CommitContext) -> bool:
         errors = as_sink_errors(self.place, context.job, context.sink)
         with errors, self.place.connected() as connection:
-            if Markers(self.place).missing(connection, EPOCHS):
-                return
-            connection.rollback()
-            with connection.begin():
-                for id in (self.owner.id(), self.owner.id(REPEATABLE)):
-                    Fence(Markers(self.place), self.owner, id).remove(connection)
+            if not Markers(self.place).missing(connection, EPOCHS):
+                connection.rollback()
+                with connection.begin():
+                    for id in (self.owner.id(), self.owner.id(REPEATABLE)):
+                        Fence(Markers(self.place), self.owner, id).remove(connection)
+        return True
 
     def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
         return remove_orphans(self.area, context.execution_id, keep)

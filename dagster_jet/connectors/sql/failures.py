@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
-from dagster_jet.connectors.contract import DECIDED_CURE
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
+from dagster_jet.contract import DECIDED_CURE
 from dagster_jet.errors import (
     JetError,
     Reaction,

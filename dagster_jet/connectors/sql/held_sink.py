@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import Committer, SinkWriter, TransactionId
 from dagster_jet.connectors.held import IDS_PER_WRITER
 from dagster_jet.connectors.row_order import dealt
 from dagster_jet.connectors.sql.failures import as_sink_errors
@@ -21,6 +20,7 @@ from dagster_jet.connectors.sql.markers import HELD
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.prepared import NO_PREPARED, prepared_transactions
 from dagster_jet.connectors.sql.sink import SqlSink, url_of
+from dagster_jet.contract import Committer, Held, SinkWriter, TransactionId
 from dagster_jet.core.secret import shown
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.snapshot.protocol import Guarantee
@@ -68,6 +68,9 @@ class HeldSqlSink(SqlSink):
         if writers < 1:
             raise ConfigurationError(f"writers: {writers} is less than 1.")
         return cls(place, max_guarantee=limit, held_writers=writers)
+
+    def held(self) -> Held:
+        return Held(self.held_writers)
 
     def describe(self) -> dict[str, str]:
         return {**super().describe(), "kind": "sql_held", "writers": str(self.held_writers)}

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import Refused
 from dagster_jet.connectors.sql.failures import Trouble, sentence, trouble
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.refused_values import refused_row
 from dagster_jet.connectors.sql.rows import write_rows
+from dagster_jet.contract import Refused
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

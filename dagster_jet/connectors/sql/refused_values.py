@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_jet.connectors.contract import Refused
 from dagster_jet.connectors.sql.columns import Column
 from dagster_jet.connectors.sql.json_values import json_texts
 from dagster_jet.connectors.sql.place import SqlPlace
+from dagster_jet.contract import Refused
 from dagster_jet.operators.user.dead_letters import row_json
 from dagster_jet.system.own_task import OwnTask
 

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import (
-    Committer,
-    Refused,
-    SinkWriter,
-    TransactionId,
-    shown_guarantee,
-)
+from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.connectors.sql.columns import Shape
 from dagster_jet.connectors.sql.committer import SqlCommitter
@@ -33,7 +27,8 @@ from dagster_jet.connectors.sql.refused_values import IS_REFUSED, RefusedValues,
 from dagster_jet.connectors.sql.rights import create_markers, lacking_rights
 from dagster_jet.connectors.sql.supported import check_supported
 from dagster_jet.connectors.sql.table_shape import shape_of
-from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StoreArea
+from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StagedInStore
+from dagster_jet.contract import Committer, Refused, SinkWriter, TransactionId
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.core.secret import Secret, Url, refuse_written_out, shown
 from dagster_jet.errors import ConfigurationError, PipelineError
@@ -48,7 +43,7 @@ MODES = ("append", "upsert", "delete", "mirror")
 
 
 @dataclass(frozen=True)
-class SqlSink:
+class SqlSink(StagedInStore):
     """Writes a stream to a table: staged in the job's store, then applied with a marker."""
 
     place: SqlPlace
@@ -84,11 +79,6 @@ class SqlSink:
             )
         if self.order_by is not None and self.mode == "mirror":
             raise ConfigurationError("order_by: changes have an order of their own.")
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Gives tasks a handle of the store."""
-        store = self.store.handle() if isinstance(self.store, Store) else self.store
-        return {**self.__dict__, "store": store}
 
     def describe(self) -> dict[str, str]:
         described = {"kind": "sql", "url": shown(self.place.url), "table": self.place.table}
@@ -208,10 +198,9 @@ class SqlSink:
         columns = {} if self.shape is None else {one.name: one for one in self.shape.columns}
         return RefusedValues(self.dialect, columns, self.key if self.mode == "upsert" else ())
 
-    @property
-    def leaves_nothing_out(self) -> bool:
-        """True for mirrors: a change left out would block later changes of its row."""
-        return self.mode == "mirror"
+    def can_leave_out(self) -> bool:
+        """Returns False for mirrors: a change left out would block later changes of its row."""
+        return self.mode != "mirror"
 
     def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
         if self.mode == "mirror":
@@ -236,10 +225,6 @@ class SqlSink:
             self.area(job, stage),
             self._owner(job, stage),
         )
-
-    def area(self, job: str, sink: str) -> StoreArea:
-        assert self.store is not None, "the engine puts it on the job's store first"
-        return StoreArea(self.store, job, sink)
 
     def _owner(self, job: str, stage: str) -> Owner:
         return Owner(*self.home, job, stage)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dagster_jet.connectors.contract import Table
 from dagster_jet.connectors.sql.arrow_rows import arrow_table, spark_type
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 from dagster_jet.connectors.sql.table_shape import shape_of
+from dagster_jet.contract import Table
 from dagster_jet.core.secret import refuse_written_out, shown
 from dagster_jet.errors import SourceError
 
@@ -52,7 +52,3 @@ class SqlTable(Table):
             asked = sqlalchemy().select(*self.place.clause(*kinds).c)
             rows = [tuple(row) for row in connection.execute(asked)]
         return spark.createDataFrame(arrow_table(kinds, rows))
-
-    def locate_bad_row(self, spark: SparkSession) -> str | None:
-        """Returns None: the types are the database's, so that every row fits."""
-        return None

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import Lag, SourceFrame, SourceReader
 from dagster_jet.connectors.sql.arrow_rows import Row, arrow_table
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
+from dagster_jet.contract import Lag, SourceFrame, SourceReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,9 +95,6 @@ class TableRowsReader(SourceReader):
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
         return arrow_table(self.columns, rows)
-
-    def verify(self, split: Any, rows: int) -> None:
-        """No check: the rows are in memory, so later changes of the table do not matter."""
 
     def position(self) -> dict[str, Any]:
         last = self._last

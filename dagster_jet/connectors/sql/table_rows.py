@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dagster_jet.connectors.contract import BadRowRule
 from dagster_jet.connectors.sql.arrow_rows import spark_type
 from dagster_jet.connectors.sql.columns import Column
 from dagster_jet.connectors.sql.failures import as_source_errors
@@ -17,12 +16,13 @@ from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.supported import check_supported
 from dagster_jet.connectors.sql.table_reader import TableRowsReader
 from dagster_jet.connectors.sql.table_shape import shape_of
+from dagster_jet.contract import BadRowRule, Source
 from dagster_jet.core.secret import refuse_written_out, shown
 from dagster_jet.errors import ConfigurationError, PipelineError
 
 
 @dataclass(frozen=True)
-class TableRowsSource:
+class TableRowsSource(Source):
     """Reads each row of a table once, as of the time of reading."""
 
     place: SqlPlace
@@ -46,9 +46,7 @@ class TableRowsSource:
             "sees": "new rows, by a growing column; no updates, no deletions",
         }
 
-    @property
-    def schema(self) -> str:
-        """Columns as DDL."""
+    def row_schema(self) -> str:
         if not self.columns:
             raise PipelineError(
                 "the columns of a table are known only when a job starts.",

@@ -13,12 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import BadRowRule
 from dagster_jet.connectors.message_reader import Found, MessageReader
 from dagster_jet.connectors.sqs.columns import Message, table_of
 from dagster_jet.connectors.sqs.queue import QueueClient, SqsQueue
 from dagster_jet.connectors.sqs.receivers import Receivers, Receiving
 from dagster_jet.connectors.values import JsonObjects, RawValues
+from dagster_jet.contract import BadRowRule
 from dagster_jet.errors import SourceError
 
 REMEMBERED_MAX = 40_000

@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from dagster_jet.connectors.contract import Backlog
 from dagster_jet.connectors.sqs.columns import SYSTEM_ATTRIBUTES, Message, message_of
 from dagster_jet.connectors.sqs.held import HeldMessages
 from dagster_jet.connectors.sqs.queue import BATCH_MAX, QueueClient
+from dagster_jet.contract import Backlog
 from dagster_jet.errors import SourceError
 from dagster_jet.system.failpoint import fail_point
 

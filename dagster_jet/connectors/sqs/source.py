@@ -6,11 +6,12 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-from dagster_jet.connectors.contract import BadRowRule, shown_guarantee
+from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.sqs.columns import METADATA_DDL
 from dagster_jet.connectors.sqs.queue import HIDDEN_MAX_S, SqsQueue
 from dagster_jet.connectors.sqs.reader import VISIBILITY_MIN_S, Reading, SqsReader, visibility_of
 from dagster_jet.connectors.values import JsonObjects, RawValues
+from dagster_jet.contract import BadRowRule, Source
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import ConfigurationError, SourceUnavailableError
 
@@ -22,7 +23,7 @@ RECEIVERS_MAX = 8
 
 
 @dataclass(frozen=True)
-class SqsSource:
+class SqsSource(Source):
     """Reads one queue as its only consumer; creates nothing."""
 
     queue: SqsQueue
@@ -68,9 +69,7 @@ class SqsSource:
     def values(self) -> JsonObjects | RawValues:
         return RawValues() if self.value_schema is None else JsonObjects(self.value_schema)
 
-    @property
-    def schema(self) -> str:
-        """Columns as DDL."""
+    def row_schema(self) -> str:
         columns = self.values.schema
         return f"{columns}, {METADATA_DDL}" if self.metadata else columns
 

@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dagster_jet.connectors.contract import CommitContext, Committer
 from dagster_jet.connectors.staging import Segment, remove_orphans, rows_of, segments_by_epoch
 from dagster_jet.connectors.trial.staged_here import StagedHere
+from dagster_jet.contract import CommitContext, Committer
 from dagster_jet.errors import ArtifactLostError, ConfigurationError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.protocol import Guarantee

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dagster_jet.connectors.contract import BadRowRule, SourceFrame
+from dagster_jet.contract import BadRowRule, SourceFrame
 from dagster_jet.core.ddl import quoted_name, split_ddl
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dagster_jet.connectors.contract import BadRowRule, SourceFrame
 from dagster_jet.connectors.values.json_objects import VALUE_COLUMN
+from dagster_jet.contract import BadRowRule, SourceFrame
 from dagster_jet.core.ddl import quoted_name
 
 if TYPE_CHECKING:

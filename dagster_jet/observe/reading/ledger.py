@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dagster_jet.connectors.contract import CommitContext, KnowsCommits
 from dagster_jet.connectors.reopening import reopen_sink
+from dagster_jet.contract import CommitContext
 from dagster_jet.errors import JetError
 from dagster_jet.snapshot.manifest import Artifact, Manifest
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
@@ -159,12 +159,13 @@ def _asked(
         raise _CannotSayError("the snapshot does not say where it writes")
     committer = reopen_sink(destination, store).open_committer(record.job, sink)
     try:
-        if not isinstance(committer, KnowsCommits):
-            raise _CannotSayError(f"a sink of kind {destination['kind']!r} keeps no markers")
-        return any(
-            committer.has_committed(artifacts, context)
-            for context in _contexts(record, manifest, sink)
-        )
+        for context in _contexts(record, manifest, sink):
+            has_committed = committer.has_committed(artifacts, context)
+            if has_committed is None:
+                raise _CannotSayError(f"a sink of kind {destination['kind']!r} keeps no markers")
+            if has_committed:
+                return True
+        return False
     finally:
         committer.close()
 

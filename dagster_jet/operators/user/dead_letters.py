@@ -16,6 +16,9 @@ DEAD_LETTER_SCHEMA = pa.schema(
 )
 """Source or stage, position of the row in it, reason, and the row itself."""
 
+DEAD_LETTER_COLUMNS = ", ".join(f"{field.name} string" for field in DEAD_LETTER_SCHEMA)
+"""The same as DDL."""
+
 
 def dead_letter_table(stage: str, rows: Sequence[tuple[str | None, str, str]]) -> pa.Table:
     """

@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from dagster_jet.connectors.contract import (
-    SOURCE_PARTITION_COLUMN,
-    Partitioned,
-    ReducesRows,
-    SourceFrame,
-)
+from dagster_jet.contract import SOURCE_PARTITION_COLUMN, SourceFrame
 from dagster_jet.pipeline.graph import (
     EnrichNode,
     MergeNode,
@@ -191,7 +186,7 @@ class EpochFrames:
             self._kept(source.shared)
         rows = source.rows
         check_as_declared(self._plan.job, node, rows)
-        if isinstance(reader, Partitioned) and node.name not in self._plan.partition_columns:
+        if reader.is_partitioned and node.name not in self._plan.partition_columns:
             rows = rows.drop(SOURCE_PARTITION_COLUMN)
         if node.name in self._plan.counted_sources:
             rows = self._observations.count_source(node.name, rows)
@@ -285,7 +280,7 @@ class EpochFrames:
         own, sink = own_sink(self._plan.graph, node), node.sink
         if own.dead_letters is not None:
             self.written_sinks[own.dead_letters.name] = None
-            sink = sink.with_dead_letters() if isinstance(sink, ReducesRows) else sink
+            sink = sink.with_dead_letters()
         task = SinkTask(self._epoch.barrier, own)
         with planning_of(self._plan.job, node.name):
             rendered = sink.render(self._gathered(frame))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dagster_jet.connectors.contract import PreparesFrames, SourceFrame, SplitParameters
+from dagster_jet.contract import SourceFrame, SplitParameters
 from dagster_jet.pipeline.graph import EnrichNode, TimestampsNode, TransformNode
 from dagster_jet.spark.epoch_contract import EpochInput
 from dagster_jet.spark.frames.epoch_frames import EpochFrames
@@ -74,8 +74,7 @@ class PreparedFrames:
     def _split_parameters(self, epoch: EpochInput) -> dict[str, SplitParameters] | None:
         splits = {}
         for name, split in epoch.splits.items():
-            reader = self._runtime.readers[name]
-            own = reader.split_parameters(split) if isinstance(reader, PreparesFrames) else None
+            own = self._runtime.readers[name].split_parameters(split)
             if own is None:
                 return None
             splits[name] = own
@@ -96,7 +95,6 @@ class PreparedFrames:
         frames = {}
         for name, partitions in places.items():
             reader = self._runtime.readers[name]
-            assert isinstance(reader, PreparesFrames)
             frame = reader.prepared_frame(self._runtime.session, CurrentSplit(name), partitions)
             if frame is None:
                 return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
-from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN, ReadsFewerColumns
+from dagster_jet.contract import SOURCE_PARTITION_COLUMN
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.graph import (
@@ -26,6 +26,7 @@ from dagster_jet.pipeline.graph import (
 )
 from dagster_jet.pipeline.stateful import StatefulNode
 from dagster_jet.spark.cluster.session import empty_frame
+from dagster_jet.spark.planning.as_analysed import declared_schema
 from dagster_jet.spark.planning.event_time import TimestampsPlan, plan_timestamps
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.planning.fusing import by_level, one_by_one
@@ -109,9 +110,7 @@ class _Analysis:
             for stage in self.graph.stages
         }
         for name, columns in self.used.of(self._ends(stages)).items():
-            reader = self.runtime.readers[name]
-            assert isinstance(reader, ReadsFewerColumns)
-            reader.read_only(columns)
+            self.runtime.readers[name].read_only(columns)
         counted = {
             name: InputRef(stage, ordinal)
             for stage, inputs in self.counted.items()
@@ -171,9 +170,10 @@ class _Analysis:
         raise AssertionError(f"{node.kind.value} has no frame")
 
     def _source(self, node: SourceNode) -> DataFrame:
-        schema = node.source.schema
+        schema = declared_schema(self.runtime.job, node)
         if node.name not in self.on_paths:
-            if isinstance(self.runtime.readers.get(node.name), ReadsFewerColumns):
+            reader = self.runtime.readers.get(node.name)
+            if reader is not None and reader.skips_columns:
                 with suppress(PySparkException):  # a type that Parquet lacks
                     return self.used.empty_frame(node.name, schema)
             return empty_frame(self.runtime.session, StructType.fromDDL(schema))

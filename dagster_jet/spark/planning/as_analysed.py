@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructType
 
-from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN
-from dagster_jet.errors import SourceError, UserFunctionError
+from dagster_jet.contract import SOURCE_PARTITION_COLUMN
+from dagster_jet.errors import PipelineError, SourceError, UserFunctionError
 from dagster_jet.pipeline.graph import SourceNode, TransformNode
 from dagster_jet.spark.planning.logical_plans import children
 from dagster_jet.spark.planning.row_by_row import check_row_by_row
@@ -25,6 +25,24 @@ _TEXT = re.compile(r"(var)?char\(\d+\)")
 """SQL types that are strings in frames."""
 
 
+def declared_schema(job: str, node: SourceNode) -> str:
+    """Returns a source's columns as DDL, at a start.
+
+    Raises:
+        PipelineError: the source does not say them.
+    """
+    schema = node.source.row_schema()
+    if schema is None:
+        raise PipelineError(
+            "the source does not say its columns.",
+            job=job,
+            stage=node.name,
+            cure="Return them from Source.row_schema(), or return a source that knows them from "
+            "Source.at_start().",
+        )
+    return schema
+
+
 def check_as_declared(job: str, node: SourceNode, rows: DataFrame) -> None:
     """
     Args:
@@ -34,7 +52,7 @@ def check_as_declared(job: str, node: SourceNode, rows: DataFrame) -> None:
     Raises:
         SourceError: it has other columns.
     """
-    found, expected = _columns_of(rows._jdf.schema().json()), _declared(node.source.schema)
+    found, expected = _columns_of(rows._jdf.schema().json()), _declared(declared_schema(job, node))
     if found != expected:
         raise SourceError(
             f"a frame of the source has the columns {', '.join(found)}; its schema says "

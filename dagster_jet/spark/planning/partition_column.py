@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
-from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN, Partitioned, SourceReader
+from dagster_jet.contract import SOURCE_PARTITION_COLUMN, SourceReader
 from dagster_jet.errors import UserFunctionError
 from dagster_jet.pipeline.graph import Graph, TimestampsNode, TransformNode
 
@@ -28,7 +28,8 @@ def partition_paths(
     for node in graph:
         if isinstance(node, TimestampsNode) and not node.timestamps.of_ingestion:
             path = tuple(n.name for n in graph.way_from_source(node.name))
-            if path and isinstance(readers.get(path[0]), Partitioned):
+            reader = readers.get(path[0]) if path else None
+            if reader is not None and reader.is_partitioned:
                 paths[node.name] = path
     return paths
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pyspark.sql import functions as F
 
-from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN
+from dagster_jet.contract import SOURCE_PARTITION_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

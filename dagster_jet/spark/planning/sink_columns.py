@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dagster_jet.connectors.contract import ChecksColumns
 from dagster_jet.errors import PipelineError
-from dagster_jet.spark.planning.operator_plan import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,5 +32,4 @@ def check_sink_columns(job: str, node: SinkNode, rows: DataFrame) -> None:
                 cure="Rename or leave out one of them in select(...) before write_to().",
             )
         seen[name.lower()] = name
-    if isinstance(node.sink, ChecksColumns):
-        node.sink.check_columns(arrow_schema(rows.schema), job, node.name)
+    node.sink.check_columns(rows, job, node.name)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from dagster_jet.connectors.contract import LeavesNothingOut
 from dagster_jet.errors import PipelineError
 from dagster_jet.operators.user.dead_letters import DEAD_LETTER_SCHEMA
 from dagster_jet.pipeline.graph import Graph, Node, SinkNode, TimestampsNode, TransformNode
@@ -109,7 +108,7 @@ def own_sink(graph: Graph, node: SinkNode, columns: ColumnChoice | None = None) 
         return OwnSink(node.name, node.sink, columns)
     if len(found) > 1:
         raise PipelineError("dead_letter_to() is called twice.", stage=node.name)
-    if isinstance(node.sink, LeavesNothingOut) and node.sink.leaves_nothing_out:
+    if not node.sink.can_leave_out():
         raise PipelineError(
             "the rows of this sink are changes that depend on earlier ones: no row can be left "
             "out, so the sink has no dead letters.",

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import TransactionId
+from dagster_jet.contract import TransactionId
 from dagster_jet.dag import Guarantee
 from dagster_jet.errors import ExecutorLostError
 from dagster_jet.snapshot.manifest import Ack

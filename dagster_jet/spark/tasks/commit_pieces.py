@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import Piece
+from dagster_jet.contract import Piece
 from dagster_jet.errors import JetError
 from dagster_jet.spark.tasks import fail_point_orders
 

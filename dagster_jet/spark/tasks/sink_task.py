@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import HoldsTransactions
 from dagster_jet.spark.tasks.barrier import Barrier, ack_batch, new_attempt
 from dagster_jet.spark.tasks.epoch_parameters import EpochParameters
 from dagster_jet.spark.tasks.sink_writers import SinkWriters
@@ -29,10 +28,11 @@ class SinkTask:
 
         context = TaskContext.get()
         shard = context.partitionId() if context is not None else 0
-        if isinstance(self.own.sink, HoldsTransactions):
+        held = self.own.sink.held()
+        if held is not None:
             # Spark numbers the partitions of all of an epoch's frames. Those of one frame are
-            # consecutive, so each of its writers gets a distinct number below `held_writers`.
-            shard %= self.own.sink.held_writers
+            # consecutive, so each of its writers gets a distinct number below `Held.writers`.
+            shard %= held.writers
         writers = SinkWriters(self.barrier, [self.own], shard, new_attempt())
         try:
             for batch in batches:

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import (
-    KnowsRefusals,
-    LeavesNothingOut,
-    Refused,
-    SinkWriter,
-    TransactionId,
-)
+from dagster_jet.contract import Refused, SinkWriter, TransactionId
 from dagster_jet.errors import BadRowError
 from dagster_jet.operators.user.dead_letters import dead_letter_table
 from dagster_jet.snapshot.manifest import Ack
@@ -34,11 +28,6 @@ class _Open:
     rows: int = 0
     rejected: int = 0
     seconds: float = 0.0
-    refusals: KnowsRefusals | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        sink = self.own.sink
-        self.refusals = sink if isinstance(sink, KnowsRefusals) else None
 
     @classmethod
     def of(cls, own: OwnSink, barrier: Barrier, shard: int, attempt: str) -> _Open:
@@ -51,7 +40,7 @@ class _Open:
         began = time.monotonic()
         rows = self.own.rows(batch)
         self.rows += rows.num_rows
-        refused = {} if self.refusals is None else self.refusals.refused(rows)
+        refused = self.own.sink.refused(rows)
         if refused:
             self._reject(refused)
             rows = rows.filter(pa.array(~np.isin(np.arange(rows.num_rows), list(refused))))
@@ -62,8 +51,7 @@ class _Open:
     def _reject(self, refused: Mapping[int, Refused]) -> None:
         """Handles refused rows before the decision: decided rows must be written."""
         if self.dead_letters is None:
-            first, sink = refused[min(refused)], self.own.sink
-            has_use = not (isinstance(sink, LeavesNothingOut) and sink.leaves_nothing_out)
+            first = refused[min(refused)]
             elsewhere = (
                 ", or send them to a dead-letter sink: write_to(...).dead_letter_to(sink, "
                 "name=...)."
@@ -75,7 +63,7 @@ class _Open:
                 stage=self.own.name,
                 position=first.position,
                 cure="Change the sink's table or topic so that it accepts such rows, or change "
-                "the rows before the sink" + (elsewhere if has_use else "."),
+                "the rows before the sink" + (elsewhere if self.own.sink.can_leave_out() else "."),
             )
         self.rejected += len(refused)
         letters = dead_letter_table(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import Sink
+from dagster_jet.contract import Sink
 from dagster_jet.operators.operator import Operator
 from dagster_jet.snapshot.manifest import ShardState
 from dagster_jet.spark.tasks.column_choice import ColumnChoice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dagster_jet.connectors.contract import CommitContext, Committer
+from dagster_jet.contract import CommitContext, Committer
 from dagster_jet.errors import SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
 from tests.servers import wait_until

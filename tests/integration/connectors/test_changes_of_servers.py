@@ -14,9 +14,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from dagster_jet.connectors.contract import Backlog
 from dagster_jet.connectors.postgres import reader as reader_module
 from dagster_jet.connectors.postgres.reader import ChangesReader
+from dagster_jet.contract import Backlog
 from dagster_jet.errors import InputLostError, Reaction, SourceError, SourceUnavailableError
 from tests.integration.connectors.changes_reading import changes, database, drop_slots, read
 from tests.servers import launch, own_folder, stop, wait_until

@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from dagster_jet.connectors.contract import Backlog, BadRowRule
 from dagster_jet.connectors.postgres.reader import ChangesReader
 from dagster_jet.connectors.postgres.types import reads
+from dagster_jet.contract import Backlog, BadRowRule
 from dagster_jet.errors import BadRowError, ConfigurationError, Reaction, SourceError
 from tests.integration.connectors.changes_reading import changes, database, insert, plain, read
 from tests.servers.postgres import PostgresDatabase
@@ -203,7 +203,7 @@ def test_generated_columns_are_not_read_as_nulls(database: PostgresDatabase) -> 
     reader = opened(database)
     database.run("insert into t (id, text, n) values (1, 'a', 5)")
     assert plain(read(reader)) == [("insert", 1, "a", 5)]
-    assert "twice" not in changes(database).at_start("j", "in", on_one_host=True).schema
+    assert "twice" not in changes(database).at_start("j", "in", on_one_host=True).row_schema()
     reader.close()
 
 

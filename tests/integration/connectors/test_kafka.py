@@ -24,12 +24,12 @@ import pytest
 
 from dagster_jet import Jet, JobConfig, Pipeline, Secret, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.connectors.contract import CommitContext
 from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.markers import PARTITIONS, Marker, Owner
 from dagster_jet.connectors.kafka.producing import EpochProducer
 from dagster_jet.connectors.kafka.reader import KafkaReader
 from dagster_jet.connectors.trial import forget
+from dagster_jet.contract import CommitContext
 from dagster_jet.errors import (
     ArtifactLostError,
     BadRowError,
@@ -48,7 +48,7 @@ from dagster_jet.execution.events import (
 )
 from dagster_jet.store import Store, StoreConfig
 from dagster_jet.testing import check_sink, check_source, collected
-from dagster_jet.testing.check_source import Typed
+from dagster_jet.testing.typed_rows import Typed
 from tests.long import long, long_but_for
 from tests.servers import SharedServer, launch, stop, wait_until
 from tests.servers.kafka import PASSWORD, network, prepared

@@ -22,8 +22,8 @@ import pytest
 from confluent_kafka import Producer
 
 from dagster_jet import Secret, sinks
-from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.kafka.held_rows import HeldTransaction
+from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import ArtifactLostError, FencedError, SinkError, SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.store import Store, StoreConfig

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet import sinks
-from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.kafka import committer as roll_forward
 from dagster_jet.connectors.kafka import held_committer, producing, transactions
+from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.store import Store, StoreConfig

@@ -14,10 +14,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from dagster_jet import sinks
-from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.kafka import marker_topic, markers
 from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.markers import PARTITIONS, Marker, MarkerReader, Owner
+from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.store import Store, StoreConfig
 from tests.long import long

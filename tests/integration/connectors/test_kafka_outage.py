@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources
-from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.kafka import producing, transactions
 from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.offsets import Offsets, Partition, Topics
+from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import SinkUnavailableError, SourceUnavailableError
 from dagster_jet.execution.events import ExecutionRestarting, SourceUnavailable
 from dagster_jet.store import Store, StoreConfig

@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from dagster_jet import sinks
-from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.kafka import topic_limits
 from dagster_jet.connectors.kafka.held_rows import HeldTransaction
+from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import Reaction, RowsRefusedError, SinkError
 from dagster_jet.store import Store, StoreConfig
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from dagster_jet import sources
-from dagster_jet.connectors.contract import Backlog
 from dagster_jet.connectors.postgres.reader import ChangesReader
 from dagster_jet.connectors.postgres.rows import lsn_of, lsn_text
+from dagster_jet.contract import Backlog
 from dagster_jet.errors import (
     BadRowError,
     ConfigurationError,
@@ -26,7 +26,8 @@ from dagster_jet.errors import (
     SourceUnavailableError,
 )
 from dagster_jet.system import failpoint
-from dagster_jet.testing.check_source import Typed, check_source
+from dagster_jet.testing.check_source import check_source
+from dagster_jet.testing.typed_rows import Typed
 from tests.integration.connectors.changes_reading import (
     OWN,
     changes,

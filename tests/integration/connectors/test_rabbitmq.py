@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 
 from dagster_jet import JobConfig, Secret, sources
-from dagster_jet.connectors.contract import Backlog, BadRowRule
 from dagster_jet.connectors.message_reader import UNPROVEN_S
 from dagster_jet.connectors.rabbitmq.reader import RabbitReader
+from dagster_jet.contract import Backlog, BadRowRule
 from dagster_jet.errors import ConfigurationError, JetError, SourceError, SourceUnavailableError
 from dagster_jet.execution.events import EpochCompleted, ExecutionRestarting
 from dagster_jet.snapshot.record import JobStatus
-from dagster_jet.testing.check_source import Typed, check_source
+from dagster_jet.testing.check_source import check_source
+from dagster_jet.testing.typed_rows import Typed
 from tests.integration import child
 from tests.integration.connectors.secret_urls import as_secret
 from tests.integration.oracle import by_manifest, committed

@@ -13,7 +13,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from dagster_jet.connectors.contract import CommitContext, TransactionId
+from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import ConfigurationError, PipelineError
 from tests.integration.connectors.sql_job import SqliteDatabase
 from tests.integration.connectors.sql_places import MadeSink

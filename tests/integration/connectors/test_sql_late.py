@@ -16,10 +16,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.held import held_ids
 from dagster_jet.connectors.sql import committer, place
 from dagster_jet.connectors.sql.held_rows import PREFIX
+from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
 from tests.integration.connectors.late_commit import commit_until_done

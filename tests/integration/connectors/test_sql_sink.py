@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dagster_jet.connectors.contract import CommitContext, TransactionId
+from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.system import failpoint
 from dagster_jet.testing.check_sink import check_sink, in_one_log
 from dagster_jet.testing.sink_rows import Row

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet import Reaction, Secret, sinks, sources, tables
-from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.staging import Segment
+from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,

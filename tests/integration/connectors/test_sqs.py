@@ -17,14 +17,15 @@ import boto3
 import pytest
 
 from dagster_jet import JobConfig, sources
-from dagster_jet.connectors.contract import BadRowRule
 from dagster_jet.connectors.sqs import receivers
 from dagster_jet.connectors.sqs.probe import probe
 from dagster_jet.connectors.sqs.reader import SqsReader
+from dagster_jet.contract import BadRowRule
 from dagster_jet.errors import ConfigurationError, JetError, SourceError
 from dagster_jet.execution.events import ExecutionRestarting
 from dagster_jet.snapshot.record import JobStatus
-from dagster_jet.testing.check_source import Typed, check_source
+from dagster_jet.testing.check_source import check_source
+from dagster_jet.testing.typed_rows import Typed
 from tests.integration import child
 from tests.integration.oracle import by_manifest, committed
 from tests.integration.world import World, wait_until

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from dagster_jet.contract import Committer, Sink, SinkWriter, Source, SourceReader, Table
+
 DOCS = Path(__file__).parents[3] / "docs"
 
 
@@ -19,8 +21,17 @@ def test_every_other_example_is_named_by_a_page() -> None:
 
 
 @pytest.mark.parametrize(
+    "base", [Source, SourceReader, Sink, SinkWriter, Committer, Table], ids=lambda b: b.__name__
+)
+def test_the_page_names_every_member_of_the_contract(base: type) -> None:
+    members = {name for name in dir(base) if not name.startswith("_")}
+    page = (DOCS / "connectors" / "own.md").read_text("utf-8")
+    assert [name for name in sorted(members) if f"`{name}`" not in page] == []
+
+
+@pytest.mark.parametrize(
     "example", [DOCS / "examples" / name for name in CONNECTORS], ids=lambda p: p.name
 )
 def test_the_docs_show_exactly_the_file(example: Path) -> None:
-    page = (DOCS / "connectors.md").read_text("utf-8")
+    page = (DOCS / "connectors" / "own.md").read_text("utf-8")
     assert f"```python\n{example.read_text('utf-8')}```\n" in page

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.files.sink import FilesSink
+from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,

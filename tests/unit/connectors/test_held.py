@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.held import Fate, HeldCommitter, held_id, held_ids
+from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import ArtifactLostError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.protocol import Claimed, Purpose, WriteRecord

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dagster_jet.connectors.contract import TransactionId
 from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.held_rows import HeldWriter
 from dagster_jet.connectors.kafka.markers import Owner
+from dagster_jet.contract import TransactionId
 from dagster_jet.errors import Reaction, SinkError
 
 PURGED, TOO_LARGE = KafkaError._PURGE_QUEUE, KafkaError.MSG_SIZE_TOO_LARGE

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet import sinks, sources
-from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.maps.journal import JournalTask, MapJournalReader, _shares
 from dagster_jet.connectors.maps.sink import MapSink
+from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,
@@ -200,10 +200,12 @@ def test_an_event_that_no_member_has(store: Store) -> None:
 
 def test_schemas_of_sources() -> None:
     source = sources.map_journal("m", schema="price double, at timestamp")
-    assert "value struct<price double, at timestamp>" in source.schema
-    assert sources.map_entries("m", schema="array<int>").schema == "key string, value array<int>"
-    assert sources.map_entries("m", schema="decimal(10, 2)").schema.endswith("decimal(10, 2)")
-    assert sources.map_entries("m").schema == "key string, value string"
+    assert "value struct<price double, at timestamp>" in source.row_schema()
+    assert (
+        sources.map_entries("m", schema="array<int>").row_schema() == "key string, value array<int>"
+    )
+    assert sources.map_entries("m", schema="decimal(10, 2)").row_schema().endswith("decimal(10, 2)")
+    assert sources.map_entries("m").row_schema() == "key string, value string"
 
 
 # --- sink -----------------------------------------------------------------------------------------

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet import sinks
-from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.files import old_markers
 from dagster_jet.connectors.files.old_markers import KEPT, OldMarkers
 from dagster_jet.connectors.files.places import location
 from dagster_jet.connectors.files.places.opening import open_output
 from dagster_jet.connectors.files.places.place import OutputPlace
+from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.snapshot.manifest import Artifact
 from tests.long import long
 from tests.servers.members import AwsServer

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet import sinks, sources
-from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.dealt import Shares
 from dagster_jet.connectors.files.places import location
 from dagster_jet.connectors.files.places.remote import RemoteOutput
@@ -22,6 +21,7 @@ from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.source import FilesReader
 from dagster_jet.connectors.files.text_tasks import Header, ReadCsv
 from dagster_jet.connectors.reopening import destination_of
+from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_jet import sources
-from dagster_jet.connectors.contract import Lag
 from dagster_jet.connectors.files.source import FilesReader
+from dagster_jet.contract import Lag
 from dagster_jet.execution.source_polling import poll_now
 
 SCHEMA = "a long, b string"

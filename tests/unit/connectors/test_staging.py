@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dagster_jet.connectors.contract import TransactionId
 from dagster_jet.connectors.staging import (
     CHUNK_BYTES_MAX,
     FolderArea,
@@ -24,6 +23,7 @@ from dagster_jet.connectors.staging import (
     rows_of,
     segments_by_epoch,
 )
+from dagster_jet.contract import TransactionId
 from dagster_jet.errors import ArtifactLostError, ExecutorLostError, JetError, Reaction
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.spark.tasks.commit_pieces import CommitPieces

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from dagster_jet.connectors.contract import Lag
+from dagster_jet.contract import Lag
 from dagster_jet.execution.epoch_size import FIRST_BYTES, FIRST_ROWS, EpochSizer
 
 TARGET_MS = 500

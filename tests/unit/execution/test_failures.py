@@ -11,11 +11,11 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 
 import dagster_jet
 from dagster_jet import Pipeline, sinks, sources
-from dagster_jet.connectors.contract import at_start
 from dagster_jet.connectors.pages import PAGES
 from dagster_jet.errors import ConfigurationError, Reaction, SourceError, StoreUnwritableError
 from dagster_jet.execution.failures import Failures
 from dagster_jet.execution.retrying import GivenUpError
+from dagster_jet.execution.start_connectors import at_start
 from dagster_jet.snapshot.protocol import Failed
 
 

@@ -15,9 +15,9 @@ import pytest
 
 from dagster_jet import sinks
 from dagster_jet.connectors import reopening
-from dagster_jet.connectors.contract import Committer, TransactionId
 from dagster_jet.connectors.files import FilesSink
 from dagster_jet.connectors.files.checksum import file_checksum
+from dagster_jet.contract import Committer, TransactionId
 from dagster_jet.errors import (
     ArtifactLostError,
     FencedError,
@@ -66,8 +66,14 @@ class Full(Committer):
         if self.left >= 0:
             raise self.error
 
+    def abort_orphans(self, context: Any, keep: Any) -> int:
+        return 0
+
     def describe(self) -> dict[str, str]:
         return {"kind": "full", "path": "/out"}
+
+    def destination(self) -> None:
+        return None
 
 
 @dataclass
@@ -208,8 +214,14 @@ class Meeting(Committer):
     def commit(self, artifacts: Any, context: Any) -> None:
         self.barrier.wait(10)
 
+    def abort_orphans(self, context: Any, keep: Any) -> int:
+        return 0
+
     def describe(self) -> dict[str, str]:
         return {"kind": "meeting"}
+
+    def destination(self) -> None:
+        return None
 
 
 def test_sinks_commit_beside_each_other() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dagster_jet.connectors.contract import Backlog, Lag, SourceReader
+from dagster_jet.contract import Backlog, Lag, SourceReader
 from dagster_jet.errors import (
     FencedError,
     JetError,
@@ -35,6 +35,9 @@ class Scripted(SourceReader):
     threads: set[int] = field(default_factory=set)
     closed: threading.Event = field(default_factory=threading.Event)
     waits: bool = True
+
+    def restore(self, position: Any, journal: Any) -> None:
+        raise NotImplementedError
 
     def poll(self) -> Any:
         self.threads.add(threading.get_ident())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dagster_jet.connectors.contract import at_start
+from dagster_jet.contract import Definition
 from dagster_jet.errors import (
     ConfigurationError,
     FencedError,
@@ -18,18 +18,22 @@ from dagster_jet.errors import (
 )
 from dagster_jet.execution import retrying as module
 from dagster_jet.execution.retrying import GivenUpError, Retrying
+from dagster_jet.execution.start_connectors import at_start
 from dagster_jet.execution.stopping import StopSignal
 from dagster_jet.pipeline.graph import Graph, SinkNode, SourceNode
 from dagster_jet.snapshot.protocol import StopKind
 
 
 @dataclass
-class Away:
+class Away(Definition):
     """A place that answers once it was asked so often."""
 
     left: int
     error: JetError = field(default_factory=lambda: SinkUnavailableError("it is away."))
     is_looked_at: bool = False
+
+    def describe(self) -> dict[str, str]:
+        return {"kind": "away"}
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> Away:
         if self.left:

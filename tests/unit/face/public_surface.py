@@ -29,6 +29,7 @@ MODULES = (
     "dagster_jet.sinks",
     "dagster_jet.tables",
     "dagster_jet.events",
+    "dagster_jet.contract",
     "dagster_jet.dag",
     "dagster_jet.testing",
     "dagster_jet.connectors.held",

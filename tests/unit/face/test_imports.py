@@ -11,19 +11,18 @@ HEAVY = (
 )  # fmt: skip
 
 IMPORT = "import dagster_jet"
-FACE = "from dagster_jet import Pipeline, aggregates as agg, sinks, sources, windows"
+FACE = "from dagster_jet import Pipeline, aggregates as agg, contract, sinks, sources, windows"
 STAGES = f"""
 {FACE}
 
-class Numbers:
-    schema = "flight string, origin string, at timestamp, delay double"
+class Numbers(contract.Source):
+    def row_schema(self): return "flight string, origin string, at timestamp, delay double"
     def describe(self): return {{"kind": "numbers"}}
     def open(self, job, stage, bad_rows): raise NotImplementedError
 
-class Nowhere:
-    max_guarantee = None
+class Nowhere(contract.Sink):
     def describe(self): return {{"kind": "nowhere"}}
-    check = takes = render = open_committer = None
+    takes = render = open_committer = None
     def open_writer(self, transaction): raise NotImplementedError
 
 p = Pipeline("airport_delays")

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from dagster_jet import sinks
-from dagster_jet.connectors.contract import CommitContext, GivesUpItsPlace
 from dagster_jet.connectors.files import FilesSink
 from dagster_jet.connectors.reopening import destination_of
 from dagster_jet.connectors.sql.markers import Fence, Markers, Owner
+from dagster_jet.contract import CommitContext
 from dagster_jet.errors import (
     ConfigurationError,
     FencedError,
@@ -143,8 +143,7 @@ def test_a_database_forgets_the_epochs_of_a_job(store: Store, tmp_path: Path) ->
         sink.check("shop", "out", is_new_job=True)
     for _ in range(2):
         committer = sink.open_committer("shop", "out")
-        assert isinstance(committer, GivesUpItsPlace)
-        committer.give_up_place(CommitContext("shop", "out", 1, 9, recovering=True))
+        assert committer.give_up_place(CommitContext("shop", "out", 1, 9, recovering=True))
     sink.check("shop", "out", is_new_job=True)
     with place.connected() as connection:
         rows = connection.exec_driver_sql("select sink from dagster_jet_epochs").all()

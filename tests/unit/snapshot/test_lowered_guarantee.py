@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from dagster_jet import sinks
-from dagster_jet.connectors.contract import effective_guarantee
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import ConfigurationError
+from dagster_jet.execution.start_connectors import effective_guarantee
 from dagster_jet.snapshot.protocol import Decide, Publish, Published
 from tests.unit.snapshot.test_coordinator import acked, artifact, run_epoch, running_job, tell
 

@@ -47,6 +47,9 @@ class SlowSink:
     def open_writer(self, transaction: Any) -> SlowSink:
         return self
 
+    def refused(self, rows: pa.RecordBatch) -> dict[int, Any]:
+        return {}
+
     def write(self, batch: pa.RecordBatch) -> None:
         self.seconds.now += self.write_s
 

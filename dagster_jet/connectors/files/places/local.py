@@ -16,7 +16,6 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import BinaryIO
 
-from dagster_jet.connectors.contract import TransactionId
 from dagster_jet.connectors.files.checksum import file_checksum
 from dagster_jet.connectors.files.places.location import is_pattern
 from dagster_jet.connectors.files.places.place import (
@@ -27,6 +26,7 @@ from dagster_jet.connectors.files.places.place import (
     Sealed,
     is_finished,
 )
+from dagster_jet.contract import TransactionId
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.durable import make_folder, sync_folder
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
-from dagster_jet.connectors.contract import TransactionId
+from dagster_jet.contract import TransactionId
 from dagster_jet.snapshot.manifest import Artifact
 
 EPOCHS_FOLDER = "_epochs"

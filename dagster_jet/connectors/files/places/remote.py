@@ -20,7 +20,6 @@ from typing import Any, BinaryIO, cast
 
 import xxhash
 
-from dagster_jet.connectors.contract import TransactionId
 from dagster_jet.connectors.files.checksum import stream_checksum
 from dagster_jet.connectors.files.places.listing import folder_of, found_in
 from dagster_jet.connectors.files.places.location import StorageOptions, scheme_of
@@ -31,6 +30,7 @@ from dagster_jet.connectors.files.places.place import (
     Listing,
     Sealed,
 )
+from dagster_jet.contract import TransactionId
 from dagster_jet.core.secret import text_of
 from dagster_jet.errors import MissingEnvironmentError
 from dagster_jet.snapshot.manifest import Artifact

@@ -25,7 +25,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from dagster_jet.aws.access import code_of
 from dagster_jet.aws.conditions import REFUSED, Condition, ignored_condition
-from dagster_jet.connectors.contract import TransactionId
 from dagster_jet.connectors.files.places.place import (
     EPOCHS_FOLDER,
     Sealed,
@@ -33,6 +32,7 @@ from dagster_jet.connectors.files.places.place import (
     target_name,
 )
 from dagster_jet.connectors.files.places.s3_bucket import GONE, S3Bucket
+from dagster_jet.contract import TransactionId
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.backoff import attempts
 

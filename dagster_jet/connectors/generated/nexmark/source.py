@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import BadRowRule, SourceFrame
 from dagster_jet.connectors.generated.nexmark.event import event
 from dagster_jet.connectors.generated.nexmark.model import Model
 from dagster_jet.connectors.generated.nexmark.schema import arrow_schema, spark_ddl
 from dagster_jet.connectors.generated.numbered import NumberedReader, checked_rate, tasks_for
+from dagster_jet.contract import BadRowRule, Source, SourceFrame
 from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _ROW_BYTES = 200
 
 
 @dataclass(frozen=True)
-class NexmarkSource:
+class NexmarkSource(Source):
     """Events of a model, in order of their arrival."""
 
     model: Model
@@ -31,8 +31,7 @@ class NexmarkSource:
     def __post_init__(self) -> None:
         checked_rate(self.rate, self.count)
 
-    @property
-    def schema(self) -> str:
+    def row_schema(self) -> str:
         return spark_ddl()
 
     @property
