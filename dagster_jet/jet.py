@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,7 @@ from dagster_jet.jobs.job import Job, JobResult
 from dagster_jet.jobs.pipeline_job import PipelineJob
 from dagster_jet.jobs.remote_job import RemoteJob
 from dagster_jet.jobs.stored_snapshot import find_snapshot
+from dagster_jet.jobs.wiring import Order
 from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.ownership.exports import delete_export, read_exports
 from dagster_jet.ownership.liveness import observed
@@ -33,6 +35,7 @@ from dagster_jet.snapshot.export import Export
 from dagster_jet.snapshot.plan import COLUMNS, StageChange, compare_plans
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord
+from dagster_jet.start_options import StartOptions
 from dagster_jet.store import Secret, Store, StoreConfig
 
 if TYPE_CHECKING:
@@ -58,6 +61,18 @@ class Jet:
             variable of the driver and of every executor; None: nothing is encrypted.
         accept_older_seals: with keys, also read values that are not encrypted, or were encrypted by
             an earlier version. Only while ``dagster-jet store rotate-keys`` is under way.
+        lease_ttl: time for which the owner of a job on another host counts as alive without a sign
+            of life. The lease contains it, so every process waits as long as the owner's own
+            setting says. This setting and the three that follow are not kept in the store: each
+            process uses its own for the jobs that it runs.
+        member_timeout: absence after which a running job repairs the store around a member: other
+            members take over its data, and it leaves the store. "off": only manual repair. If
+            processes differ, the shortest counts.
+        scale_up_delay: time without a change of the members after which a running job restarts
+            gracefully with the new partition table. "off": it keeps the old table until its next
+            start.
+        split_brain_protection: start a job only if more than half of the largest number of members
+            that it has ever seen are reachable.
         show_progress: whoever waits for a job at a terminal sees a line on standard error that says
             how far it is. ``DAGSTER_JET_PROGRESS=off`` in the environment turns it off, too.
 
@@ -81,6 +96,10 @@ class Jet:
         partition_count: int = 271,
         encryption_keys: Secret | None = None,
         accept_older_seals: bool = False,
+        lease_ttl: timedelta | str = "10 seconds",
+        member_timeout: timedelta | str = "1 minute",
+        scale_up_delay: timedelta | str = "10 seconds",
+        split_brain_protection: bool = False,
         show_progress: bool = True,
     ) -> None:
         if isinstance(store, str):
@@ -93,6 +112,10 @@ class Jet:
                 namespace=namespace,
                 encryption_keys=encryption_keys,
                 accept_older_seals=accept_older_seals,
+                lease_ttl=lease_ttl,
+                member_timeout=member_timeout,
+                scale_up_delay=scale_up_delay,
+                split_brain_protection=split_brain_protection,
             )
         )
         self._spark = dict(spark or {})
@@ -117,6 +140,9 @@ class Jet:
         config: JobConfig | None = None,
         *,
         until: UntilSpec = "drained",
+        initial_snapshot: int | str | None = None,
+        accept_loss: bool = False,
+        refused_to_dead_letters: bool = False,
         on_event: Callable[[JobEvent], None] | None = None,
         run_id: str | None = None,
     ) -> JobResult:
@@ -130,6 +156,18 @@ class Jet:
                 on from there. "completed": as "drained", then the inputs end: every window is
                 closed, and the job is COMPLETED. "stopped": somebody stops it. A duration, such as
                 "10 minutes": so much time has passed.
+            initial_snapshot: go back to this retained snapshot: later snapshots are dropped and a
+                new timeline begins. A text is the name of an exported snapshot, of this job or
+                another one: its state, positions and counters are copied and a new timeline begins.
+                This happens once: a restart, or another start with the same value, continues from
+                the newest snapshot (`InitialSnapshotSkipped` says so). A start without a value in
+                between allows the same snapshot again.
+            accept_loss: continue although a sink has lost staged rows, or input has disappeared.
+                The events `OutputLost` and `InputLost` report the loss.
+            refused_to_dead_letters: commit an epoch without the rows that a sink refuses, and send
+                these to the sink's dead-letter sink. For decided rows that only the outside system
+                can refuse; supported by database tables and Kafka topics. The event `OutputRefused`
+                reports it.
             on_event: called with each event of the job, on its driver thread: it must be fast.
             run_id: written into the record, for example Dagster's run id.
 
@@ -140,7 +178,16 @@ class Jet:
         Example:
             >>> result = jet.run(pipeline, JobConfig(), until="10 minutes")  # doctest: +SKIP
         """
-        return self.submit(pipeline, config, until=until, on_event=on_event, run_id=run_id).result()
+        return self.submit(
+            pipeline,
+            config,
+            until=until,
+            initial_snapshot=initial_snapshot,
+            accept_loss=accept_loss,
+            refused_to_dead_letters=refused_to_dead_letters,
+            on_event=on_event,
+            run_id=run_id,
+        ).result()
 
     def submit(
         self,
@@ -148,6 +195,9 @@ class Jet:
         config: JobConfig | None = None,
         *,
         until: UntilSpec = "stopped",
+        initial_snapshot: int | str | None = None,
+        accept_loss: bool = False,
+        refused_to_dead_letters: bool = False,
         on_event: Callable[[JobEvent], None] | None = None,
         run_id: str | None = None,
     ) -> PipelineJob:
@@ -162,7 +212,8 @@ class Jet:
 
         Raises:
             JobStateError: the job is already running in this process.
-            ConfigurationError: a URL of the store has a password in it; `until` cannot be read.
+            ConfigurationError: a URL of the store has a password in it; `until` cannot be read; the
+                job's guarantee does not allow an option.
             PipelineError: the pipeline reads or writes nothing.
 
         Example:
@@ -177,14 +228,20 @@ class Jet:
                 cure="Stop it first, or use the job that submit() returned.",
             )
         self.store.config.check_shareable()
+        config = config or JobConfig()
+        options = StartOptions(initial_snapshot, accept_loss, refused_to_dead_letters)
+        options.check(pipeline.name, config.guarantee)
         job = PipelineJob(
-            name=pipeline.name,
-            graph=pipeline.graph,
-            config=config or JobConfig(),
-            until=parse_until(until),
-            store=self.store,
-            open_session=self.session,
-            work_dir=self._work_dir,
+            Order(
+                job=pipeline.name,
+                graph=pipeline.graph,
+                config=config,
+                options=options,
+                until=parse_until(until),
+                store=self.store,
+                work_dir=self._work_dir / pipeline.name,
+            ),
+            self.session,
             on_event=on_event,
             run_id=run_id,
             show_progress=self._shows_progress,
@@ -243,7 +300,7 @@ class Jet:
         Args:
             pipeline: with the name of the job.
             snapshot: a retained one, or the name of an export of any job, as for
-                `JobConfig(initial_snapshot=...)`; None: the newest.
+                `initial_snapshot` of `run`; None: the newest.
 
         Returns:
             One change per stage.

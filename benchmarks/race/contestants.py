@@ -42,9 +42,9 @@ JET = Contestant(
     "exactly once, snapshot every second, 3 members, 1 backup",
     sweep=(
         {},
-        {"catch_up_epoch_duration": "2 seconds"},
-        {"catch_up_epoch_duration": "10 seconds"},
-        {"max_items_per_epoch": 200_000, "catch_up_epoch_duration": "1 minute"},
+        {"target_epoch_duration": "200 ms"},
+        {"target_epoch_duration": "1 second"},
+        {"max_items_per_epoch": 200_000, "target_epoch_duration": "6 seconds"},
     ),
 )
 SPARK = Contestant(

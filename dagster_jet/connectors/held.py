@@ -121,7 +121,7 @@ class HeldCommitter(Committer):
                     position=artifact.token,
                     cure="Raise the transaction time-out above the duration of a restart, or "
                     'stage rows instead (transactions="roll-forward"). To continue without '
-                    "these rows, use JobConfig(accept_loss=True).",
+                    "these rows, use the start option accept_loss=True.",
                 )
             context.report_lost(artifact)
 

@@ -232,7 +232,7 @@ def _unframed(framed: bytes, place: str) -> bytes:
             "a staged chunk is damaged.",
             position=place,
             cure="Restore it from a copy, or continue without its rows with "
-            "JobConfig(accept_loss=True).",
+            "the start option accept_loss=True.",
         )
     return data
 
@@ -348,7 +348,7 @@ class Segment:
             stage=self.artifact.sink,
             position=self.artifact.token,
             cure="Bring the store's members with the staged rows back, or continue without the "
-            "rows with JobConfig(accept_loss=True).",
+            "rows with the start option accept_loss=True.",
         )
 
 

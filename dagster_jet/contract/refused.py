@@ -21,7 +21,7 @@ class Refused:
 
 DECIDED_CURE = (
     "the decided rows are kept, and that start commits them. If the sink can never accept some "
-    "of them, start with JobConfig(refused_to_dead_letters=True): these rows go to the sink's "
+    "of them, start with refused_to_dead_letters=True: these rows go to the sink's "
     "dead-letter sink (write_to(...).dead_letter_to(...)), and the others are committed."
 )
 """Rest of the cure of a `RowsRefusedError`, after "start again;"."""

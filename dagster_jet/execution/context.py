@@ -25,6 +25,7 @@ from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.barrier import Barrier
+from dagster_jet.start_options import StartOptions
 from dagster_jet.store import Store
 
 _CORRECTION_MAX = 0.1
@@ -61,6 +62,7 @@ class ExecutionContext:
     job: str
     graph: Graph
     config: JobConfig
+    options: StartOptions
     store: Store
     work_dir: Path
     """Scratch folder of this execution."""

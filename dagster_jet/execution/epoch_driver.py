@@ -44,6 +44,8 @@ FEW_ROWS = 20_000
 FEW_BYTES = 8 << 20
 """Up to this number of rows and bytes per epoch, one reading task is faster than several with a
 shuffle."""
+_CATCH_UP = 10
+"""Largest epoch duration during a backlog, as a multiple of the target duration."""
 
 
 @dataclass
@@ -65,9 +67,10 @@ class EpochDriver:
     def _sizer(self) -> EpochSizer:
         """Creates the sizer at the first epoch, when the executors and their memory are known."""
         config = self.context.config
+        target_ms = milliseconds(config.target_epoch_duration)
         return EpochSizer(
-            target_ms=milliseconds(config.target_epoch_duration),
-            catch_up_ms=milliseconds(config.catch_up_epoch_duration),
+            target_ms=target_ms,
+            catch_up_ms=_CATCH_UP * target_ms,
             source_rows_max=config.max_items_per_epoch,
             bytes_max=self.context.runtime.epoch_bytes_max,
         )

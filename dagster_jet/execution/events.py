@@ -14,7 +14,7 @@ from dagster_jet.core.columns import StageColumn
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.core.phases import PhaseTime
 from dagster_jet.snapshot.owed import SinkFate
-from dagster_jet.snapshot.record import JobStatus, StopCause
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class SinkReopened:
 
 @dataclass(frozen=True)
 class OutputLost:
-    """Decided output that will never be visible; accepted by `JobConfig(accept_loss=True)`."""
+    """Decided output that will never be visible; accepted by `accept_loss`."""
 
     job: str
     execution_id: int
@@ -186,7 +186,7 @@ class OutputLost:
 
 @dataclass(frozen=True)
 class OutputRefused:
-    """A sink's place has refused decided rows. By `JobConfig(refused_to_dead_letters=True)` they
+    """A sink's place has refused decided rows. By `refused_to_dead_letters` they
     went to the sink's dead-letter sink, and the epoch was committed without them."""
 
     job: str
@@ -201,8 +201,7 @@ class OutputRefused:
 
 @dataclass(frozen=True)
 class InputLost:
-    """Input that was deleted before a snapshot contained it; accepted by
-    `JobConfig(accept_loss=True)`.
+    """Input that was deleted before a snapshot contained it; accepted by `accept_loss`.
 
     A dead execution had read it, but its epochs do not count.
     """
@@ -222,6 +221,45 @@ class InputIgnored:
     source: str
     waiting: dict[str, int]
     """Waiting input in the source's units: {"files": 3, "bytes": 1024}."""
+
+
+@dataclass(frozen=True)
+class InitialSnapshotSkipped:
+    """A start with an `initial_snapshot` that an earlier start has applied already."""
+
+    job: str
+    initial_snapshot: int | str
+    applied_by: int
+    """Execution that went back to it."""
+    continues_from: int | None
+    """Newest snapshot; None: the job is COMPLETED and does not continue."""
+
+    @classmethod
+    def by(cls, record: ExecutionRecord, wanted: int | str | None) -> InitialSnapshotSkipped | None:
+        """Returns the event of a start that wants this `initial_snapshot`; None if it applies it.
+
+        Args:
+            record: as this start has found it.
+            wanted: the start's `initial_snapshot`.
+        """
+        if wanted is None or wanted != record.rewound_to or record.rewound_by is None:
+            return None
+        newest = None if record.status is JobStatus.COMPLETED else record.snapshot
+        snapshot_id = None if newest is None else newest.snapshot_id
+        return cls(record.job, wanted, record.rewound_by, snapshot_id)
+
+    @property
+    def text(self) -> str:
+        """What has happened, as one sentence."""
+        follows = (
+            "the job is COMPLETED and stays so"
+            if self.continues_from is None
+            else f"the job continues from snapshot {self.continues_from}"
+        )
+        return (
+            f"initial_snapshot {self.initial_snapshot!r} was applied already by execution "
+            f"{self.applied_by}; {follows}."
+        )
 
 
 @dataclass(frozen=True)
@@ -321,6 +359,7 @@ JobEvent = (
     | SourceAvailable
     | ItemsLost
     | InputIgnored
+    | InitialSnapshotSkipped
     | SinkReopened
     | OutputLost
     | OutputRefused

@@ -112,7 +112,7 @@ class RecoveryDriver:
         """Checks that a transaction lasts from its first row to the commit, with a crash in
         between."""
         config = self.context.config
-        restart_s = config.lease_ttl.total_seconds() + STARTING_S
+        restart_s = self.context.store.config.lease_ttl_ms / 1000 + STARTING_S
         interval_s = config.snapshot_interval.total_seconds()
         if held_for_ms / 1000 <= interval_s + restart_s:
             raise ConfigurationError(
@@ -269,7 +269,7 @@ class RecoveryDriver:
         expected = output_to_be_there(manifest, is_committed=is_committed)
         missing = context.committer.missing_output(expected, manifest.sinks)
         for sink, newest in missing.items():
-            if not context.config.accept_loss:
+            if not context.options.accept_loss:
                 raise OutputLostError(
                     f"epoch {newest.artifact.epoch_id} was committed to the sink, but the sink's "
                     "location no longer has it: the location is empty, was restored from an "
@@ -279,9 +279,9 @@ class RecoveryDriver:
                     position=str(newest.artifact.target),
                     cure="If the location is not mounted, or is a replica that is behind, bring "
                     "the right one back. If it was restored from a copy, start from a "
-                    "snapshot whose output it has: JobConfig(initial_snapshot=...); "
+                    "snapshot whose output it has: initial_snapshot=...; "
                     "Job.ledger lists them. To continue without the missing output, use "
-                    "JobConfig(accept_loss=True).",
+                    "the start option accept_loss=True.",
                 )
             context.committer.report_missing(sink, newest)
         self._claim_places()
@@ -304,7 +304,7 @@ class RecoveryDriver:
             epoch_ids = tuple(dict.fromkeys(one.epoch_id for one in lost))
             shown = tuple(one.shown for one in lost)
             several = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
-            if not context.config.accept_loss:
+            if not context.options.accept_loss:
                 raise InputLostError(
                     f"input that epochs {', '.join(map(str, epoch_ids))} had read is gone, and "
                     f"no decided snapshot has its rows: {', '.join(shown[:3])}{several}. The job "
@@ -313,7 +313,7 @@ class RecoveryDriver:
                     stage=name,
                     position=shown[0],
                     cure="Put the input back unchanged (cp -p), or continue without its rows "
-                    "with JobConfig(accept_loss=True). Delete input only after a snapshot "
+                    "with the start option accept_loss=True. Delete input only after a snapshot "
                     "that has its rows is committed: Job.consumed_files() lists such files.",
                 )
             _logger.warning(

@@ -33,6 +33,7 @@ from dagster_jet.snapshot.manifest import Artifact, NewestOutput
 from dagster_jet.snapshot.owed import Destination, OwedCommit, SinkFate, owed_commits, sink_fate
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.snapshot.store_reactions import StoreCall
+from dagster_jet.start_options import StartOptions
 from dagster_jet.system.failpoint import fail_point
 
 _logger = logging.getLogger(__name__)
@@ -74,12 +75,10 @@ class SinkCommitter:
     reopen: Callable[[Destination], Sink]
     """Reopens a sink that the pipeline does not have; raises `JetError` if it cannot be reopened.
     """
-    accept_loss: bool
+    options: StartOptions
     record: Callable[[], ExecutionRecord]
     retrying: Retrying
     emit: Callable[[JobEvent], None]
-    refused_to_dead_letters: bool = False
-    """Whether rows that a sink's place refuses may be left out of their epoch."""
     in_tasks: Callable[[Sequence[Piece]], list[Any]] = carry_out_here
     """See `CommitContext`."""
     run_all: RunAll = in_threads
@@ -194,7 +193,7 @@ class SinkCommitter:
             waiting = tuple(o for o, error in failures if isinstance(error, ReferenceMissingError))
             others = [error for owed, error in failures if owed not in waiting]
             is_stuck = len(waiting) == len(pending)
-            if others or (is_stuck and (stuck or not self.refused_to_dead_letters)):
+            if others or (is_stuck and (stuck or not self.options.refused_to_dead_letters)):
                 raise others[0] if others else failures[0][1]
             pending, stuck = waiting, waiting[0] if is_stuck else None
         fail_point("commit.after")
@@ -307,7 +306,7 @@ class SinkCommitter:
                 return self.reopen(owed.destination)
             except JetError as error:
                 why = str(error)
-        if self.accept_loss:
+        if self.options.accept_loss:
             self._report_lost(owed, why)
             return None
         raise SinkMismatchError(
@@ -318,7 +317,7 @@ class SinkCommitter:
             stage=owed.sink,
             position=_where(owed.destination),
             cure="Start once with the former pipeline: that start commits the rows. Or continue "
-            "without them with JobConfig(accept_loss=True).",
+            "without them with the start option accept_loss=True.",
         )
 
     def _report_reopened(self, owed: OwedCommit) -> None:
@@ -375,7 +374,7 @@ class SinkCommitter:
             raise
         except SinkError as error:
             is_left = owed.fate is not SinkFate.KEPT and error.reaction is Reaction.RESTART
-            if not (is_left and self.accept_loss):
+            if not (is_left and self.options.accept_loss):
                 raise
             # The place of a sink that was removed from the pipeline will not come back.
             self._report_lost(owed, str(error))
@@ -391,7 +390,7 @@ class SinkCommitter:
             timeline=record.timeline,
             execution_id=record.execution_id,
             recovering=recovering,
-            accept_loss=self.accept_loss,
+            accept_loss=self.options.accept_loss,
             repeatable=repeatable,
             report_lost=self._report_artifact_lost,
             held_writers=record.held_writers.get(sink, 0),
@@ -402,7 +401,7 @@ class SinkCommitter:
         refused = RefusedOutput(
             context,
             letters[0] if letters else None,
-            self.refused_to_dead_letters,
+            self.options.refused_to_dead_letters,
             is_stuck,
             destination_of,
             self.reopen,

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_jet.errors import JetError, Reaction, StoreUnavailableError
-from dagster_jet.execution.events import ExecutionEnded, ExecutionRestarting, JobEvent
+from dagster_jet.execution.events import (
+    ExecutionEnded,
+    ExecutionRestarting,
+    InitialSnapshotSkipped,
+    JobEvent,
+)
 from dagster_jet.execution.exporting import Exporting
 from dagster_jet.execution.failures import expected, may_pass
-from dagster_jet.execution.stopping import StopSignal, Until
-from dagster_jet.job_config import JobConfig, milliseconds
+from dagster_jet.execution.stopping import StopSignal
 from dagster_jet.jobs.ended import EndedExecution
 from dagster_jet.jobs.job import JobResult
 from dagster_jet.jobs.members_repairer import MembersRepairer
@@ -23,16 +27,16 @@ from dagster_jet.jobs.totals import result_of
 from dagster_jet.jobs.wiring import Order, wire
 from dagster_jet.ownership.claiming import claim
 from dagster_jet.ownership.record_keeper import RecordKeeper
-from dagster_jet.pipeline.graph import Graph
 from dagster_jet.snapshot.manifest import Counters
 from dagster_jet.snapshot.protocol import Stop, StopKind, WriteOutcome
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.snapshot.store_reactions import StoreCall
-from dagster_jet.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_logger = logging.getLogger(__name__)
 
 
 class Driver:
@@ -40,23 +44,17 @@ class Driver:
 
     def __init__(
         self,
-        *,
-        name: str,
-        graph: Graph,
-        config: JobConfig,
-        until: Until,
-        store: Store,
+        order: Order,
         open_session: Callable[[], SparkSession],
-        work_dir: Path,
         emit: Callable[[JobEvent], None],
         run_id: str | None,
         exporting: Exporting,
     ) -> None:
-        self._exporting = exporting
-        self._job, self._graph, self._config, self._until = name, graph, config, until
-        self._store, self._open_session, self._work_dir = store, open_session, work_dir
+        self._order, self._job, self._store = order, order.job, order.store
+        self._open_session, self._exporting = open_session, exporting
         self._emit, self._run_id = emit, run_id
         self._epochs = 0
+        self._has_claimed = False
         self.keeper: RecordKeeper | None = None
         """The newest execution's keeper; None before the first."""
 
@@ -66,7 +64,7 @@ class Driver:
         Raises:
             JetError: the error that ended the job.
         """
-        restarts = Restarts(self._config.restart_attempts_max)
+        restarts = Restarts(self._order.config.restart_attempts_max)
         while True:
             asked_before = stop.kind
             ended = self._run_one(stop, restarts, repairer)
@@ -93,13 +91,13 @@ class Driver:
         keeper = self.keeper = RecordKeeper(
             self._store,
             self._job,
-            milliseconds(self._config.lease_ttl),
+            self._store.config.lease_ttl_ms,
             self._run_id,
             predecessor=self.keeper,
         )
         ended: EndedExecution | None = None
         try:
-            with MembersWatcher(self._store, self._job, self._config, stop):
+            with MembersWatcher(self._store, self._job, stop):
                 ended = self._execute(keeper, stop)
             # Failures while a member is away and about to be repaired around are not counted.
             if not (ended.stop.restart and repairer.expects_repair()):
@@ -119,7 +117,8 @@ class Driver:
     def _execute(self, keeper: RecordKeeper, asked: StopSignal) -> EndedExecution:
         """Runs one execution, from the lease to its end."""
         try:
-            claimed = claim(keeper, self._store, self._job, self._config)
+            claimed = claim(keeper, self._store, self._job, self._order.options)
+            self._announce_claim(claimed)
             kind = asked.kind
             decided = claimed.snapshot
             owes_commit = decided is not None and not decided.committed
@@ -128,9 +127,8 @@ class Driver:
                 reason = "it was asked to stop before it began"
                 stop = Stop(kind.final_status, kind.cause, reason, write_status=True)
                 return EndedExecution(stop, claimed, None, stages=self._totals(claimed))
-            work_dir = self._work_dir / self._job
             execution = wire(
-                Order(self._job, self._graph, self._config, self._until, self._store, work_dir),
+                self._order,
                 # Opened per execution: Spark's own end may have ended the last one.
                 self._open_session(),
                 keeper,
@@ -168,7 +166,7 @@ class Driver:
         elif may_pass(error, StoreCall.START):
             stop = Stop(JobStatus.NOT_RUNNING, StopCause.ERROR, str(error), restart=True)
         else:
-            suspends = self._config.suspend_on_failure
+            suspends = self._order.config.suspend_on_failure
             status = JobStatus.SUSPENDED if suspends else JobStatus.FAILED
             stop = Stop(status, StopCause.ERROR, str(error), write_status=True)
         return EndedExecution(stop, keeper.record, error)
@@ -179,6 +177,15 @@ class Driver:
             return ended
         restarts.failed(progressed=ended.progressed)
         return ended.given_up(restarts.attempts) if restarts.exhausted else ended
+
+    def _announce_claim(self, claimed: ExecutionRecord) -> None:
+        """Says once, before anything slow, that an earlier start has gone back already."""
+        wanted = None if self._has_claimed else self._order.options.initial_snapshot
+        self._has_claimed = True
+        skipped = InitialSnapshotSkipped.by(claimed, wanted)
+        if skipped is not None:
+            _logger.warning("job %r: %s", self._job, skipped.text)
+            self._emit(skipped)
 
     def _announce_restart(self, ended: EndedExecution, restarts: Restarts) -> None:
         self._emit(
@@ -208,8 +215,8 @@ class Driver:
         return result_of(
             ended.final_record(self._job, asked),
             ended.stages,
-            sources=[node.name for node in self._graph.sources],
-            sinks=[node.name for node in self._graph.sinks],
+            sources=[node.name for node in self._order.graph.sources],
+            sinks=[node.name for node in self._order.graph.sinks],
             epochs=self._epochs,
         )
 

@@ -118,7 +118,7 @@ class Job(StoredJob, ABC):
         A running job exports the first snapshot that has everything read by then, and continues
         meanwhile. For a job that is down the last committed snapshot is exported. The export is
         independent of retention, garbage collection and the job itself:
-        `JobConfig(initial_snapshot=name)` starts this job or another one from it.
+        `jet.run(..., initial_snapshot=name)` starts this job or another one from it.
 
         Args:
             name: unique in the namespace: letters, digits, dots, dashes and underscores.

@@ -1,7 +1,7 @@
 """Removes a member that stays away from the store, so that the job recovers without operators.
 
 While a member is away no write of data can reach all its replicas: snapshots fail, and the job
-makes no progress. After `JobConfig.member_timeout` the job takes the member out of the store. Its
+makes no progress. After `StoreConfig.member_timeout` the job takes the member out of the store. Its
 backups are promoted, and its data is copied to other members. A majority must answer, no partition
 may be lost, and only one process does it (`RepairLease`). A removed member that comes back is not
 used until somebody adds it again.

@@ -13,7 +13,6 @@ import time
 
 from dagster_jet.errors import StoreError
 from dagster_jet.execution.stopping import StopSignal
-from dagster_jet.job_config import JobConfig
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.store import Store
 from dagster_jet.system.background_thread import BackgroundThread
@@ -24,10 +23,11 @@ _POLL_S = 1.0
 class MembersWatcher(BackgroundThread):
     """Watches the store's metadata on its own thread while an execution runs."""
 
-    def __init__(self, store: Store, job: str, config: JobConfig, stop: StopSignal) -> None:
-        super().__init__(f"jet-members-{job}", wanted=config.auto_scaling)
+    def __init__(self, store: Store, job: str, stop: StopSignal) -> None:
+        delay_ms = store.config.scale_up_delay_ms
+        super().__init__(f"jet-members-{job}", wanted=delay_ms is not None)
         self._store, self._stop = store, stop
-        self._delay_s = config.scale_up_delay.total_seconds()
+        self._delay_s = (delay_ms or 0) / 1000
         self._began_with = store.table
 
     def _watch(self) -> None:

@@ -55,7 +55,7 @@ LEGAL: Mapping[JobStatus, frozenset[Move]] = {
 """Legal requests by status, without regard to the job's intent; see `check`."""
 _CURES = {
     JobStatus.COMPLETED: "Its inputs have ended. Give the pipeline another name, or start from an "
-    "older snapshot with JobConfig(initial_snapshot=...).",
+    "older snapshot with initial_snapshot=....",
     JobStatus.FAILED: "Remove the cause, then launch or submit the job: it continues from its "
     "last snapshot.",
     JobStatus.SUSPENDED: "Resume it first.",

@@ -6,15 +6,13 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import JobStateError
-from dagster_jet.execution.events import JobEvent
+from dagster_jet.execution.events import InitialSnapshotSkipped, JobEvent
 from dagster_jet.execution.exporting import Exporting
-from dagster_jet.execution.stopping import StopSignal, Until
-from dagster_jet.job_config import JobConfig
+from dagster_jet.execution.stopping import StopSignal
 from dagster_jet.jobs.completed import ignored_input
 from dagster_jet.jobs.driver import Driver
 from dagster_jet.jobs.exporting import ExportWatcher, export_snapshot
@@ -23,18 +21,17 @@ from dagster_jet.jobs.members_repairer import MembersRepairer
 from dagster_jet.jobs.moves import refuse_without_name
 from dagster_jet.jobs.requests import RequestWatcher
 from dagster_jet.jobs.totals import result_of
+from dagster_jet.jobs.wiring import Order
 from dagster_jet.observe.metrics import JobMetrics, open_metrics
 from dagster_jet.observe.reading.run_progress import RunProgress
 from dagster_jet.observe.reading.watched_wait import wait
 from dagster_jet.ownership.admission import quorum
 from dagster_jet.ownership.lease import is_owner_alive, wall_clock_ms
 from dagster_jet.ownership.record_keeper import read_record
-from dagster_jet.pipeline.graph import Graph
 from dagster_jet.snapshot.export import Export
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import Doing, ExecutionRecord, JobStatus
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
-from dagster_jet.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,41 +44,26 @@ class PipelineJob(Job):
 
     def __init__(
         self,
-        *,
-        name: str,
-        graph: Graph,
-        config: JobConfig,
-        until: Until,
-        store: Store,
+        order: Order,
         open_session: Callable[[], SparkSession],
-        work_dir: Path,
+        *,
         on_event: Callable[[JobEvent], None] | None,
         run_id: str | None,
         show_progress: bool = False,
     ) -> None:
-        super().__init__(store, name, open_session)
+        super().__init__(order.store, order.job, open_session)
+        self._order = order
         self._stop_signal = StopSignal()
         self._result: JobResult | None = None
         self._error: BaseException | None = None
         self.done = threading.Event()
         """Set when the driver thread has ended. Wait on it, not on the thread."""
-        self._graph, self._config = graph, config
+        self._graph = order.graph
         self._on_event = on_event if on_event is not None else _ignore
-        self._shows_progress, self._progress = show_progress, RunProgress(name)
+        self._shows_progress, self._progress = show_progress, RunProgress(order.job)
         self._exporting = Exporting()
         self._metrics: JobMetrics | None = None
-        self._driver = Driver(
-            name=name,
-            graph=graph,
-            config=config,
-            until=until,
-            store=store,
-            open_session=open_session,
-            work_dir=work_dir,
-            emit=self._emit,
-            run_id=run_id,
-            exporting=self._exporting,
-        )
+        self._driver = Driver(order, open_session, self._emit, run_id, self._exporting)
 
     @property
     def is_anothers(self) -> bool:
@@ -207,20 +189,21 @@ class PipelineJob(Job):
             return self._still_completed(record)
         last_execution_id = record.execution_id if record is not None else 0
         stop = self._stop_signal
+        timeout_ms = self._store.config.member_timeout_ms
         with (
             ExportWatcher(
                 self._store,
                 self.name,
                 self._exporting,
                 stop,
-                takes_snapshots=self._config.guarantee is not Guarantee.NONE,
+                takes_snapshots=self._order.config.guarantee is not Guarantee.NONE,
                 last_execution_id=last_execution_id,
             ),
             RequestWatcher(self._store, self.name, stop, last_execution_id=last_execution_id),
             MembersRepairer(
                 self._store,
                 self.name,
-                self._config.member_timeout_s,
+                None if timeout_ms is None else timeout_ms / 1000,
                 self._emit,
                 fewest=self._fewest_members(record),
             ) as repairer,
@@ -228,17 +211,21 @@ class PipelineJob(Job):
             return self._driver.run(stop, repairer)
 
     def _fewest_members(self, record: ExecutionRecord | None) -> int:
-        if not self._config.split_brain_protection:
+        if not self._store.config.split_brain_protection:
             return 0
         seen = record.members_max if record is not None else 0
         return quorum(max(seen, len(self._store.table.members)))
 
     def _stays_completed(self, record: ExecutionRecord) -> bool:
-        goes_back_to = self._config.initial_snapshot
+        goes_back_to = self._order.options.initial_snapshot
         goes_back = goes_back_to is not None and goes_back_to != record.rewound_to
         return record.status is JobStatus.COMPLETED and not goes_back
 
     def _still_completed(self, record: ExecutionRecord) -> JobResult:
+        skipped = InitialSnapshotSkipped.by(record, self._order.options.initial_snapshot)
+        if skipped is not None:
+            _logger.warning("job %r: %s", self.name, skipped.text)
+            self._emit(skipped)
         result = partial(
             result_of,
             record,

@@ -59,8 +59,8 @@ class StoredJob:
 
         A job whose process has died is NOT_RUNNING, with the cause `StopCause.LOST`, although the
         stored record does not say so yet. Detecting this may take the time to live of the job's
-        lease (`JobConfig.lease_ttl`). `ExecutionRecord.lease.activity` says what a living execution
-        is doing, and since when.
+        lease (`StoreConfig.lease_ttl`). `ExecutionRecord.lease.activity` says what a living
+        execution is doing, and since when.
 
         Raises:
             StoreUnavailableError: too few members of the store answer.

@@ -58,6 +58,7 @@ from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.spark.cluster.session import is_local, parallelism
 from dagster_jet.spark.commit import carry_out, commit_stages
 from dagster_jet.spark.runtime import SparkRuntime
+from dagster_jet.start_options import StartOptions
 from dagster_jet.store import Store
 
 if TYPE_CHECKING:
@@ -68,17 +69,22 @@ _logger = logging.getLogger(__name__)
 _FIRST_EPOCH_MS = 3_000
 """Expected duration of the first epoch, which loads and compiles what later ones find warm."""
 
+_POLL_INTERVAL_MS = 200
+"""Interval of polling sources for new input while there is none."""
+
 
 @dataclass(frozen=True)
 class Order:
-    """An execution that is to run: the job, where, and until when."""
+    """A job that is to run: its pipeline and settings, where, and until when."""
 
     job: str
     graph: Graph
     config: JobConfig
+    options: StartOptions
     until: Until
     store: Store
     work_dir: Path
+    """The job's own folder of scratch files."""
 
 
 def wire(
@@ -108,7 +114,7 @@ def wire(
     shard_count = order.config.parallelism or parallelism(session)
     context = _context(order, graph, session, signals, shard_count)
     clock, failures, committer = context.clock, context.failures, context.committer
-    planner = EpochPlanner(order.until, milliseconds(order.config.poll_interval), clock.now_ms())
+    planner = EpochPlanner(order.until, _POLL_INTERVAL_MS, clock.now_ms())
     progress = Progress(context)
     epochs = EpochDriver(context, planner, progress)
     snapshots = SnapshotDriver(
@@ -157,11 +163,10 @@ def _context(
         graph.sinks,
         {node.name: destination_of(node.sink) for node in graph.sinks},
         lambda destination: reopen_sink(destination, store),
-        config.accept_loss,
+        order.options,
         signals.record,
         retrying,
         signals.emit,
-        config.refused_to_dead_letters,
         partial(carry_out, runtime),
     )
     takes_snapshots = config.guarantee is not Guarantee.NONE
@@ -170,6 +175,7 @@ def _context(
         job=job,
         graph=graph,
         config=config,
+        options=order.options,
         store=store,
         work_dir=order.work_dir / f"{signals.claimed.execution_id}",
         clock=clock,
@@ -248,7 +254,7 @@ def _coordinator_config(order: Order, graph: Graph, shard_count: int) -> Coordin
             if effective_guarantee(config.guarantee, node.sink) is not Guarantee.EXACTLY_ONCE
         ),
         suspend_on_failure=config.suspend_on_failure,
-        initial_snapshot=config.initial_snapshot,
+        initial_snapshot=order.options.initial_snapshot,
         first_epoch_ms=_FIRST_EPOCH_MS,
     )
 

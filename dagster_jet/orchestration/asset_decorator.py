@@ -16,40 +16,9 @@ from dagster_jet.orchestration.asset_specs import build_jet_asset_specs, links_t
 from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.defined_pipeline import DefinedPipeline
 from dagster_jet.orchestration.partition_job import PipelineOfPartition, sample_of
+from dagster_jet.orchestration.run_config import PARTITION_SCHEMA, STREAM_SCHEMA
 from dagster_jet.orchestration.translator import DagsterJetTranslator
 from dagster_jet.pipeline import Pipeline
-
-UNTIL = "until"
-"""Run config field that says when a run ends."""
-ANEW = "anew"
-"""Run config field of a partition's run: recompute instead of continuing earlier work."""
-
-_CONFIG_SCHEMA = {
-    UNTIL: dg.Field(
-        str,
-        is_required=False,
-        description='When the run ends: "stopped" (when it is cancelled), "drained" (when it has '
-        'read the available input), "completed" (when the input has ended and all '
-        'windows are closed), or a duration such as "10 minutes". The default is '
-        '"stopped"; for a run without a job of its own, as after "Materialize all", '
-        'it is "drained".',
-    )
-}
-_PARTITION_CONFIG_SCHEMA = {
-    UNTIL: dg.Field(
-        str,
-        default_value="completed",
-        description='When the run ends: "completed" (all input of the partition is read, all '
-        'windows are closed), "drained" (windows stay open for more), or a duration.',
-    ),
-    ANEW: dg.Field(
-        bool,
-        default_value=False,
-        description="Compute the partition from its beginning, as a new job. First remove its "
-        "rows from the sinks: a sink that still has them refuses to start, or would "
-        "have them twice.",
-    ),
-}
 
 
 def jet_assets(
@@ -73,7 +42,8 @@ def jet_assets(
     (`build_jet_source_assets`). All assets are outputs of one op and are materialized together,
     because one streaming job writes them at one cut.
 
-    The run config accepts `until`, unless the function has a `config` parameter of its own.
+    The run config accepts `until` and the options of one start (`initial_snapshot`, `accept_loss`,
+    `refused_to_dead_letters`), unless the function has a `config` parameter of its own.
 
     With partitions, each partition is a bounded job ``<pipeline>@<key>`` with its own record, state
     and transactions. It runs beside the other partitions and beside a live job. Its run ends when
@@ -133,7 +103,7 @@ def jet_assets(
     defined = DefinedPipeline.of(pipeline, translator, links_to(upstream), of_partition)
     stages = build_jet_asset_specs(pipeline, translator, upstream)
     op_name = dagster_name(pipeline.name) + ("" if of_partition is None else "_partition")
-    schema = _CONFIG_SCHEMA if of_partition is None else _PARTITION_CONFIG_SCHEMA
+    schema = STREAM_SCHEMA if of_partition is None else PARTITION_SCHEMA
 
     def decorate(function: Callable[..., Any]) -> dg.AssetsDefinition:
         takes_config = "config" in inspect.signature(function).parameters

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from dagster_jet.execution.stopping import parse_until
-from dagster_jet.orchestration.asset_decorator import UNTIL
 from dagster_jet.orchestration.asset_job import build_jet_job, stream_of
 from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.resource import JetResource
+from dagster_jet.orchestration.run_config import UNTIL
 from dagster_jet.orchestration.tick import jet_of_tick, required_key
 from dagster_jet.ownership.supervision import Intent, read_supervision
 from dagster_jet.snapshot.record import JobStatus

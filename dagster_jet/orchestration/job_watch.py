@@ -23,6 +23,7 @@ from dagster_jet.execution.events import (
     ExecutionRestarting,
     ExecutionStarted,
     GuaranteeLowered,
+    InitialSnapshotSkipped,
     InputIgnored,
     InputLost,
     ItemsLost,
@@ -284,9 +285,11 @@ class JobWatch:
                 self.log.warning(
                     f"{event.job!r} is COMPLETED and reads nothing more, although "
                     f"{_listed(event.waiting)} wait in {event.source!r}. Start from an older "
-                    "snapshot with JobConfig(initial_snapshot=...), or give the pipeline another "
+                    "snapshot with initial_snapshot=..., or give the pipeline another "
                     "name."
                 )
+            case InitialSnapshotSkipped():
+                self.log.warning(f"{event.job!r}: {event.text}")
             case ExecutionEnded():
                 self.log.info(
                     f"Execution {event.execution_id} ended: {event.status.value}, {event.reason}."

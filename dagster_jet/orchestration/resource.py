@@ -17,7 +17,6 @@ from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.job_config import JobConfig
 from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.orchestration import metadata_keys as keys
-from dagster_jet.orchestration.asset_decorator import ANEW, UNTIL
 from dagster_jet.orchestration.asset_reports import AssetEvent, AssetReports
 from dagster_jet.orchestration.committed_snapshot import newest_commit, nothing_committed
 from dagster_jet.orchestration.defined_pipeline import DefinedPipeline, defined_in
@@ -28,6 +27,15 @@ from dagster_jet.orchestration.launches import is_cancelled_by_hand, is_launched
 from dagster_jet.orchestration.partition_job import PartitionJob, partition_job
 from dagster_jet.orchestration.report_schedule import ReportSchedule
 from dagster_jet.orchestration.reported_assets import asset_reports
+from dagster_jet.orchestration.run_config import (
+    RunContext,
+    default_until,
+    is_anew,
+    is_made_up,
+    op_context,
+    start_options,
+    until_in,
+)
 from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.orchestration.store_watch import StoreWatch
 from dagster_jet.ownership.supervision import Intent, read_supervision, set_intent
@@ -40,9 +48,6 @@ if TYPE_CHECKING:
     from dagster_jet.jet import Jet
     from dagster_jet.jobs.pipeline_job import PipelineJob
 
-_MADE_UP_JOBS = ("__ASSET_JOB", "__ephemeral_asset_job__")
-
-RunContext: TypeAlias = dg.AssetExecutionContext | dg.OpExecutionContext
 Until: TypeAlias = str | timedelta
 
 
@@ -79,6 +84,25 @@ class JetResource(dg.ConfigurableResource[Any]):
         "version encrypted. Use it only while `dagster-jet store rotate-keys` is "
         "running.",
     )
+    lease_ttl: str = Field(
+        default="10 seconds",
+        description="How long an execution counts as alive after it last renewed its lease.",
+    )
+    member_timeout: str = Field(
+        default="1 minute",
+        description="Absence of a member after which a running job repairs the store around it; "
+        '"off": only manual repair.',
+    )
+    scale_up_delay: str = Field(
+        default="10 seconds",
+        description="Time without a change of the store's members after which a running job "
+        'restarts with the new partition table; "off": it keeps the old one until its next start.',
+    )
+    split_brain_protection: bool = Field(
+        default=False,
+        description="Start a job only if more than half of the largest number of members that it "
+        "has ever seen are reachable.",
+    )
     work_dir: str | None = Field(
         default=None,
         description="Folder in which executors keep local state files; a temporary folder if "
@@ -97,14 +121,6 @@ class JetResource(dg.ConfigurableResource[Any]):
     )
     target_epoch_duration: str | None = Field(
         default=None, description='Target duration of an epoch, for example "500 ms".'
-    )
-    catch_up_epoch_duration: str | None = Field(
-        default=None,
-        description='Target duration of an epoch of a job with a backlog, for example "5 seconds".',
-    )
-    lease_ttl: str | None = Field(
-        default=None,
-        description="How long an execution counts as alive after it last renewed its lease.",
     )
     job_config: dict[str, Any] = Field(
         default_factory=dict, description="Further fields of `JobConfig`, by name."
@@ -154,7 +170,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         """Validates settings when definitions are loaded, except for values from the environment,
         which are known in the run only."""
         texts = [self.guarantee, self.snapshot_interval, self.target_epoch_duration]
-        texts += [self.catch_up_epoch_duration, self.lease_ttl, *self.job_config.values()]
+        texts += self.job_config.values()
         if not any(isinstance(text, dg.EnvVar) for text in texts):
             self._job_config(None)
         self._check_store()
@@ -163,15 +179,29 @@ class JetResource(dg.ConfigurableResource[Any]):
         known = [url for url in map(named, self.store) if isinstance(url, str)]
         for url in known:
             refuse_memory(member_id_of(url), allow_memory=False)
-        backups = 0 if isinstance(self.backup_count, dg.EnvVar) else self.backup_count
-        namespace = "default" if isinstance(self.namespace, dg.EnvVar) else self.namespace
+        plain = {
+            name: value
+            for name, value in self._store_settings().items()
+            if not isinstance(value, dg.EnvVar)
+        }
         # A store without URLs is refused. If all URLs come from the environment, a placeholder
         # stands for them.
         urls = known if known or not self.store else ["file:///elsewhere"]
-        config = StoreConfig(
-            tuple(urls), backup_count=backups, namespace=namespace, encryption_keys=self._keys
-        )
+        config = StoreConfig(tuple(urls), **{"backup_count": 0, **plain})
         config.check_members(len(self.store))
+
+    def _store_settings(self) -> dict[str, Any]:
+        names = (
+            "backup_count",
+            "namespace",
+            "accept_older_seals",
+            "lease_ttl",
+            "member_timeout",
+            "scale_up_delay",
+            "split_brain_protection",
+        )
+        own = {name: getattr(self, name) for name in names}
+        return {**own, "encryption_keys": self._keys}
 
     @property
     def _keys(self) -> Secret | None:
@@ -186,11 +216,8 @@ class JetResource(dg.ConfigurableResource[Any]):
 
             self._jet = Jet(
                 store=list(self.store),
-                backup_count=self.backup_count,
+                **self._store_settings(),
                 spark=self._spark_settings(),
-                namespace=self.namespace,
-                encryption_keys=self._keys,
-                accept_older_seals=self.accept_older_seals,
                 work_dir=self.work_dir,
                 show_progress=False,
             )
@@ -229,6 +256,9 @@ class JetResource(dg.ConfigurableResource[Any]):
         until: Until | None = None,
         pipeline: Pipeline | None = None,
         config: JobConfig | Mapping[str, Any] | None = None,
+        initial_snapshot: int | str | None = None,
+        accept_loss: bool = False,
+        refused_to_dead_letters: bool = False,
     ) -> JetEventIterator:
         """Run a pipeline and report on its assets while it runs; ``yield from`` the result.
 
@@ -249,11 +279,20 @@ class JetResource(dg.ConfigurableResource[Any]):
                 own ("Materialize all" in the UI, `dg.materialize`), and otherwise "stopped".
             pipeline: required only outside of `jet_assets`.
             config: the job's settings, or the fields that override this resource's.
+            initial_snapshot: as for `Jet.run`; by default the run config's value, as for the two
+                options that follow.
+            accept_loss: as for `Jet.run`.
+            refused_to_dead_letters: as for `Jet.run`.
 
         Raises:
             dg.Failure: the job ended with an error, there is no pipeline, or a setting is wrong.
         """
-        return JetEventIterator(self._run(context, until, pipeline, config))
+        options = {
+            "initial_snapshot": initial_snapshot,
+            "accept_loss": accept_loss,
+            "refused_to_dead_letters": refused_to_dead_letters,
+        }
+        return JetEventIterator(self._run(context, until, pipeline, config, options))
 
     def _run(
         self,
@@ -261,13 +300,15 @@ class JetResource(dg.ConfigurableResource[Any]):
         until: Until | None,
         pipeline: Pipeline | None,
         config: JobConfig | Mapping[str, Any] | None,
+        options: Mapping[str, Any],
     ) -> Generator[AssetEvent, None, None]:
         try:
             defined = defined_in(_metadata_by_key(context))
             if pipeline is None and defined is not None and defined.of_partition is not None:
-                yield from self._run_partition(context, until, defined, config)
+                yield from self._run_partition(context, until, defined, config, options)
             else:
-                yield from self._run_stream(context, until, pipeline or _pipeline(defined), config)
+                pipeline = pipeline or _pipeline(defined)
+                yield from self._run_stream(context, until, pipeline, config, options)
         except JetError as error:
             raise as_failure(error) from error
 
@@ -277,13 +318,14 @@ class JetResource(dg.ConfigurableResource[Any]):
         until: Until | None,
         pipeline: Pipeline,
         config: JobConfig | Mapping[str, Any] | None,
+        options: Mapping[str, Any],
     ) -> Generator[AssetEvent, None, None]:
         """Runs the stream's job, launched by a supervisor, a schedule or a user."""
         self._note_worker(context, pipeline.name, {})
-        said = until or _until_from(context)
-        until = said or _until_of(context, pipeline)
+        said = until or until_in(context)
+        until = said or default_until(context, pipeline)
         # "Materialize all" does not express an intent for the time after the run.
-        wish = None if said is None and _is_made_up(context) else until
+        wish = None if said is None and is_made_up(context) else until
         job_config = self._job_config(config)
         if not self._is_wanted(context, pipeline.name, wish):
             context.log.warning(
@@ -301,6 +343,7 @@ class JetResource(dg.ConfigurableResource[Any]):
             pipeline,
             until,
             job_config,
+            options,
             asset_reports(pipeline, _metadata_by_key(context), context.instance),
             on_started=started,
             on_cancel=lambda job: self._note_cancel(context, job),
@@ -313,11 +356,10 @@ class JetResource(dg.ConfigurableResource[Any]):
         until: Until | None,
         defined: DefinedPipeline,
         config: JobConfig | Mapping[str, Any] | None,
+        options: Mapping[str, Any],
     ) -> Generator[AssetEvent, None, None]:
         """Runs a partition's bounded job. It has no intent: only Dagster decides when it runs."""
-        op_context = _op_context(context)
-        anew = bool(_config_of(context).get(ANEW))
-        job = partition_job(op_context, self.jet, defined, anew=anew)
+        job = partition_job(op_context(context), self.jet, defined, anew=is_anew(context))
         self._note_worker(context, job.name, {keys.TAG_PIPELINE: job.name})
         reports = asset_reports(
             job.pipeline, _metadata_by_key(context), context.instance, partition=job.key
@@ -328,9 +370,9 @@ class JetResource(dg.ConfigurableResource[Any]):
                 raise dg.Failure(job.refusal(), allow_retries=False)
             yield from said
             return
-        until = until or _until_from(context) or "completed"
+        until = until or until_in(context) or "completed"
         pipeline = job.pipeline.renamed(job.name)
-        yield from self._drive(context, pipeline, until, self._job_config(config), reports)
+        yield from self._drive(context, pipeline, until, self._job_config(config), options, reports)
         record = self.jet.job(job.name).record()
         if record is not None and record.status is JobStatus.COMPLETED:
             # If no input was read there is no snapshot; that result is reported too.
@@ -342,6 +384,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         pipeline: Pipeline,
         until: Until,
         config: JobConfig,
+        options: Mapping[str, Any],
         reports: AssetReports,
         *,
         on_started: Callable[[int], None] = lambda execution_id: None,
@@ -352,6 +395,7 @@ class JetResource(dg.ConfigurableResource[Any]):
             pipeline,
             config,
             until=until,
+            **start_options(context, options),
             on_event=event_buffer.put,
             run_id=context.run.run_id,
         )
@@ -439,8 +483,6 @@ class JetResource(dg.ConfigurableResource[Any]):
             "guarantee": self.guarantee,
             "snapshot_interval": self.snapshot_interval,
             "target_epoch_duration": self.target_epoch_duration,
-            "catch_up_epoch_duration": self.catch_up_epoch_duration,
-            "lease_ttl": self.lease_ttl,
         }
         given = {name: value for name, value in own.items() if value is not None}
         return JobConfig(**{**given, **self.job_config, **(config or {})})
@@ -483,43 +525,6 @@ def _unsaid(jet: Jet, job: PartitionJob, reports: AssetReports) -> Iterator[Asse
     yield from reports.missed(event, time.time_ns() // 1_000_000)
 
 
-def _config_of(context: RunContext) -> Mapping[str, Any]:
-    config = _op_context(context).op_config
-    return config if isinstance(config, Mapping) else {}
-
-
-def _until_from(context: RunContext) -> str | None:
-    until = _config_of(context).get(UNTIL)
-    return until if isinstance(until, str) else None
-
-
-def _is_made_up(context: RunContext) -> bool:
-    return context.run.job_name.startswith(_MADE_UP_JOBS)
-
-
-def _until_of(context: RunContext, pipeline: Pipeline) -> str:
-    """Returns the default `until`: "drained" in a job that Dagster made up, else "stopped".
-
-    Dagster makes up a job for "Materialize all" and `dg.materialize`; such a run must end.
-    """
-    if not _is_made_up(context):
-        return "stopped"
-    context.log.info(
-        f"{pipeline.name!r} reads the available input and ends, because this run does not belong "
-        "to a job of build_jet_job. To run it as a stream, launch such a job, or set the op "
-        "config until: stopped."
-    )
-    return "drained"
-
-
 def _metadata_by_key(context: RunContext) -> Mapping[dg.AssetKey, Mapping[str, Any]]:
-    op_context = _op_context(context)
-    if not op_context.has_assets_def:
-        return {}
-    return op_context.assets_def.metadata_by_key
-
-
-def _op_context(context: RunContext) -> dg.OpExecutionContext:
-    if isinstance(context, dg.AssetExecutionContext):
-        return context.op_execution_context
-    return context
+    op = op_context(context)
+    return op.assets_def.metadata_by_key if op.has_assets_def else {}

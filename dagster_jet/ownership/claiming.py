@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dagster_jet.job_config import JobConfig
 from dagster_jet.ownership.admission import check_admission
 from dagster_jet.ownership.exports import finished_export
 from dagster_jet.ownership.record_keeper import RecordKeeper, read_record
 from dagster_jet.snapshot.record import ExecutionRecord
+from dagster_jet.start_options import StartOptions
 from dagster_jet.store import Store
 
 
-def claim(keeper: RecordKeeper, store: Store, job: str, config: JobConfig) -> ExecutionRecord:
+def claim(keeper: RecordKeeper, store: Store, job: str, options: StartOptions) -> ExecutionRecord:
     """Return the record under the next execution id; its lease is renewed from here on.
 
     Raises:
@@ -29,11 +29,11 @@ def claim(keeper: RecordKeeper, store: Store, job: str, config: JobConfig) -> Ex
         job,
         store.status(),
         read_record(store, job),
-        split_brain_protection=config.split_brain_protection,
+        split_brain_protection=store.config.split_brain_protection,
     )
 
     def admitted(record: ExecutionRecord) -> ExecutionRecord:
-        wanted = config.initial_snapshot
+        wanted = options.initial_snapshot
         record.rewound(wanted)  # raises if it is not retained
         if isinstance(wanted, str) and record.imports(wanted):
             finished_export(store, wanted, job)

@@ -400,7 +400,7 @@ def validate_manifest(
         SnapshotInvalidError: the manifest is missing, or its bytes are not those that were decided
             on. The job does not run; an older retained snapshot may be chosen explicitly.
     """
-    cure = "Choose an older retained snapshot with JobConfig(initial_snapshot=...)."
+    cure = "Choose an older retained snapshot with initial_snapshot=...."
     if data is None:
         raise SnapshotInvalidError(
             f"the manifest {name!r} is missing from the store.", job=job, cure=cure

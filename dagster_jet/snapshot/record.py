@@ -162,6 +162,8 @@ class ExecutionRecord:
     """Grows when newer snapshots are abandoned (rewind), so old markers cannot match."""
     rewound_to: int | str | None = None
     """The last ``initial_snapshot`` that was applied; None once an execution began without one."""
+    rewound_by: int | None = None
+    """Execution that applied it."""
     snapshots: tuple[SnapshotRef, ...] = ()
     """Newest first. The first is the restart point; the others are retained."""
     reserved_snapshot_id: int = 0
@@ -243,7 +245,7 @@ class ExecutionRecord:
         Abandons all earlier snapshots of the job. Applied once, like `rewound`.
         """
         timeline = self.timeline + 1
-        return replace(self, snapshots=(ref,), timeline=timeline, rewound_to=wanted)
+        return self._rewound((ref,), timeline, wanted)
 
     def rewound(self, wanted: int | str | None) -> ExecutionRecord:
         """The record of an execution that begins with this ``initial_snapshot``. An export that has
@@ -259,7 +261,7 @@ class ExecutionRecord:
         if wanted == self.rewound_to:
             return self
         if wanted is None:
-            return replace(self, rewound_to=None)
+            return replace(self, rewound_to=None, rewound_by=None)
         if isinstance(wanted, str):
             return self
         kept = tuple(ref for ref in self.snapshots if ref.snapshot_id <= wanted)
@@ -272,7 +274,18 @@ class ExecutionRecord:
             )
         # Going back to the newest snapshot abandons nothing, so the timeline continues.
         timeline = self.timeline if kept == self.snapshots else self.timeline + 1
-        return replace(self, snapshots=kept, timeline=timeline, rewound_to=wanted)
+        return self._rewound(kept, timeline, wanted)
+
+    def _rewound(
+        self, snapshots: tuple[SnapshotRef, ...], timeline: int, wanted: int | str
+    ) -> ExecutionRecord:
+        return replace(
+            self,
+            snapshots=snapshots,
+            timeline=timeline,
+            rewound_to=wanted,
+            rewound_by=self.execution_id,
+        )
 
     def to_bytes(self) -> bytes:
         """The record as JSON, for its register."""

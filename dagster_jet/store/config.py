@@ -1,10 +1,11 @@
-"""Configuration of a store: its members, and how data is spread over them."""
+"""Configuration of a store: its members, how data is spread over them, and how jobs use it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dagster_jet.core.durations import Duration, to_ms
 from dagster_jet.core.partition import DEFAULT_PARTITION_COUNT
 from dagster_jet.core.secret import Secret, Url, holds_password, named, secret, text_of
 from dagster_jet.errors import ConfigurationError
@@ -23,6 +24,9 @@ class StoreConfig:
 
     It can be pickled for tasks unless a URL contains a password (``check_shareable``).
 
+    The four settings of jobs are not kept in the store: each process uses its own for the jobs that
+    it runs.
+
     Attributes:
         urls: one URL per member, or a ``Secret`` that names it, also written ``env:NAME``. A URL
             may hold a password, so ``repr`` shows member ids instead.
@@ -34,6 +38,18 @@ class StoreConfig:
         accept_older_seals: also read values that are not encrypted, or not bound to their store
             (``sealing.py``). Use it only while a store is upgraded.
         allow_memory: accept ``memory://`` members (unit tests).
+        lease_ttl: time for which the owner of a job on another host counts as alive without a sign
+            of life; at least one second. The lease contains it, so every process waits as long as
+            the owner's own setting says.
+        member_timeout: absence after which a running job repairs the store around a member: other
+            members take over its data, and it leaves the store. At least one second; "off": only
+            manual repair. A member that answers with errors (full disk, wrong password) is never
+            removed. If processes differ, the shortest counts.
+        scale_up_delay: time without a change of the members after which a running job restarts
+            gracefully with the new partition table; several members may join in a row. "off": the
+            job keeps the old table until its next start.
+        split_brain_protection: start a job only if more than half of the largest number of members
+            that it has ever seen are reachable.
 
     Raises:
         ConfigurationError: a field is invalid; names it.
@@ -49,6 +65,10 @@ class StoreConfig:
     encryption_keys: Secret | None = None
     accept_older_seals: bool = False
     allow_memory: bool = False
+    lease_ttl: Duration = "10 seconds"
+    member_timeout: Duration = "1 minute"
+    scale_up_delay: Duration = "10 seconds"
+    split_brain_protection: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.urls, str) or not isinstance(self.urls, Iterable):
@@ -72,6 +92,30 @@ class StoreConfig:
                 f"namespace: {self.namespace!r} cannot be a part of keys and paths.",
                 cure="Use letters, digits, '_', '-' and '.'.",
             )
+        if not isinstance(self.split_brain_protection, bool):
+            raise ConfigurationError("split_brain_protection: expected True or False.")
+        for field, value_ms, least_ms in (
+            ("lease_ttl", self.lease_ttl_ms, 1_000),
+            ("member_timeout", self.member_timeout_ms, 1_000),
+            ("scale_up_delay", self.scale_up_delay_ms, 0),
+        ):
+            if value_ms is not None and value_ms < least_ms:
+                raise ConfigurationError(f"{field}: is shorter than 1 second.")
+
+    @property
+    def lease_ttl_ms(self) -> int:
+        """``lease_ttl`` in milliseconds."""
+        return to_ms(self.lease_ttl, "lease_ttl")
+
+    @property
+    def member_timeout_ms(self) -> int | None:
+        """``member_timeout`` in milliseconds; None: off."""
+        return _ms_or_off(self.member_timeout, "member_timeout")
+
+    @property
+    def scale_up_delay_ms(self) -> int | None:
+        """``scale_up_delay`` in milliseconds; None: off."""
+        return _ms_or_off(self.scale_up_delay, "scale_up_delay")
 
     def check_members(self, members: int | None = None) -> None:
         """Refuse a store with too few members for its backups.
@@ -142,3 +186,7 @@ class StoreConfig:
 def _check_range(field: str, value: int, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ConfigurationError(f"{field}: expected a number from {low} to {high}, not {value!r}.")
+
+
+def _ms_or_off(value: Duration, field: str) -> int | None:
+    return None if value == "off" else to_ms(value, field)

@@ -10,7 +10,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_jet import JetResource, build_jet_source_assets
+from dagster_jet import Jet, JetResource, build_jet_source_assets
+from dagster_jet.ownership.record_keeper import read_record
 
 from .tiny import SPARK, committed_rows, jet_resource, put_file, tiny, tiny_assets
 
@@ -18,12 +19,17 @@ PAGE = Path(__file__).parents[2] / "docs" / "dagster.md"
 
 
 def materialize(
-    folder: Path, until: str, window: str = "1 hour", **options: Any
+    folder: Path,
+    until: str,
+    window: str = "1 hour",
+    initial_snapshot: int | str | None = None,
+    **options: Any,
 ) -> dg.ExecuteInProcessResult:
+    back = {} if initial_snapshot is None else {"initial_snapshot": initial_snapshot}
     return dg.materialize(
         [tiny_assets(folder, window), *build_jet_source_assets(tiny(folder))],
         resources={"jet": jet_resource(folder)},
-        run_config={"ops": {"tiny": {"config": {"until": until}}}},
+        run_config={"ops": {"tiny": {"config": {"until": until, **back}}}},
         **options,
     )
 
@@ -85,6 +91,33 @@ def shows_its_columns(result: dg.ExecuteInProcessResult) -> None:
         assert "n" not in deps, "of no column"
     deps = numbers(result, "per_hour_out")[-1]["dagster/column_lineage"].deps_by_column
     assert deps["n"] == [dg.TableColumnDep(dg.AssetKey(["tiny", "per_hour"]), "n")]
+
+
+def test_a_launch_goes_back_once_and_the_next_one_says_so(tmp_path: Path) -> None:
+    put_file(tmp_path, 0)
+    materialize(tmp_path, "drained")
+    with dg.DagsterInstance.ephemeral() as instance:
+        with Jet(store=[f"file://{tmp_path}/store"], backup_count=0) as jet:
+            record = read_record(jet.store, "tiny")
+        assert record is not None
+        newest = record.snapshots[0].snapshot_id
+        runs = [
+            materialize(tmp_path, "drained", initial_snapshot=wanted, instance=instance)
+            for wanted in (newest, str(newest))
+        ]
+        said = [
+            [e.user_message for e in instance.all_logs(run.run_id) if "was applied" in e.message]
+            for run in runs
+        ]
+        refused = materialize(
+            tmp_path, "drained", initial_snapshot="", instance=instance, raise_on_error=False
+        )
+    assert said[0] == [] and len(said[1]) == 1, said
+    assert f"initial_snapshot {newest} was applied already by execution 2" in said[1][0]
+    (failed,) = [e.step_failure_data for e in refused.all_events if e.is_step_failure]
+    assert failed.user_failure_data is not None
+    assert "initial_snapshot: expected the id" in failed.user_failure_data.description
+    assert len(committed_rows(tmp_path / "copy")) == 60
 
 
 def test_a_source_that_does_not_exist_is_a_failure_with_a_cure(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def settings(folder: Path) -> dict[str, Any]:
         "work_dir": str(folder / "work"),
         "snapshot_interval": "200 ms",
         "min_report_interval_seconds": 0,
-        "lease_ttl": os.environ.get("TINY_LEASE_TTL"),
+        "lease_ttl": os.environ.get("TINY_LEASE_TTL", "10 seconds"),
     }
 
 

@@ -1,6 +1,6 @@
 """The crash suite's pipeline, and the process that is killed while it runs it.
 
-    python child.py <world folder> '{"until": "completed", "config": {...}}'
+    python child.py <world folder> '{"until": "completed", "config": {...}, "start": {...}}'
 
 The child is the driver. It starts a JVM of its own, or, where the environment names the test
 session's gateway, attaches to that one as to a cluster that outlives it: half the time of a crash
@@ -47,7 +47,6 @@ CONFIG: dict[str, Any] = {
     "parallelism": 2,
     "snapshot_interval": "0 ms",
     "max_items_per_epoch": 1,  # one file of each source per epoch
-    "lease_ttl": "2 seconds",
 }
 
 
@@ -96,12 +95,20 @@ def crash_pipeline(
     return p
 
 
-def open_jet(folder: Path, members: Sequence[str] = "abc", backup_count: int = 1) -> Jet:
-    """`members`: URLs, or names of folders in the world's own."""
+def open_jet(
+    folder: Path, members: Sequence[str] = "abc", backup_count: int = 1, **settings: Any
+) -> Jet:
+    """`members`: URLs, or names of folders in the world's own. `settings`: of `Jet`."""
     (folder / "store").mkdir(exist_ok=True)
     urls = [m if "://" in m else f"file://{folder}/store/{m}" for m in members]
     spark = {**SPARK, **INTERPRETED} if "JET_TEST_INTERPRETED" in os.environ else SPARK
-    return Jet(store=urls, backup_count=backup_count, spark=spark, work_dir=folder / "work")
+    return Jet(
+        store=urls,
+        backup_count=backup_count,
+        spark=spark,
+        work_dir=folder / "work",
+        **{"lease_ttl": "2 seconds", **settings},
+    )
 
 
 def attach() -> None:
@@ -173,6 +180,7 @@ def main(
                 JobConfig(**{**CONFIG, **order.get("config", {})}),
                 until=order.get("until", "completed"),
                 on_event=lambda event: see(event, order),
+                **order.get("start", {}),
             )
         except Exception as error:
             print(f"ended by {type(error).__name__}: {error}", flush=True)

@@ -35,6 +35,7 @@ def main(folder: Path, order: dict[str, Any]) -> int:
             child.crash_pipeline(folder, **order.get("pipeline", {})),
             JobConfig(**{**child.CONFIG, **order.get("config", {})}),
             on_event=see,
+            **order.get("start", {}),
         )
         if "export" in order:
             has_begun.wait()

@@ -15,20 +15,28 @@ from dagster_jet.store import Store
 from . import child
 from .world import World, wait_until
 
-FAST = {"scale_up_delay": "200 ms", "restart_attempts_max": 30, "member_timeout": "off"}
+FAST = {"scale_up_delay": "200 ms", "member_timeout": "off"}
 """Nobody but the test repairs the store."""
 
 
 @contextmanager
 def running(
-    world: World, members: Sequence[str] = "abc", backup_count: int = 1, **config: object
+    world: World,
+    members: Sequence[str] = "abc",
+    backup_count: int = 1,
+    restart_attempts_max: int = 30,
+    **settings: str,
 ) -> Iterator[tuple[PipelineJob, Store]]:
-    """A job on the store, and the store as an operator's process has it open."""
+    """A job on the store, and the store as an operator's process has it open. `settings`: of the
+    job's `Jet`."""
     world.fill(files=4)
-    with world.jet(members, backup_count) as jet, world.jet(members, backup_count) as operator:
+    with (
+        world.jet(members, backup_count, **{**FAST, **settings}) as jet,
+        world.jet(members, backup_count) as operator,
+    ):
         job = jet.submit(
             child.crash_pipeline(world.folder),
-            JobConfig(**{**child.CONFIG, **FAST, **config}),
+            JobConfig(**child.CONFIG, restart_attempts_max=restart_attempts_max),
             on_event=world.see,
         )
         wait_until(lambda: len(world.events_of(SnapshotCommitted)) >= 3, "the job runs")

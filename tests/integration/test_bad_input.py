@@ -613,11 +613,11 @@ def test_a_member_folder_deleted_while_running(world: World) -> None:
         if isinstance(event, EpochCompleted) and event.epoch_id == 3 and lost.exists():
             os.rename(lost, kept)
 
-    with world.jet() as jet:
+    with world.jet(member_timeout="off") as jet:
         with pytest.raises(JetError) as told:
             jet.run(
                 child.crash_pipeline(world.folder),
-                JobConfig(**child.CONFIG, restart_attempts_max=1, member_timeout="off"),
+                JobConfig(**child.CONFIG, restart_attempts_max=1),
                 until="completed",
                 on_event=lose_member,
             )

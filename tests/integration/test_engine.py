@@ -258,7 +258,7 @@ def test_an_idle_source_does_not_hold_windows_back(world: World) -> None:
         sinks.files(f"{world.folder}/out", format="json"), name="out"
     )
     with world.jet() as jet:
-        job = jet.submit(p, JobConfig(snapshot_interval="0 ms", poll_interval="20 ms"))
+        job = jet.submit(p, JobConfig(snapshot_interval="0 ms"))
         try:
             out = world.folder / "out"
             wait_until(
@@ -281,7 +281,7 @@ def test_the_last_windows_close_by_the_clock_in_a_lull(world: World) -> None:
     )
     expected = oracle.windowed(oracle.input_rows(world.folder / "in"), 1000)
     with world.jet() as jet:
-        job = jet.submit(p, JobConfig(snapshot_interval="0 ms", poll_interval="20 ms"))
+        job = jet.submit(p, JobConfig(snapshot_interval="0 ms"))
         try:
             out = world.folder / "out"
             wait_until(
@@ -567,7 +567,7 @@ def test_back_to_an_older_snapshot_once(world: World, end: str) -> None:
     wanted, abandoned = run_past_a_snapshot(world, files=4)
     if end == "kill":
         for crash, timeline in zip(REWINDING_KILLED, (1, 2, 2), strict=True):
-            world.run_child(crash.rules, config={"initial_snapshot": wanted})
+            world.run_child(crash.rules, start={"initial_snapshot": wanted})
             died = world.record()
             assert died is not None and died.timeline == timeline
         world.run(until="drained", initial_snapshot=wanted)

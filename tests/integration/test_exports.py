@@ -72,13 +72,13 @@ def test_another_job_goes_on_from_an_export_and_so_does_the_first(
 
     # Another one begins with the export; it dies while it does.
     begins = {"job": "another", "out": "out2"}
-    config = {"initial_snapshot": "kept"}
+    start = {"initial_snapshot": "kept"}
     for crash in IMPORTING_KILLED:
-        world.run_child(crash.rules, pipeline=begins, config=config)
+        world.run_child(crash.rules, pipeline=begins, start=start)
     with world.jet() as jet:
         pipeline = child.crash_pipeline(world.folder, **begins)
         assert not [c for c in jet.plan(pipeline, snapshot="kept") if c.is_refused]
-        result = jet.run(pipeline, JobConfig(**child.CONFIG, **config), until="completed")
+        result = jet.run(pipeline, JobConfig(**child.CONFIG), until="completed", **start)
         assert result.status is JobStatus.COMPLETED
         record = jet.job("another").record()
         assert record is not None and (record.timeline, record.rewound_to) == (2, "kept")

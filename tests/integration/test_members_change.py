@@ -26,8 +26,8 @@ def test_a_member_joins_and_the_job_moves_to_the_new_table(world: World) -> None
 
 
 def test_a_member_joins_and_nobody_wants_a_restart(world: World) -> None:
-    """Without auto_scaling the registers' move is the only restart."""
-    with running(world, auto_scaling=False) as (_, store):
+    """Without scaling the registers' move is the only restart."""
+    with running(world, scale_up_delay="off") as (_, store):
         store.add_member(f"file://{world.folder}/store/d")
         feed(world, 4)
         wait_until(lambda: len(world.events_of(ExecutionStarted)) == 2, "it has restarted once")

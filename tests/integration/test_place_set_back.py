@@ -36,14 +36,17 @@ def pipeline(world: World, guarantee: str) -> Pipeline:
     return p
 
 
-def run(world: World, number: int, guarantee: str, **config: Any) -> None:
+def run(
+    world: World, number: int, guarantee: str, retained_snapshots: int = 1, **options: Any
+) -> None:
     world.fill(1, first=number)
     with world.jet() as jet:
         jet.run(
             pipeline(world, guarantee),
-            JobConfig(**{"parallelism": 1, "retained_snapshots": 1, **config}),
+            JobConfig(parallelism=1, retained_snapshots=retained_snapshots),
             until="drained",
             on_event=world.see,
+            **options,
         )
 
 

@@ -110,10 +110,9 @@ def test_servers_are_killed_during_a_snapshot(
 
 def test_a_server_is_killed_for_good_under_load_and_nobody_is_there(world: World) -> None:
     """The job repairs around it, although it may fail but twice; a second loss later, too."""
-    config = {"member_timeout": "1 second", "restart_attempts_max": 2}
     with (
         redis_servers(4) as servers,
-        running(world, urls(servers), 1, **config) as (job, store),
+        running(world, urls(servers), 1, 2, member_timeout="1 second") as (job, store),
     ):
         for number, lost in enumerate(servers[:2], 1):
             world.fill(files=3, first=10 * number)

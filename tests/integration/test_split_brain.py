@@ -4,7 +4,7 @@ cannot is refused, and after healing nobody reads what the minority wrote."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -20,13 +20,18 @@ from . import child
 from .split_network import PASSWORD_IN, Network, network
 from .world import World, wait_until
 
-PROTECTED = JobConfig(**child.CONFIG, split_brain_protection=True, restart_attempts_max=30)
-UNPROTECTED = JobConfig(**child.CONFIG, restart_attempts_max=0)
+PATIENT = JobConfig(**child.CONFIG, restart_attempts_max=30)
+ONCE = JobConfig(**child.CONFIG, restart_attempts_max=0)
 
 
 @contextmanager
-def drivers(world: World, net: Network, *sides: str, backup_count: int) -> Iterator[list[Jet]]:
-    """One store, opened while the network is whole by processes that might be anywhere."""
+def drivers(
+    world: World, net: Network, *sides: str, unprotected: Sequence[str] = (), backup_count: int
+) -> Iterator[list[Jet]]:
+    """One store, opened while the network is whole by processes that might be anywhere.
+
+    First those on `sides`, with split-brain protection, then those on `unprotected`, without it.
+    """
     with ExitStack() as stack:
         for environment in (os.environ, world.spark.sparkContext.environment):
             environment.update(PASSWORD_IN)
@@ -39,9 +44,11 @@ def drivers(world: World, net: Network, *sides: str, backup_count: int) -> Itera
                     backup_count=backup_count,
                     spark=child.SPARK,
                     work_dir=world.folder / "work" / f"{number}",
+                    lease_ttl="2 seconds",
+                    split_brain_protection=number < len(sides),
                 )
             )
-            for number, side in enumerate(sides)
+            for number, side in enumerate([*sides, *unprotected])
         ]
 
 
@@ -57,10 +64,10 @@ def read(jet: Jet, names: range) -> set[bytes | None]:
     return set(jet.store.map("values").get_all(keys(jet, names)))
 
 
-def assert_no_job_starts(world: World, jet: Jet, needed: str) -> None:
+def assert_no_job_starts(world: World, protected: Jet, unprotected: Jet, needed: str) -> None:
     """The refusal names the members that are missing; the option makes no difference, because
     a register needs a majority anyway."""
-    for config in (PROTECTED, UNPROTECTED):
+    for jet, config in ((protected, PATIENT), (unprotected, ONCE)):
         with pytest.raises(StoreUnavailableError, match=needed) as told:
             jet.run(child.crash_pipeline(world.folder), config, until="completed")
         named = [member for member in jet.store.config.member_ids if member in str(told.value)]
@@ -71,11 +78,16 @@ def test_five_split_three_to_two(world: World) -> None:
     kept, replaced, every = range(20), range(20, 40), range(40)
     with (
         network(5) as net,
-        drivers(world, net, "left", "right", "right", backup_count=2) as (left, right, spare),
+        drivers(world, net, "left", "right", "right", unprotected=["right"], backup_count=2) as (
+            left,
+            right,
+            spare,
+            unprotected,
+        ),
     ):
         world.fill(files=4)
         pipeline = child.crash_pipeline(world.folder)
-        cut_off = right.submit(pipeline, PROTECTED, on_event=world.see)
+        cut_off = right.submit(pipeline, PATIENT, on_event=world.see)
         wait_until(lambda: len(world.events_of(SnapshotCommitted)) >= 2, "the job runs")
         put(right, every, b"before")
         right.store.register("decision").claim(1, "right").write(b"before")
@@ -85,7 +97,7 @@ def test_five_split_three_to_two(world: World) -> None:
         world.fill(files=2, first=4)
 
         # The minority: nothing starts, nothing is decided; what runs commits nothing.
-        assert_no_job_starts(world, spare, "needs 3 of 5 members")
+        assert_no_job_starts(world, spare, unprotected, "needs 3 of 5 members")
         with pytest.raises(StoreUnavailableError, match="needs 3 of 5 members"):
             spare.store.register("decision").claim(2, "right")
         with pytest.raises(StoreUnavailableError, match="needs 3 of 5 members"):
@@ -106,7 +118,7 @@ def test_five_split_three_to_two(world: World) -> None:
 
         # The majority gives the others up, takes the job over and completes it.
         assert len(left.store.repair().left) == 2
-        assert left.run(pipeline, PROTECTED, until="completed").status is JobStatus.COMPLETED
+        assert left.run(pipeline, PATIENT, until="completed").status is JobStatus.COMPLETED
         world.assert_exactly_once()
         put(left, replaced, b"majority")
         left.store.register("decision").claim(3, "left").write(b"majority")
@@ -134,17 +146,21 @@ def test_five_split_three_to_two(world: World) -> None:
 def test_four_split_two_to_two(world: World) -> None:
     with (
         network(4) as net,
-        drivers(world, net, "left", "right", backup_count=1) as (left, right),
+        drivers(world, net, "left", "right", unprotected=["left", "right"], backup_count=1) as (
+            left,
+            right,
+            *unprotected,
+        ),
     ):
         world.fill(files=3)
         net.split(left=2)
-        for jet in (left, right):
-            assert_no_job_starts(world, jet, "needs 3 of 4 members")
+        for jet, other in zip((left, right), unprotected, strict=True):
+            assert_no_job_starts(world, jet, other, "needs 3 of 4 members")
             with pytest.raises(StoreUnavailableError, match="needs 3 of 4 members"):
                 jet.store.repair()
         assert world.visible() == {}
         net.heal()
-        result = left.run(child.crash_pipeline(world.folder), PROTECTED, until="completed")
+        result = left.run(child.crash_pipeline(world.folder), PATIENT, until="completed")
         assert result.status is JobStatus.COMPLETED
         assert left.store.verify().is_whole
     world.assert_exactly_once()
@@ -156,7 +172,7 @@ def test_members_that_were_given_up_still_count(world: World) -> None:
     with network(5) as net, drivers(world, net, "left", backup_count=1) as (left,):
         pipeline = child.crash_pipeline(world.folder)
         world.fill(files=2)
-        left.run(pipeline, PROTECTED, until="drained")
+        left.run(pipeline, PATIENT, until="drained")
         for member_id in left.store.config.member_ids[3:]:
             left.store.remove_member(member_id)
         net.split(left=2)
@@ -164,9 +180,9 @@ def test_members_that_were_given_up_still_count(world: World) -> None:
         with pytest.raises(StoreUnavailableError, match=r"2 members are reachable.*of the 5"):
             left.run(
                 pipeline,
-                JobConfig(**child.CONFIG, split_brain_protection=True, restart_attempts_max=0),
+                ONCE,
                 until="completed",
             )
         net.heal()
-        left.run(pipeline, PROTECTED, until="completed")
+        left.run(pipeline, PATIENT, until="completed")
     world.assert_exactly_once()

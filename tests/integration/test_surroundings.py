@@ -71,10 +71,10 @@ def test_f19_a_member_hangs_for_longer_than_the_lease_lives(world: World) -> Non
             assert holder.stdout is not None
             assert holder.stdout.readline() == b"held\n"
 
-    with world.jet() as jet:
+    with world.jet(lease_ttl=f"{lease_s} seconds") as jet:
         result = jet.run(
             child.crash_pipeline(world.folder),
-            JobConfig(**{**child.CONFIG, "lease_ttl": f"{lease_s} seconds"}),
+            JobConfig(**child.CONFIG),
             until="completed",
             on_event=hang,
         )
@@ -110,10 +110,10 @@ def test_f19_the_clock_jumps(world: World, monkeypatch: pytest.MonkeyPatch, jump
             monkeypatch.setattr(time, "time_ns", lambda: wall_ns() + jump_s * 10**9)
             failpoint.configure("epoch.acked:2=raise")
 
-    with world.jet() as jet:
+    with world.jet(lease_ttl="1 second") as jet:
         job = jet.submit(
             child.crash_pipeline(world.folder),
-            JobConfig(**{**child.CONFIG, "lease_ttl": "1 second", "snapshot_interval": "50 ms"}),
+            JobConfig(**{**child.CONFIG, "snapshot_interval": "50 ms"}),
             on_event=jump,
         )
         wait_until(lambda: any(is_after_the_jump(e) for e in world.events), "it snapshots on")

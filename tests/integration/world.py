@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,6 +19,7 @@ from dagster_jet.execution.events import ExecutionRestarting, JobEvent
 from dagster_jet.observe.reading.ledger import LedgerEntry, LedgerOrigin
 from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.snapshot.record import ExecutionRecord
+from dagster_jet.start_options import StartOptions
 from dagster_jet.testing.failpoints import Death, FailPoints
 
 from . import child
@@ -25,6 +27,7 @@ from .forked import Main, fork
 from .oracle import Rows, by_manifest, committed, difference, input_rows, visible_files, windowed
 
 WINDOW_COLUMNS = ("k", "window_start", "window_end", "n", "total")
+START_OPTIONS = {field.name for field in fields(StartOptions)}
 OUTPUTS = {"counts": WINDOW_COLUMNS, "rollup": WINDOW_COLUMNS, "big": ("k", "ts", "v")}
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
@@ -210,18 +213,23 @@ class World:
     def child_output(self) -> Path:
         return self.folder / "child.out"
 
-    def run(self, until: str = "completed", *, members: str = "abc", **config: Any) -> JobResult:
-        """Runs the pipeline in this process, on the shared Spark session."""
+    def run(self, until: str = "completed", *, members: str = "abc", **settings: Any) -> JobResult:
+        """Runs the pipeline in this process, on the shared Spark session.
+
+        `settings`: of `JobConfig`, and options of the start.
+        """
+        start = {name: settings.pop(name) for name in START_OPTIONS & settings.keys()}
         with self.jet(members) as jet:
             return jet.run(
                 child.crash_pipeline(self.folder),
-                JobConfig(**{**child.CONFIG, **config}),
+                JobConfig(**{**child.CONFIG, **settings}),
                 until=until,
                 on_event=self.see,
+                **start,
             )
 
-    def jet(self, members: Sequence[str] = "abc", backup_count: int = 1) -> Jet:
-        return child.open_jet(self.folder, members, backup_count)
+    def jet(self, members: Sequence[str] = "abc", backup_count: int = 1, **settings: Any) -> Jet:
+        return child.open_jet(self.folder, members, backup_count, **settings)
 
     def record(self, members: str = "abc") -> ExecutionRecord | None:
         with self.jet(members) as jet:

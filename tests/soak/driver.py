@@ -75,10 +75,11 @@ def drive(folder: Path, order: dict[str, Any], p: Pipeline, *, max_items_per_epo
     config = JobConfig(
         snapshot_interval="0 ms",
         max_items_per_epoch=max_items_per_epoch,
-        lease_ttl="2 seconds",
         parallelism=tasks,
     )
-    with Jet(store=order["members"], spark=spark, work_dir=folder / "work") as jet:
+    with Jet(
+        store=order["members"], spark=spark, work_dir=folder / "work", lease_ttl="2 seconds"
+    ) as jet:
         try:
             result = jet.run(p, config, until=order["until"], on_event=see)
         except Exception as error:

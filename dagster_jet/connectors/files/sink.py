@@ -360,7 +360,7 @@ class FilesSink(Sink, Committer):
             position=artifact.token,
             cure="If its disk was not mounted, mount it. Otherwise bring the staged file back, "
             "or put the file that was taken back into the folder, or continue without these "
-            "rows with JobConfig(accept_loss=True).",
+            "rows with the start option accept_loss=True.",
         )
 
     def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:

@@ -218,7 +218,7 @@ class MapSink(Sink, Committer):
             stage=context.sink,
             position=f"epoch {producer.number[-2]}",
             cure="Bring the store's lost members back, or let the job go on without these changes "
-            "with JobConfig(accept_loss=True).",
+            "with the start option accept_loss=True.",
         )
 
     def _area(self, job: str, stage: str) -> StoreArea:

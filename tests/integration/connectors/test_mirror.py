@@ -206,10 +206,10 @@ def test_a_mirror_leaves_nothing_out(
             out.dead_letter_to(to, name="letters")
         return p
 
-    def run(p: Pipeline, **config: Any) -> None:
+    def run(p: Pipeline, **options: Any) -> None:
         with world.jet() as jet:
             settings = {**child.CONFIG, "max_items_per_epoch": 9, "restart_attempts_max": 0}
-            jet.run(p, JobConfig(**{**settings, **config}), until="drained")
+            jet.run(p, JobConfig(**settings), until="drained", **options)
 
     with pytest.raises(
         PipelineError, match=r"no row can be left out.*Leave dead_letter_to\(\) out"
@@ -220,9 +220,9 @@ def test_a_mirror_leaves_nothing_out(
     assert "Change the sink's table or topic so that it accepts" in str(told.value)
     assert "dead_letter_to" not in str(told.value)
     database.run("alter table m alter text type text")
-    for config in ({}, {"refused_to_dead_letters": True}):
+    for options in ({}, {"refused_to_dead_letters": True}):
         with pytest.raises(RowsRefusedError, match="accepts the rows") as told:
-            run(pipeline(), **config)
+            run(pipeline(), **options)
         assert "refused_to_dead_letters" not in str(told.value)
         assert database.run("select * from m") == []
     database.run("alter table m drop constraint m_id_check")

@@ -43,6 +43,7 @@ from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.owed import SinkFate
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+from dagster_jet.start_options import StartOptions
 from dagster_jet.store import Store, StoreConfig
 
 FULL = SinkUnavailableError("the disk is full.")
@@ -96,7 +97,7 @@ class Phase2:
             [SinkNode(name, (), sink) for name, sink in self.sinks.items()],
             {name: reopening.destination_of(sink) for name, sink in self.sinks.items()},
             lambda destination: reopening.reopen_sink(destination, self.store),
-            self.accept_loss,
+            StartOptions(accept_loss=self.accept_loss),
             lambda: record,
             self.retrying,
             self.events.append,

@@ -18,14 +18,16 @@ from dagster_jet.errors import (
     LeaseHeldError,
     MissingEnvironmentError,
 )
-from dagster_jet.execution.events import ExecutionRestarting, JobEvent
+from dagster_jet.execution.events import ExecutionRestarting, InitialSnapshotSkipped, JobEvent
 from dagster_jet.execution.stopping import Until
 from dagster_jet.jobs import restarts
 from dagster_jet.jobs.job import JobResult
 from dagster_jet.jobs.pipeline_job import PipelineJob
+from dagster_jet.jobs.wiring import Order
 from dagster_jet.ownership.record_keeper import RecordKeeper, read_record, record_register
 from dagster_jet.snapshot.protocol import StopKind
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
+from dagster_jet.start_options import StartOptions
 from dagster_jet.store import Store, StoreConfig
 
 
@@ -40,7 +42,12 @@ class World:
     events: list[JobEvent] = field(default_factory=list)
     on_restarting: Callable[[], None] = lambda: None
 
-    def job(self, spark: Callable[[PipelineJob], None], **settings: Any) -> PipelineJob:
+    def job(
+        self,
+        spark: Callable[[PipelineJob], None],
+        initial_snapshot: int | None = None,
+        **settings: Any,
+    ) -> PipelineJob:
         """Not started yet. `spark` raises, instead of returning a session."""
 
         def open_session() -> None:
@@ -55,13 +62,16 @@ class World:
         )
         (self.folder / "in").mkdir(exist_ok=True)
         job = PipelineJob(
-            name="j",
-            graph=p.graph,
-            config=JobConfig(**{"lease_ttl": "1 second", "restart_attempts_max": 2, **settings}),
-            until=Until(input_ends=True, stop=StopKind.SHUTDOWN),
-            store=self.store,
-            open_session=open_session,
-            work_dir=self.folder / "work",
+            Order(
+                job="j",
+                graph=p.graph,
+                config=JobConfig(**{"restart_attempts_max": 2, **settings}),
+                options=StartOptions(initial_snapshot),
+                until=Until(input_ends=True, stop=StopKind.SHUTDOWN),
+                store=self.store,
+                work_dir=self.folder / "work",
+            ),
+            open_session,
             on_event=self.on_event,
             run_id="run-1",
         )
@@ -93,7 +103,8 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with Store.open(StoreConfig(tuple(f"file://{tmp_path}/{m}" for m in "abc"))) as store:
+    urls = tuple(f"file://{tmp_path}/{m}" for m in "abc")
+    with Store.open(StoreConfig(urls, lease_ttl="1 second")) as store:
         yield World(tmp_path, store)
 
 
@@ -210,6 +221,18 @@ def test_a_cancel_that_cannot_be_written_is_said_again(world: World) -> None:
 
     assert result_of(world.job(spark)).status is JobStatus.FAILED
     assert world.ended().cause is StopCause.CANCEL
+
+
+def test_an_initial_snapshot_that_was_applied_before_is_said_once(world: World) -> None:
+    """By the run that asks for it again, and not by its restarts."""
+    ref = SnapshotRef(5, 5, 1, "m5", 0, 0, 0, committed=True)
+    owner = RecordKeeper(world.store, "j", 1_000, run_id="run-0")
+    owner.release(owner.claim(change=lambda one: replace(one, snapshots=(ref,)).rewound(5)))
+    with pytest.raises(ExecutorLostError):
+        result_of(world.job(raises(ExecutorLostError("the JVM is gone")), initial_snapshot=5))
+    assert len(world.spark_starts) == 3
+    said = [event for event in world.events if isinstance(event, InitialSnapshotSkipped)]
+    assert said == [InitialSnapshotSkipped("j", 5, applied_by=1, continues_from=5)]
 
 
 def test_a_shutdown_in_a_pause_between_executions_is_in_the_record(world: World) -> None:

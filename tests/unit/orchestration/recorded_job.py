@@ -62,7 +62,7 @@ class RecordedJob:
         self._write(replace(self._record, snapshots=(ref, *self._record.snapshots)))
 
     def goes_back_to(self, snapshot_id: int) -> None:
-        """`JobConfig(initial_snapshot=...)`."""
+        """`initial_snapshot=...`."""
         self._write(self._record.rewound(snapshot_id))
 
     def is_held_by(self, lease: Lease | None) -> None:

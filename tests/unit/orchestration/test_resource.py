@@ -52,6 +52,8 @@ def test_wrong_settings_are_refused_where_definitions_are_loaded(tmp_path: Path)
         ({"encryption_keys": "JET_KEYS"}, "encryption_keys: expected a Secret"),
         ({"namespace": ""}, "namespace: must not be empty"),
         ({"namespace": "../other"}, "namespace: '../other' cannot be a part"),
+        ({"lease_ttl": "10 ms"}, "lease_ttl: is shorter than 1 second"),
+        ({"member_timeout": "soon"}, "member_timeout: 'soon' is not a duration"),
     ],
     ids=str,
 )

@@ -34,7 +34,7 @@ from dagster_jet.events import ExecutionStarted, SnapshotCommitted, SourceProgre
 from dagster_jet.orchestration.asset_reports import AssetReports
 from dagster_jet.orchestration.health import store_safe
 from dagster_jet.orchestration.reported_assets import asset_reports
-from dagster_jet.orchestration.resource import _until_of
+from dagster_jet.orchestration.run_config import default_until
 from dagster_jet.orchestration.store_watch import StoreWatch
 
 from .damage import flip_in, spoil_first_pages, spoil_page_of
@@ -304,7 +304,7 @@ def test_materialize_all_ends(pipeline: Pipeline) -> None:
 
     @jet_assets(pipeline=pipeline)
     def stream(context):  # type: ignore[no-untyped-def]
-        seen[context.run.job_name] = _until_of(context, pipeline)
+        seen[context.run.job_name] = default_until(context, pipeline)
         yield from ()
 
     dg.materialize([stream])

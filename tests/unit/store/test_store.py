@@ -4,6 +4,7 @@ import multiprocessing
 import pickle
 import shutil
 import uuid
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,12 @@ def config(folder: Path, members: str = "abc", **settings: object) -> StoreConfi
         ({"namespace": ".."}, "namespace"),
         ({"namespace": "a/../b"}, "namespace"),
         ({"namespace": "a\nb"}, "namespace"),
+        ({"lease_ttl": "10 ms"}, "lease_ttl: is shorter than 1 second"),
+        ({"lease_ttl": "off"}, "lease_ttl: 'off' is not a duration"),
+        ({"member_timeout": "0 s"}, "member_timeout: is shorter than 1 second"),
+        ({"member_timeout": "never"}, "member_timeout: 'never' is not a duration"),
+        ({"scale_up_delay": timedelta(seconds=-1)}, "scale_up_delay"),
+        ({"split_brain_protection": "yes"}, "split_brain_protection"),
     ],
 )
 def test_a_wrong_setting_is_named(settings: dict, field: str) -> None:
