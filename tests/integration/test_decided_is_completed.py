@@ -131,7 +131,7 @@ def test_what_is_decided_is_completed(
             with suppress(BadRowError) if how == "failed" else nullcontext():
                 job.result(120)
         assert beside.heard.is_set() and world.events_of(SnapshotFailed)
-        record = jet.record(name)
+        record = jet.job(name).record()
         assert record is not None and record.status is JobStatus.FAILED
         assert record.cause is (StopCause.CANCEL if how == "cancelled" else StopCause.ERROR)
         assert record.snapshot is not None and record.snapshot.committed
