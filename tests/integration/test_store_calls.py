@@ -134,6 +134,7 @@ class CallsWorld(World):
             executions = len(self.events_of(ExecutionStarted))
             self.running.restart()
             self.until(lambda: len(self.events_of(ExecutionStarted)) > executions, "it restarts")
+            self.feed()  # so that it runs, and has left notes, before another cell restarts it
         if (call, condition) == (StoreCall.GARBAGE, Condition.DAMAGED):
             self.await_removal(fault.met)
         self.until(self.is_right, f"{call.name}, {condition.name}: all rows are there")
