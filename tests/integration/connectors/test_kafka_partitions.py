@@ -196,8 +196,8 @@ def test_a_topic_that_the_pipeline_reads_no_longer_is_not_lost(
         ({}, [1, 2]),
         ({"tombstones": "skip"}, [1, 2]),
         ({"tombstones": "pass"}, [1, 2, None]),
-        ({"value": "raw", "schema": None}, [b'{"v": 1}', b'{"v": 2}', None]),
-        ({"value": "raw", "schema": None, "tombstones": "skip"}, [b'{"v": 1}', b'{"v": 2}']),
+        ({"format": "raw", "schema": None}, [b'{"v": 1}', b'{"v": 2}', None]),
+        ({"format": "raw", "schema": None, "tombstones": "skip"}, [b'{"v": 1}', b'{"v": 2}']),
     ],
     ids=["default", "skip", "pass", "raw", "raw-skip"],
 )

@@ -395,8 +395,8 @@ def test_what_cannot_be_is_refused_in_a_sentence(queue: RabbitQueue) -> None:
         source(queue, prefetch=0)
     with pytest.raises(ConfigurationError, match="schema: json values need one"):
         source(queue, schema=None)
-    with pytest.raises(ConfigurationError, match="value: 'xml' is unknown"):
-        source(queue, value="xml")
+    with pytest.raises(ConfigurationError, match="format: 'xml' is unknown"):
+        source(queue, format="xml")
 
 
 def test_a_stream_is_refused_at_the_start_and_later() -> None:

@@ -102,7 +102,7 @@ def test_what_cannot_be_is_refused_when_it_is_written():
     def source(**more: Any) -> Any:
         return sources.kafka("h:1", topics=["t"], **more)
 
-    avro = {"value": "avro", "schema": "v long"}
+    avro = {"format": "avro", "schema": "v long"}
     with pytest.raises(ConfigurationError, match="either avro_schema or registry is needed"):
         source(**avro)
     with pytest.raises(ConfigurationError, match="either avro_schema or registry is needed"):

@@ -147,7 +147,7 @@ def test_the_url_says_region_and_endpoint() -> None:
         ({"endpoint_url": "http://me:hush@host"}, "endpoint_url: it has a password in it"),
         ({"access_key_id": "hush"}, "access_key_id is given in plain text"),
         ({"access_key_id": Secret("A")}, "belong together"),
-        ({"value": "xml"}, "value: 'xml' is unknown"),
+        ({"format": "xml"}, "format: 'xml' is unknown"),
         ({"schema": None}, "schema: json values need one"),
         ({"prefetch": 0}, "prefetch: 0 is not from 1 to 100000"),
         ({"receivers": 9}, "receivers: 9 is not from 1 to 8"),
