@@ -59,8 +59,8 @@ class Jet:
         partition_count: how many partitions the keys have; fixed when the store is created.
         encryption_keys: the keys for values at rest, as ``Secret(env="NAME")`` of an environment
             variable of the driver and of every executor; None: nothing is encrypted.
-        accept_older_seals: with keys, also read values that are not encrypted, or were encrypted by
-            an earlier version. Only while ``dagster-jet store rotate-keys`` is under way.
+        accept_unencrypted: with keys, also read values that are not encrypted. Only while
+            ``dagster-jet store rotate-keys`` is under way.
         lease_ttl: time for which the owner of a job on another host counts as alive without a sign
             of life. The lease contains it, so every process waits as long as the owner's own
             setting says. This setting and the three that follow are not kept in the store: each
@@ -95,7 +95,7 @@ class Jet:
         work_dir: str | Path | None = None,
         partition_count: int = 271,
         encryption_keys: Secret | None = None,
-        accept_older_seals: bool = False,
+        accept_unencrypted: bool = False,
         lease_ttl: timedelta | str = "10 seconds",
         member_timeout: timedelta | str = "1 minute",
         scale_up_delay: timedelta | str = "10 seconds",
@@ -111,7 +111,7 @@ class Jet:
                 partition_count=partition_count,
                 namespace=namespace,
                 encryption_keys=encryption_keys,
-                accept_older_seals=accept_older_seals,
+                accept_unencrypted=accept_unencrypted,
                 lease_ttl=lease_ttl,
                 member_timeout=member_timeout,
                 scale_up_delay=scale_up_delay,

@@ -71,11 +71,11 @@ class Target:
     as_json: bool
 
     @contextmanager
-    def open_store(self, *, accept_older_seals: bool = False) -> Iterator[Store]:
+    def open_store(self, *, accept_unencrypted: bool = False) -> Iterator[Store]:
         """Open an existing store, with the settings saved in it.
 
         Args:
-            accept_older_seals: also accept values that this command is to encrypt or re-encrypt.
+            accept_unencrypted: also accept values that this command is to encrypt or re-encrypt.
         """
 
         from dagster_jet.store import Store, StoreConfig
@@ -85,7 +85,7 @@ class Target:
             backup_count=0,
             namespace=self.namespace,
             encryption_keys=self.encryption_keys,
-            accept_older_seals=accept_older_seals,
+            accept_unencrypted=accept_unencrypted,
         )
         with Store.open(config, create=False) as store:
             yield store

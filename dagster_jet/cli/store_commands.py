@@ -107,10 +107,10 @@ def remove(
 def rotate_keys(target: Target) -> None:
     """Encrypts values and registers with the newest key; exit code 1 if values remain.
 
-    This includes values that are not encrypted, or were encrypted by an earlier version.
+    This includes values that are not encrypted yet.
     """
     with (
-        target.open_store(accept_older_seals=True) as store,
+        target.open_store(accept_unencrypted=True) as store,
         _interruptible("rotate-keys"),
         progress_bars() as bars,
     ):

@@ -240,7 +240,6 @@ class RecoveryDriver:
         for name, reader in context.readers.items():
             chains = manifest.shards.get(name, ((),))
             journal = context.snapshots.read_journal(name, chains[0])
-            context.journals.restored(name, journal)
             if name in manifest.sources:
                 reader.restore(manifest.sources[name], journal)
             if reader.acknowledges is not Acknowledges.NOTHING and not is_committed:

@@ -30,7 +30,15 @@ from dagster_jet.execution.refused_output import RefusedOutput
 from dagster_jet.execution.retrying import Attempted, GivenUpError, Retrying
 from dagster_jet.pipeline.graph import SinkNode
 from dagster_jet.snapshot.manifest import Artifact, NewestOutput
-from dagster_jet.snapshot.owed import Destination, OwedCommit, SinkFate, owed_commits, sink_fate
+from dagster_jet.snapshot.owed import (
+    Destination,
+    OwedCommit,
+    SinkFate,
+    epochs_of,
+    owed_commits,
+    rows_of,
+    sink_fate,
+)
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.snapshot.store_reactions import StoreCall
 from dagster_jet.start_options import StartOptions
@@ -269,10 +277,8 @@ class SinkCommitter:
 
     def report_missing(self, sink: str, newest: NewestOutput) -> None:
         """Reports committed output whose loss is accepted."""
-        owed = OwedCommit(sink, None, SinkFate.KEPT, (newest.artifact,))
-        self._report_lost(
-            owed, "the sink's location no longer has this epoch, and perhaps not others."
-        )
+        why = "the sink's location no longer has this epoch, and perhaps not others."
+        self._report_lost(sink, (newest.artifact,), why)
 
     def _commit_owed(
         self, owed: OwedCommit, context: CommitContext, one_failed: threading.Event
@@ -300,14 +306,12 @@ class SinkCommitter:
 
     def _former_sink(self, owed: OwedCommit) -> Sink | None:
         """Returns the reopened sink; None if it cannot be reopened and the loss is accepted."""
-        why = "an older version took the snapshot, and it did not save where the sinks write."
-        if owed.destination is not None:
-            try:
-                return self.reopen(owed.destination)
-            except JetError as error:
-                why = str(error)
+        try:
+            return self.reopen(owed.destination)
+        except JetError as error:
+            why = str(error)
         if self.options.accept_loss:
-            self._report_lost(owed, why)
+            self._report_lost(owed.sink, owed.artifacts, why)
             return None
         raise SinkMismatchError(
             f"{owed.rows} rows of epochs {_span(owed.epoch_ids)} are decided and not committed "
@@ -321,7 +325,6 @@ class SinkCommitter:
         )
 
     def _report_reopened(self, owed: OwedCommit) -> None:
-        assert owed.destination is not None
         where = _where(owed.destination)
         _logger.warning(
             "%s: %d rows of epochs %s, decided before the sink %s %s, are committed to %s",
@@ -339,21 +342,20 @@ class SinkCommitter:
             )
         )
 
-    def _report_lost(self, owed: OwedCommit, why: str) -> None:
+    def _report_lost(self, sink: str, artifacts: Sequence[Artifact], why: str) -> None:
+        rows, epoch_ids = rows_of(artifacts), epochs_of(artifacts)
         _logger.warning(
             "%s: %d rows of epochs %s are lost and never reach the sink %s, as accept_loss "
             "allows: %s",
             self.job,
-            owed.rows,
-            _span(owed.epoch_ids),
-            owed.sink,
+            rows,
+            _span(epoch_ids),
+            sink,
             why,
         )
-        tokens = tuple(artifact.token for artifact in owed.artifacts)
+        tokens = tuple(artifact.token for artifact in artifacts)
         execution_id = self.record().execution_id
-        self.emit(
-            OutputLost(self.job, execution_id, owed.sink, owed.epoch_ids, owed.rows, tokens, why)
-        )
+        self.emit(OutputLost(self.job, execution_id, sink, epoch_ids, rows, tokens, why))
 
     def _commit_one(
         self,
@@ -363,7 +365,7 @@ class SinkCommitter:
         one_failed: threading.Event,
     ) -> bool:
         """Returns False if the sink's place is gone with the sink, and the loss is accepted."""
-        place = _where(owed.destination) or owed.sink
+        place = _where(owed.destination)
         is_decided = not context.repeatable
         attempted = Attempted("commit", owed.sink, place, committer, StoreCall.COMMIT, is_decided)
         try:
@@ -377,7 +379,7 @@ class SinkCommitter:
             if not (is_left and self.options.accept_loss):
                 raise
             # The place of a sink that was removed from the pipeline will not come back.
-            self._report_lost(owed, str(error))
+            self._report_lost(owed.sink, owed.artifacts, str(error))
             return False
 
     def _context(
@@ -422,10 +424,8 @@ class SinkCommitter:
         self.emit(event)
 
     def _report_artifact_lost(self, artifact: Artifact) -> None:
-        owed = OwedCommit(artifact.sink, None, SinkFate.KEPT, (artifact,))
-        self._report_lost(
-            owed, "the staged rows are gone, and no marker shows that they were committed."
-        )
+        why = "the staged rows are gone, and no marker shows that they were committed."
+        self._report_lost(artifact.sink, (artifact,), why)
 
 
 def _close(sink: str, committer: Committer) -> None:
@@ -435,10 +435,8 @@ def _close(sink: str, committer: Committer) -> None:
         _logger.warning("the sink %s: closing raised %r", sink, error)
 
 
-def _where(destination: Destination | None) -> str | None:
+def _where(destination: Destination) -> str:
     """Returns the destination in words."""
-    if destination is None:
-        return None
     return str(destination.get("path", destination["kind"]))
 
 

@@ -21,7 +21,6 @@ from dagster_jet.errors import JetError
 from dagster_jet.execution.undecided_input import EPOCH_COLUMN, UndecidedInput
 from dagster_jet.snapshot.manifest import ChunkSet
 from dagster_jet.snapshot.protocol import RunEpoch
-from dagster_jet.snapshot.storage.journal_parts import is_in_parts
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.system.failpoint import FailPointError
 
@@ -40,9 +39,6 @@ class SourceJournals:
     _collected: dict[str, list[pa.Table]] = field(default_factory=dict)
     _deciding: dict[str, list[pa.Table]] = field(default_factory=dict)
     """Rows in the last begun snapshot; empty once it is decided."""
-    _anew: set[str] = field(default_factory=set)
-    """Sources whose chain an older version has written, all of it in one partition: their next set
-    holds everything."""
     _noting: Future[None] | None = None
     _writing: dict[str, Future[ChunkSet]] = field(default_factory=dict)
     _writer: ThreadPoolExecutor = field(
@@ -51,11 +47,6 @@ class SourceJournals:
     _noter: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, "jet-note"), repr=False
     )
-
-    def restored(self, source: str, journal: pa.Table | None) -> None:
-        """Takes over the rows of a restored chain."""
-        if journal is not None and not is_in_parts(journal):
-            self._anew.add(source)
 
     def begin_epoch(self, command: RunEpoch, chains: Mapping[str, tuple[ChunkSet, ...]]) -> None:
         """Takes and notes the rows that the readers have planned. For a snapshot, writes the rows
@@ -121,7 +112,7 @@ class SourceJournals:
             self._deciding.setdefault(name, []).extend(rows)
         self._collected = {}
         for name, rows in self._deciding.items():
-            turn = self.snapshots.journal_turn(chains[name], anew=name in self._anew)
+            turn = self.snapshots.journal_turn(chains[name])
             newest_first = pa.concat_tables(reversed(rows)).drop_columns([EPOCH_COLUMN])
             whole = self.readers[name].whole_journal(turn.parts, self._undecided_keys(name))
             self._writing[name] = self._writer.submit(
@@ -146,7 +137,6 @@ class SourceJournals:
 
     def decided(self) -> None:
         """Drops the rows that the decided snapshot contains."""
-        self._anew -= self._deciding.keys()
         self._deciding = {}
 
     def close(self) -> None:

@@ -286,12 +286,11 @@ class WatermarkTracker:
     def restore(self, saved: Mapping[str, Any], now_ms: int) -> None:
         """Restores saved event time. Idleness is measured by this execution's clock, so every
         partition gets its full time-out again."""
-        for name, fields in saved.get("nodes", {}).items():
+        for name, fields in saved["nodes"].items():
             if name in self.nodes:
                 state = EventTimeState(**fields)
                 self.nodes[name] = replace(state, last_event_at_ms=now_ms, idle=False)
-        # Older snapshots have none: they appear with their first rows.
-        for name, states in saved.get("partitions", {}).items():
+        for name, states in saved["partitions"].items():
             if name in self.nodes:
                 self.partitions[name] = {
                     partition: EventTimeState(
@@ -301,13 +300,10 @@ class WatermarkTracker:
                     )
                     for partition, (watermark_ms, advanced_at_ms) in states.items()
                 }
-        # Snapshots of 0.1 called it so, when windows were the only stages.
-        reached = saved.get("reached_ms", saved.get("closed_end_ms", {}))
-        for name, watermark in reached.items():
+        for name, watermark in saved["reached_ms"].items():
             if name in self.reached_ms:
                 self.reached_ms[name] = watermark
-        # Older snapshots have none.
-        for name, until_ms in saved.get("dead_until_ms", {}).items():
+        for name, until_ms in saved["dead_until_ms"].items():
             if name in self.reached_ms:
                 self.expire(name, until_ms)
 

@@ -29,7 +29,7 @@ class StoredSnapshot:
     data: SnapshotStore
 
     def plan(self, stage: str) -> StagePlan:
-        """Meaning of the stage's saved state; empty for state of a very old version."""
+        """Meaning of the stage's saved state; empty if the snapshot has no such stage."""
         plan: StagePlan = self.manifest.plan.get(stage, {})
         return plan
 

@@ -78,11 +78,10 @@ class JetResource(dg.ConfigurableResource[Any]):
         description="The encryption keys of stored values, the newest first: an EnvVar, a Secret, "
         "or `env:NAME`. The variable is read on the driver and on every executor.",
     )
-    accept_older_seals: bool = Field(
+    accept_unencrypted: bool = Field(
         default=False,
-        description="With keys: also read values that are not encrypted, or that an earlier "
-        "version encrypted. Use it only while `dagster-jet store rotate-keys` is "
-        "running.",
+        description="With keys: also read values that are not encrypted. Use it only while "
+        "`dagster-jet store rotate-keys` is running.",
     )
     lease_ttl: str = Field(
         default="10 seconds",
@@ -194,7 +193,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         names = (
             "backup_count",
             "namespace",
-            "accept_older_seals",
+            "accept_unencrypted",
             "lease_ttl",
             "member_timeout",
             "scale_up_delay",

@@ -25,11 +25,8 @@ class StatefulNode:
     name: str
     upstream: tuple[str, ...]
     kind: ClassVar[StageKind]
-
-    @property
-    def state_format(self) -> int:
-        """Version of the saved state's format. A snapshot with a newer version is refused."""
-        return 1
+    state_format: ClassVar[int] = 1
+    """Version of the saved state's format. A snapshot with a newer version is refused."""
 
     def floor_watermark(self, watermark_ms: int) -> int:
         """Returns the last watermark up to this one that could close something."""
@@ -57,12 +54,6 @@ class AggregateNode(StatefulNode):
     time: EventTime
     early_results_ms: int | None = None
     kind: ClassVar = StageKind.AGGREGATE
-
-    @property
-    def state_format(self) -> int:
-        if isinstance(self.window, SessionWindow) and _aggregation(self.aggregates).grows:
-            return 2  # format 1 had the content of a session in its header
-        return _format_with(self.time)
 
     @property
     def output_delay_ms(self) -> int:
@@ -121,10 +112,6 @@ class DeduplicateNode(StatefulNode):
     time: EventTime
     kind: ClassVar = StageKind.DEDUPLICATE
 
-    @property
-    def state_format(self) -> int:
-        return _format_with(self.time)
-
     def describe(self) -> dict[str, str]:
         return {"keys": ", ".join(self.keys), "within": in_words(self.within_ms)}
 
@@ -142,10 +129,6 @@ class JoinNode(StatefulNode):
     times: tuple[EventTime, EventTime]
     suffix: str
     kind: ClassVar = StageKind.JOIN
-
-    @property
-    def state_format(self) -> int:
-        return _format_with(*self.times)
 
     @property
     def output_delay_ms(self) -> int:
@@ -235,10 +218,6 @@ class ProcessorNode(StatefulNode):
     kind: ClassVar = StageKind.PROCESSOR
 
     @property
-    def state_format(self) -> int:
-        return 2  # format 1 had a copy of each entry under a broadcast key in every partition
-
-    @property
     def output_delay_ms(self) -> int:
         return self.delay_ms
 
@@ -254,11 +233,6 @@ def _read_times(*times: EventTime) -> Mapping[str, Any]:
     if not any(time.is_window_end for time in times):
         return {}
     return {EVENT_TIME: [f"{time.lag_ms} ms before" for time in times]}
-
-
-def _format_with(*times: EventTime) -> int:
-    """Format 1 also took the end of a window as the event time of its result."""
-    return 2 if any(time.is_window_end for time in times) else 1
 
 
 def _aggregation(aggregates: tuple[tuple[str, Aggregate], ...]) -> Aggregation:

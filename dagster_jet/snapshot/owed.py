@@ -37,18 +37,26 @@ class OwedCommit:
 
     sink: str
     """The sink's name at staging; it is the key of markers and staging areas."""
-    destination: Destination | None
-    """None if the manifest does not name it (format 1); only the pipeline can provide it then."""
+    destination: Destination
     fate: SinkFate
     artifacts: tuple[Artifact, ...]
 
     @property
     def rows(self) -> int:
-        return sum(artifact.rows for artifact in self.artifacts)
+        return rows_of(self.artifacts)
 
     @property
     def epoch_ids(self) -> tuple[int, ...]:
-        return tuple(sorted({artifact.epoch_id for artifact in self.artifacts}))
+        return epochs_of(self.artifacts)
+
+
+def rows_of(artifacts: Iterable[Artifact]) -> int:
+    return sum(artifact.rows for artifact in artifacts)
+
+
+def epochs_of(artifacts: Iterable[Artifact]) -> tuple[int, ...]:
+    """Ids of the epochs with these artifacts, in order."""
+    return tuple(sorted({artifact.epoch_id for artifact in artifacts}))
 
 
 def owed_commits(
@@ -67,7 +75,7 @@ def owed_commits(
     for artifact in artifacts:
         by_sink.setdefault(artifact.sink, []).append(artifact)
     return tuple(
-        OwedCommit(sink, named.get(sink), sink_fate(sink, named, today), tuple(mine))
+        OwedCommit(sink, named[sink], sink_fate(sink, named, today), tuple(mine))
         for sink, mine in by_sink.items()
     )
 
@@ -75,11 +83,10 @@ def owed_commits(
 def sink_fate(
     sink: str, named: Mapping[str, Destination], today: Mapping[str, Destination]
 ) -> SinkFate:
-    """Change of a sink. A sink without a known destination counts as unmoved."""
+    """Change of a sink that a manifest names."""
     if sink not in today:
         return SinkFate.LEFT
-    is_there = is_same_place(named.get(sink, today[sink]), today[sink])
-    return SinkFate.KEPT if is_there else SinkFate.MOVED
+    return SinkFate.KEPT if is_same_place(named[sink], today[sink]) else SinkFate.MOVED
 
 
 def is_same_place(one: Destination, other: Destination) -> bool:

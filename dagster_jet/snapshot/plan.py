@@ -68,9 +68,7 @@ def compare_plans(
         for stage, plan in wanted.items()
     ]
     gone = [stage for stage in saved if stage not in wanted]
-    changes += [
-        StageChange(stage, str(saved[stage].get("kind", "")), Change.DROPPED) for stage in gone
-    ]
+    changes += [StageChange(stage, saved[stage]["kind"], Change.DROPPED) for stage in gone]
     return tuple(changes)
 
 
@@ -80,7 +78,7 @@ def _change(saved: StagePlan | None, wanted: StagePlan) -> tuple[Change, str]:
     if saved.get(EVENT_TIME) != wanted.get(EVENT_TIME):
         had, has = (plan.get(EVENT_TIME, "as the column has it") for plan in (saved, wanted))
         return Change.INCOMPATIBLE, f"the event time of its rows was {had}, is {has}"
-    if saved.get("format", 1) > wanted.get("format", 1):
+    if saved.get("format", 1) > wanted.get("format", 1):  # a source has none
         return Change.INCOMPATIBLE, "its state was written by a newer version of dagster-jet"
     compared = [name for name in wanted if name in saved and name not in _JUDGED_APART]
     differing = [
@@ -96,9 +94,7 @@ def _change(saved: StagePlan | None, wanted: StagePlan) -> tuple[Change, str]:
             f"its {', '.join(pickled)} were saved with pickle, and unpickling runs code from the "
             'snapshot; to restore them, set state_format="pickle"'
         )
-    # The reader of an older format checks that format's columns itself.
-    same_format = saved.get("format") == wanted.get("format")
-    if not differing and same_format and COLUMNS in saved and COLUMNS in wanted:
+    if not differing and COLUMNS in saved and COLUMNS in wanted:
         differing = list(_column_changes(saved[COLUMNS], wanted[COLUMNS]))
     if differing:
         return Change.INCOMPATIBLE, "; ".join(differing)

@@ -310,7 +310,7 @@ class ExecutionRecord:
 
 
 def _lease(fields: dict[str, Any]) -> Lease:
-    activity = fields.get("activity")
+    activity = fields["activity"]
     if activity is not None:
         activity = Activity(**{**activity, "doing": Doing(activity["doing"])})
     return Lease(**{**fields, "activity": activity})

@@ -35,8 +35,8 @@ class StoreConfig:
         namespace: separates users of one store. Maps and registers belong to a namespace.
         encryption_keys: the keys (``encryption.py``), by the name of the environment variable that
             holds them on the driver and on every executor. None: nothing is encrypted.
-        accept_older_seals: also read values that are not encrypted, or not bound to their store
-            (``sealing.py``). Use it only while a store is upgraded.
+        accept_unencrypted: also read values that are not encrypted. Use it only while a store is
+            being encrypted.
         allow_memory: accept ``memory://`` members (unit tests).
         lease_ttl: time for which the owner of a job on another host counts as alive without a sign
             of life; at least one second. The lease contains it, so every process waits as long as
@@ -63,7 +63,7 @@ class StoreConfig:
     partition_count: int = DEFAULT_PARTITION_COUNT
     namespace: str = "default"
     encryption_keys: Secret | None = None
-    accept_older_seals: bool = False
+    accept_unencrypted: bool = False
     allow_memory: bool = False
     lease_ttl: Duration = "10 seconds"
     member_timeout: Duration = "1 minute"
@@ -174,7 +174,7 @@ class StoreConfig:
         if self.encryption_keys is None:
             return PLAIN
         keyring = Keyring.from_environment(self.encryption_keys.env)
-        return Sealer(keyring, accept_older=self.accept_older_seals)
+        return Sealer(keyring, accept_unencrypted=self.accept_unencrypted)
 
     def __repr__(self) -> str:
         return (

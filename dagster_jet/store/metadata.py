@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from dagster_jet.store.values.sealing import PLAIN, Sealer
 METADATA = "store"
 """The name of the register with a store's metadata."""
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
 
 Identities = tuple[tuple[str, str], ...]
 """(member id, identity) of members, sorted; see ``identity.py``."""
@@ -114,7 +113,7 @@ class StoreMetadata:
     @staticmethod
     @lru_cache(maxsize=8)  # read at every access to a map; seldom changes
     def from_bytes(stored: bytes) -> StoreMetadata:
-        """Parse the JSON of ``to_bytes``, also of format 1, which had no member changes.
+        """Parse the JSON of ``to_bytes``.
 
         Raises:
             StoreMismatchError: written by a newer version.
@@ -125,16 +124,6 @@ class StoreMetadata:
                 f"the store has format {read['format']}, this library reads up to "
                 f"{FORMAT_VERSION}.",
                 cure="Upgrade dagster-jet to the version that wrote the store.",
-            )
-        if read["format"] == 1:
-            members = tuple(sorted(read["identities"].items()))
-            return StoreMetadata(
-                store_id=hashlib.sha256(repr(members).encode()).hexdigest()[:32],
-                partition_count=read["partition_count"],
-                backup_count=read["backup_count"],
-                configuration=0,
-                members=members,
-                table=PartitionTable.from_json(json.dumps(read["table"])),
             )
         target = read["target"]
         return StoreMetadata(
@@ -206,7 +195,7 @@ class StoreMetadata:
                 cure="Name the environment variable that holds that key. While keys are rotated, "
                 "it comes after the new key.",
             )
-        if ids and not self.key_id and not sealer.accept_older:
+        if ids and not self.key_id and not sealer.accept_unencrypted:
             raise StoreMismatchError(
                 "encryption_keys: the store is not encrypted, and keys are configured.",
                 cure="Encrypt the stored values with 'dagster-jet store rotate-keys', or leave "

@@ -289,8 +289,8 @@ class Store:
 
         Put the new key in front of the old ones in the environment of every process, restart the
         jobs, then call this. When nothing is ``left``, the old keys may be removed. The call may be
-        interrupted and repeated. Open a store that is not encrypted, or was encrypted by an earlier
-        version, with ``accept_older_seals``; its jobs must be stopped or use it, too.
+        interrupted and repeated. Open a store that is not encrypted yet with
+        ``accept_unencrypted``; its jobs must be stopped or use it, too.
 
         Raises:
             ConfigurationError: no keys are configured.

@@ -44,7 +44,7 @@ def _check(folder: Path) -> None:
         raise _refused(folder, f"is {kind}")
     if found.st_uid != os.geteuid():
         raise _refused(folder, f"belongs to the user {found.st_uid}, not to {os.geteuid()}")
-    if found.st_mode & 0o022:  # from an earlier version, under a umask that allows group writes
+    if found.st_mode & 0o022:  # made under a umask that allows group writes
         folder.chmod(0o700)
 
 

@@ -314,7 +314,6 @@ class Year:
         manifest = command.manifest
         chain = manifest.shards[SOURCE][0]
         journal = self.snapshots.read_journal(SOURCE, chain)
-        self.journals.restored(SOURCE, journal)
         self.reader.restore(manifest.sources[SOURCE], journal)
         assert self.undecided.check(SOURCE, self.reader) == (), "nothing is missed"
         for shard_chain in manifest.shards[STAGE]:

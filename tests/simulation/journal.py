@@ -55,8 +55,8 @@ class JournalStore:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def journal_turn(self, chain: tuple[ChunkSet, ...], *, anew: bool) -> JournalTurn:
-        return JournalTurn.of(chain, 271, anew=anew)
+    def journal_turn(self, chain: tuple[ChunkSet, ...]) -> JournalTurn:
+        return JournalTurn.of(chain, 271)
 
     def write_journal(
         self, source: str, epoch: RunEpoch, table: pa.Table, turn: JournalTurn

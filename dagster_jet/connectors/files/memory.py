@@ -11,14 +11,12 @@ are not newer than the newest such file are then skipped.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from dagster_jet.connectors.files.places.location import scheme_of
 from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.snapshot.storage.journal_parts import PART_COLUMN, PARTS, part_of
 
@@ -65,24 +63,17 @@ class FileMemory:
         self._parts[part_of(file.path)][file.path] = file
         (self.unfinished.discard if file.read_to is None else self.unfinished.add)(file.path)
 
-    def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> int:
-        """Restores the results of `as_table` and `marks`, with the newest rows of a path first.
-
-        Returns:
-            The number of rows.
-        """
+    def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
+        """Restores the results of `as_table` and `marks`, with the newest rows of a path first."""
         self.forgotten = _mark(position.get("forgotten"))
         self.passed = _mark(position.get("passed"))
-        if journal is None:
-            return 0
-        for batch in journal.to_batches():
+        for batch in [] if journal is None else journal.to_batches():
             for row in batch.to_pylist():
                 file = file_of_row(row)
                 if self.get(file.path) is None:
                     self.put(file)
-                    if row.get(_GONE_COLUMN) is not None:
+                    if row[_GONE_COLUMN] is not None:
                         self._gone_ms[file.path] = row[_GONE_COLUMN]
-        return int(journal.num_rows)
 
     def marks(self) -> dict[str, Any]:
         """Returns the marks for the position; empty if no file was forgotten."""
@@ -165,13 +156,11 @@ class FileMemory:
 
 
 def file_of_row(row: Mapping[str, Any]) -> InputFile:
-    """Converts a journal row to a file. Old journals have unnormalised paths and no checksums."""
-    path = row["path"]
-    if scheme_of(path) == "file":
-        path = os.path.abspath(path)
-    etag = row.get("etag") or ""
-    read_to = row.get("read_to")
-    return InputFile(row["mtime_ns"], path, row["size"], row.get("checksum"), etag, read_to)
+    """Converts a journal row to a file."""
+    etag = row["etag"] or ""
+    return InputFile(
+        row["mtime_ns"], row["path"], row["size"], row["checksum"], etag, row["read_to"]
+    )
 
 
 def _mark(value: Any) -> Mark | None:

@@ -188,10 +188,9 @@ class FilesReader(SourceReader):
     # --- listings -------------------------------------------------------------------------------
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
-        self._waiting.restore(position.get("bytes_per_row"))
-        rows = self._read.restore(position, journal)
-        # Old snapshots may list a file under two spellings.
-        if position["files"] not in (len(self._read), rows):
+        self._waiting.restore(position["bytes_per_row"])
+        self._read.restore(position, journal)
+        if position["files"] != len(self._read):
             raise SourceError(
                 f"the snapshot lists {len(self._read)} files read, its position "
                 f"{position['files']}.",

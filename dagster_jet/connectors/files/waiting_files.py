@@ -48,10 +48,9 @@ class WaitingFiles:
         """Whether the row size is still unknown."""
         return not self._has_row_size
 
-    def restore(self, bytes_per_row: float | None) -> None:
-        """Restores a snapshot's value; None if it has none."""
-        self.bytes_per_row = bytes_per_row or _FIRST_GUESS_BYTES_PER_ROW
-        self._is_measured = bytes_per_row is not None
+    def restore(self, bytes_per_row: float) -> None:
+        """Restores a snapshot's value."""
+        self.bytes_per_row, self._is_measured = bytes_per_row, True
 
     def take_row_size(self, size: RowSize) -> None:
         """Takes the row size of one file."""

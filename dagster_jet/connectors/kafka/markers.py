@@ -59,7 +59,7 @@ class Marker:
     @classmethod
     def of(cls, value: bytes) -> Marker:
         content = json.loads(value)
-        more = content.get("topic", ""), content.get("refused", "")
+        more = content.get("topic", ""), content.get("refused", "")  # left out if empty
         return cls(content["epoch"], content["execution"], content["by"], *more)
 
     def supersedes(self, other: Marker) -> bool:

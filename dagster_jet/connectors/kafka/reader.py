@@ -114,7 +114,7 @@ class KafkaReader(SourceReader):
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
         self._next = {Partition.named(name): at for name, at in position["offsets"].items()}
-        self._topic_ids = dict(position.get("topics", {}))  # older snapshots have none
+        self._topic_ids = dict(position["topics"])
         self._gone = {Partition.named(name) for name in position.get("gone", ())}
         self._known = self._next.keys() - self._gone
         self._is_first = False

@@ -146,10 +146,7 @@ class JobFacts:
 
     @property
     def sinks(self) -> tuple[str, ...]:
-        if self.manifest is None:
-            return ()
-        others = self.manifest.sources.keys() | self.manifest.shards.keys()
-        return tuple(self.manifest.sinks or [n for n in self.manifest.counters if n not in others])
+        return () if self.manifest is None else tuple(self.manifest.sinks)
 
     def emits_by_watermark(self, stage: str) -> bool:
         """Whether it is a stateful stage whose results wait for its watermark."""

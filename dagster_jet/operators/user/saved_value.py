@@ -16,8 +16,6 @@ from dagster_jet.operators.user import plain_values
 
 _PICKLED, _PLAIN = b"\x01", b"\x02"
 """First byte of saved bytes: 1 before a pickle, 2 before a plain value."""
-_OLD_PICKLE = pickle.PROTO
-"""First byte of accumulators and processors' entries from before there were plain values."""
 
 READING_PICKLES = (
     'Set state_format="pickle" if you trust everybody who may write to the store\'s members: '
@@ -40,11 +38,11 @@ def load(saved: bytes, state_format: StateFormat) -> Any:
     """
     if saved[:1] == _PLAIN:
         return plain_values.from_bytes(memoryview(saved)[1:])
-    if saved[:1] not in (_PICKLED, _OLD_PICKLE):
+    if saved[:1] != _PICKLED:
         raise StoreMismatchError(
             f"saved state begins with byte {saved[:1]!r}, expected {_PLAIN!r} or {_PICKLED!r}.",
             cure="Read it with the version of dagster_jet that wrote it, or a newer one.",
         )
     if state_format is not StateFormat.PICKLE:
         raise StoreMismatchError("saved state is pickled.", cure=READING_PICKLES)
-    return pickle.loads(saved if saved[:1] == _OLD_PICKLE else memoryview(saved)[1:])
+    return pickle.loads(memoryview(saved)[1:])

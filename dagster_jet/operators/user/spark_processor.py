@@ -203,8 +203,7 @@ class SparkProcessor:
         return {
             (partition, key, origin): value
             for partition, key, origin, value in values
-            # Format 1 also had copies in other partitions; these may be out of date.
-            if value is not None and (self.is_keyed or partition == 0)
+            if value is not None
         }
 
     def _delta(self, before: _Saved, after: _Saved, version: int) -> pa.Table:

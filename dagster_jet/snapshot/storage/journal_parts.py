@@ -40,11 +40,11 @@ class JournalTurn:
     """Number of partitions that the parts share."""
 
     @classmethod
-    def of(cls, chain: Sequence[ChunkSet], partition_count: int, *, anew: bool) -> JournalTurn:
-        """The turn after a chain; `anew` writes all parts whole."""
+    def of(cls, chain: Sequence[ChunkSet], partition_count: int) -> JournalTurn:
+        """The turn after a chain."""
         sequence = chain[-1].sequence + 1 if chain else 0
         slots = min(PARTS, partition_count)
-        is_base = anew or not chain
+        is_base = not chain
         parts = {p for p in range(PARTS) if is_base or p % slots == sequence % slots}
         return cls(sequence, is_base, frozenset(parts), slots)
 
@@ -64,11 +64,6 @@ class JournalTurn:
         """The partitions of the parts that are written whole."""
         first = _first(source, partition_count)
         return sorted({(first + part % self.slots) % partition_count for part in self.parts})
-
-
-def is_in_parts(journal: pa.Table) -> bool:
-    """Whether all rows have a part. Rows without one are in the partition of part 0."""
-    return PART_COLUMN in journal.column_names and not journal.column(PART_COLUMN).null_count
 
 
 def _first(source: str, partition_count: int) -> int:

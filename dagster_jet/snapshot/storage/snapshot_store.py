@@ -101,9 +101,9 @@ class SnapshotStore:
     def read_journal(self, source: str, chain: tuple[ChunkSet, ...]) -> pa.Table | None:
         return read_chain(self._map, chain, vertex=source, partition_count=self._partition_count)
 
-    def journal_turn(self, chain: tuple[ChunkSet, ...], *, anew: bool) -> JournalTurn:
+    def journal_turn(self, chain: tuple[ChunkSet, ...]) -> JournalTurn:
         """Content of the next set after a chain."""
-        return JournalTurn.of(chain, self._partition_count, anew=anew)
+        return JournalTurn.of(chain, self._partition_count)
 
     def write_journal(
         self, source: str, epoch: RunEpoch, rows: pa.Table, turn: JournalTurn

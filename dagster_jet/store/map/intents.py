@@ -9,8 +9,8 @@ compare-and-set on the intent, then does nothing.
 - *Removal intent*: a copy that is probably not needed any more (``orphans.py``). The intent
   contains the copy, which still counts.
 
-Both begin like an envelope of an unknown version with a wrong length: earlier versions of this
-library treat them as damaged copies.
+Both begin like an envelope of an unknown version with a wrong length: a reader that does not know
+them treats them as damaged copies.
 """
 
 from __future__ import annotations

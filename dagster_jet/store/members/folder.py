@@ -4,8 +4,7 @@ A missing folder is more often a disk that is not mounted than a new member. So 
 ``create_folder`` creates one, and only where its parent folder exists.
 
 Everything created here is readable by this user only: folders 0700, files 0600. The mode of an
-existing folder is not changed; the files in it, also those that older versions made readable for
-everybody, are closed.
+existing folder is not changed; the files in it are closed, also those that others made readable.
 """
 
 from __future__ import annotations

@@ -26,8 +26,7 @@ from typing import TypeAlias
 from dagster_jet.errors import StoreMismatchError
 from dagster_jet.store.register.ballot import NO_BALLOT, Ballot
 
-FORMAT_VERSION = 3
-"""Format 1 had no configurations: its values belong to number 0. Format 2 had no change counts."""
+FORMAT_VERSION = 1
 
 NEVER_INSTALLED = -1
 
@@ -118,11 +117,11 @@ class AcceptorState:
             accepted_ballot=_from_json(head["accepted"]),
             sequence=head["sequence"],
             value=value if head["has_value"] else None,
-            configuration=head.get("configuration", 0),
-            sealed_by=_from_json(head.get("sealed_by")),
-            chosen_by=_from_json(head.get("settled_by")),
-            changes=head.get("changes", 0),
-            witnessed=tuple((member, count) for member, count in head.get("witnessed", ())),
+            configuration=head["configuration"],
+            sealed_by=_from_json(head["sealed_by"]),
+            chosen_by=_from_json(head["settled_by"]),
+            changes=head["changes"],
+            witnessed=tuple((member, count) for member, count in head["witnessed"]),
         )
 
 

@@ -26,9 +26,7 @@ class Form(IntEnum):
     PLAIN = 1
     """Not encrypted."""
     ENCRYPTED = 2
-    """Encrypted (``encryption.py``), bound to its key. No longer written."""
-    BOUND = 3
-    """Encrypted, bound to its place (``sealing.py``)."""
+    """Encrypted (``encryption.py``), bound to its place (``sealing.py``)."""
 
 
 FORMAT_VERSION = max(Form)

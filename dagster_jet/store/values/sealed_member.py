@@ -94,9 +94,9 @@ class SealedMember:
         except BadCopyError as error:
             raise UnsealableError(
                 f"{self.member_id} holds a bad copy of {key.decode()}: {error}.",
-                cure="If the store was created without keys or by an earlier version, stop its "
-                "jobs, run 'dagster-jet store rotate-keys' and start them again. Otherwise "
-                "a program without the keys has written to the member.",
+                cure="If the store was created without keys, stop its jobs, run 'dagster-jet store "
+                "rotate-keys' and start them again. Otherwise a program without the keys has "
+                "written to the member.",
             ) from error
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:

@@ -7,8 +7,8 @@ With keys, a value that is read was written by an owner of the keys, in the same
   logs. A map's value may be replaced by an older one of the same key.)
 - A register's copy is bound to its store, its member, its key and its version on that member. (The
   register "store" contains its store's id, and is read before that id is known.)
-- A value that is not encrypted, or not bound in this way, is a bad copy, too, unless the
-  configuration allows it during a migration: ``accept_older_seals``.
+- A value that is not encrypted is a bad copy, too, unless the configuration allows it while a store
+  is being encrypted: ``accept_unencrypted``.
 
 Anybody who can write to a member can still delete its data, or restore its whole older state.
 """
@@ -34,20 +34,24 @@ class Sealer:
     Args:
         keyring: None: values are written unencrypted, and encrypted ones are not read.
         store_id: the store's id; empty while it is unknown: only the register "store" is used.
-        accept_older: also read values that are not encrypted, or not bound to their store, while
-            a store is upgraded by ``reencryption.py``.
+        accept_unencrypted: also read values that are not encrypted, while a store is being
+            encrypted by ``reencryption.py``.
     """
 
     def __init__(
-        self, keyring: Keyring | None = None, store_id: str = "", *, accept_older: bool = False
+        self,
+        keyring: Keyring | None = None,
+        store_id: str = "",
+        *,
+        accept_unencrypted: bool = False,
     ) -> None:
         self.keyring = keyring
-        self.accept_older = accept_older
+        self.accept_unencrypted = accept_unencrypted
         self._store = bytes.fromhex(store_id)
 
     def of_store(self, store_id: str) -> Sealer:
         """Return the sealer of a store once its id is known."""
-        return Sealer(self.keyring, store_id, accept_older=self.accept_older)
+        return Sealer(self.keyring, store_id, accept_unencrypted=self.accept_unencrypted)
 
     # --- values ---------------------------------------------------------------------------------
 
@@ -55,7 +59,7 @@ class Sealer:
         """Return the stored form of a value under a key."""
         if self.keyring is None:
             return seal(value)
-        return seal(self.keyring.encrypt(value, self._value_place(stored_key)), Form.BOUND)
+        return seal(self.keyring.encrypt(value, self._value_place(stored_key)), Form.ENCRYPTED)
 
     def unseal(self, sealed: bytes, stored_key: bytes) -> bytes:
         """Return the value of a copy found under a key.
@@ -67,10 +71,10 @@ class Sealer:
         if self.keyring is None:
             return unseal(sealed)
         payload, form = open_envelope(sealed)
-        if form is Form.BOUND:
+        if form is Form.ENCRYPTED:
             return self.keyring.decrypt(payload, self._value_place(stored_key))
-        self._check_accepted(form)
-        return self.keyring.decrypt(payload, stored_key) if form is Form.ENCRYPTED else payload
+        self._check_accepted()
+        return payload
 
     def check(self, sealed: bytes, stored_key: bytes) -> None:
         """Check that a copy is good.
@@ -90,7 +94,7 @@ class Sealer:
         """Return the stored form of a register on a member; ``copy`` has its own envelope."""
         assert self.keyring is not None
         place = self._register_place(member_id, key, version)
-        return seal(self.keyring.encrypt(copy, place), Form.BOUND)
+        return seal(self.keyring.encrypt(copy, place), Form.ENCRYPTED)
 
     def unseal_register(self, sealed: bytes, member_id: str, key: bytes, version: int) -> bytes:
         """Return the ``copy`` that ``seal_register`` was given.
@@ -102,9 +106,9 @@ class Sealer:
         """
         assert self.keyring is not None
         payload, form = open_envelope(sealed)
-        if form is Form.BOUND:
+        if form is Form.ENCRYPTED:
             return self.keyring.decrypt(payload, self._register_place(member_id, key, version))
-        self._check_accepted(form)
+        self._check_accepted()
         return sealed
 
     # --- rotation -------------------------------------------------------------------------------
@@ -118,7 +122,7 @@ class Sealer:
         payload, form = open_envelope(sealed)
         if self.keyring is None:
             return form is Form.PLAIN
-        return form is Form.BOUND and self.keyring.is_newest(payload)
+        return form is Form.ENCRYPTED and self.keyring.is_newest(payload)
 
     def _value_place(self, stored_key: bytes) -> bytes:
         assert self._store
@@ -129,15 +133,9 @@ class Sealer:
         store = b"" if key == _SELF_DESCRIBING else self._store.hex().encode()
         return b"\0".join((b"register", store, member_id.encode(), b"%d" % version, key))
 
-    def _check_accepted(self, form: Form) -> None:
-        if self.accept_older:
-            return
-        raise BadCopyError(
-            "a copy is not encrypted, although keys are configured"
-            if form is Form.PLAIN
-            else "a copy is encrypted by an earlier version, which did not bind copies to their "
-            "store"
-        )
+    def _check_accepted(self) -> None:
+        if not self.accept_unencrypted:
+            raise BadCopyError("a copy is not encrypted, although keys are configured")
 
 
 PLAIN = Sealer()

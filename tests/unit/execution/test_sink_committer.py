@@ -302,7 +302,6 @@ def test_a_map_that_left_the_pipeline_is_committed(store: Store) -> None:
 @pytest.mark.parametrize(
     "named, why",
     [
-        ({}, "did not save where the sinks write"),
         ({"out": {"kind": "queue", "path": "q"}}, "no connector can open a sink of kind 'queue'"),
         ({"out": {"kind": "files"}}, "kind 'files' cannot be opened from"),
     ],

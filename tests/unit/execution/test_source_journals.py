@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from dagster_jet import sources
@@ -24,14 +23,11 @@ from dagster_jet.execution.undecided_input import UndecidedInput
 from dagster_jet.snapshot.manifest import ChunkSet
 from dagster_jet.snapshot.protocol import RunEpoch
 from dagster_jet.snapshot.storage.chunks import (
-    PARTITION_COLUMN,
-    ChunkSetName,
     superseded,
-    write_chunk_set,
 )
-from dagster_jet.snapshot.storage.journal_parts import PART_COLUMN, PARTS
+from dagster_jet.snapshot.storage.journal_parts import PARTS
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
-from dagster_jet.store import Store, StoreConfig, partition_id
+from dagster_jet.store import Store, StoreConfig
 
 HOUR_MS = 3_600_000
 
@@ -78,7 +74,6 @@ class Life:
         self.journals = SourceJournals({"in": self.reader}, snapshots, undecided)
         if self.position:
             journal = snapshots.read_journal("in", self.chain)
-            self.journals.restored("in", journal)
             self.reader.restore(self.position, journal)
         assert undecided.check("in", self.reader) == ()
         undecided.take_over("in", self.execution_id)
@@ -181,36 +176,6 @@ def test_a_failed_snapshot_is_made_good_by_the_next(life: Life) -> None:
             life.start()
     life.epoch()
     assert set(life.read.values()) == {1} and len(life.read) == 200
-
-
-@pytest.mark.parametrize("partition_count", [5, 64, 271])
-def test_a_journal_of_an_older_version_is_written_anew(life: Life) -> None:
-    """All of its rows are in one partition, which is that of one part now."""
-    for number in range(100):
-        life.file(f"{number}.json")
-    life.epoch()
-    journal = SnapshotStore(life.store, "j").read_journal("in", life.chain)
-    assert journal is not None
-    count = life.store.partition_count
-    old = journal.drop_columns([PART_COLUMN, PARTITION_COLUMN, "gone_ms"])
-    place = partition_id("in", partition_count=count)
-    life.chain = (
-        write_chunk_set(
-            SnapshotStore(life.store, "j")._map,
-            ChunkSetName("in", 1, 1, 0, "driver"),
-            old.append_column(PARTITION_COLUMN, pa.array([place] * 100, pa.int32())),
-            [place],
-            sequence=0,
-            is_base=True,
-            partition_count=count,
-        ),
-    )
-    for number in range(PARTS + 3):
-        life.start()
-        life.file(f"new-{number}.json")
-        written = life.epoch()
-        assert written is not None and written.is_base == (number == 0)
-    assert set(life.read.values()) == {1} and len(life.read) == 103 + PARTS
 
 
 def large(life: Life) -> Path:

@@ -287,29 +287,6 @@ def test_what_has_died_stays_dead_whatever_the_stage_says_later():
     assert restored.expired_until_ms == {"counts": 70}
 
 
-def test_a_snapshot_from_before_partitions_had_watermarks():
-    """One state per source, and as the holder a pair."""
-    state = {
-        "watermark_ms": 57,
-        "top_event_ms": 57,
-        "last_event_at_ms": 1,
-        "idle": True,
-        "advanced_at_ms": 1,
-    }
-    old = {
-        "nodes": {NODE: state},
-        "reached_ms": {"counts": 50},
-        "held_back_by": {"counts": ["in", 1]},
-    }
-    t = tracker()
-    t.restore(old, 100)
-    assert t.watermark_ms("counts") == 57 and not t.nodes[NODE].idle
-    t.expect(NODE, {"a": 4, "b": 4}, 100)
-    assert t.watermark_ms("counts") is None and next_ms(t, final=False) == 50
-    observe(t, 101, a=90, b=70)
-    assert next_ms(t, final=False) == 70
-
-
 def test_a_source_without_partitions_is_as_before():
     t = tracker()
     t.observe(NODE, 3, 40, 0)

@@ -160,11 +160,6 @@ def test_a_plan_without_columns_says_nothing_about_them():
         assert not [c for c in compare_plans(before, after) if c.is_refused]
 
 
-def test_state_of_an_older_format_is_judged_by_what_reads_it():
-    older = {"s": {**plan_of(joined("a"))["s"], "format": 0}}
-    assert not [c for c in compare_plans(older, plan_of(joined("ac"))) if c.is_refused]
-
-
 def plan_of(operator):
     """As it comes back from a manifest."""
     plan = {"s": {"kind": "any", "format": 1, "columns": saved_columns(operator)}}

@@ -26,9 +26,3 @@ def test_each_artifact_is_owed_to_the_place_that_the_snapshot_names() -> None:
     assert all(owed.destination == HERE for owed in (kept, moved, left))
     assert {a for owed in (kept, moved, left) for a in owed.artifacts} == set(STAGED)
     assert (left.rows, left.epoch_ids) == (6, (8, 9))
-
-
-def test_a_snapshot_that_does_not_name_places_is_believed_of_sinks_that_are_there() -> None:
-    kept, left = owed_commits((artifact("a", 1), artifact("b", 1)), {}, {"a": THERE})
-    assert (kept.fate, kept.destination) == (SinkFate.KEPT, None)
-    assert (left.fate, left.destination) == (SinkFate.LEFT, None)

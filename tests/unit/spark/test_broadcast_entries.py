@@ -5,23 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from dagster_jet.core.state_format import StateFormat
 from dagster_jet.dag import Inbox, Processor, broadcast_key
-from dagster_jet.operators.user import saved_value
 from dagster_jet.operators.user.spark_processor import (
-    KEY_COLUMN,
-    ORIGIN_COLUMN,
-    VALUE_COLUMN,
     SparkProcessor,
 )
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, ShardState
-from dagster_jet.snapshot.storage.chunks import ChunkSetName, write_chunk_set
 from dagster_jet.spark.restore import needed_chains
 from dagster_jet.spark.tasks.barrier import Barrier
 from dagster_jet.spark.tasks.restore_task import RestoreItem, RestoreTask, restored_state
@@ -129,37 +122,3 @@ def test_every_instance_of_another_parallelism_is_given_those_of_all(
     seen, _ = stage.step()
     own = {(n, f"of {n}", 5 if n < 3 else 4) for n in range(shards)}
     assert seen == own, "it saves nobody else's"
-
-
-@pytest.mark.parametrize("keys", [("k",), ()])
-@pytest.mark.parametrize("shards", [1, 2])
-def test_format_1_had_a_copy_in_every_partition(
-    store: Store, tmp_path: Path, shards: int, keys: tuple[str, ...]
-) -> None:
-    stage = Stage(store, tmp_path, keys)
-    to_bytes = partial(saved_value.save, state_format=StateFormat.PLAIN)
-    rows = [
-        {
-            **dict.fromkeys(stage.operator.state_schema.names, 0),
-            "__partition": partition,
-            KEY_COLUMN: to_bytes(broadcast_key("of 0")),
-            ORIGIN_COLUMN: 0,
-            VALUE_COLUMN: to_bytes(1),
-        }
-        for partition in range(PARTITIONS)
-    ]
-    written = write_chunk_set(
-        store.handle().map("jobs/j/state"),
-        ChunkSetName("s", 0, 1, 0, "a"),
-        pa.Table.from_pylist(rows, schema=stage.operator.state_schema),
-        range(PARTITIONS),
-        sequence=0,
-        is_base=True,
-        partition_count=PARTITIONS,
-    )
-    stage.restart(shards, [(written,)])
-    instances = shards if keys else 1
-    assert stage.step()[0] == {(index, "of 0", 1) for index in range(instances)}
-    stage.restart(3 - shards)
-    seen, _ = stage.step()
-    assert (0, "of 0", 2) in seen and (0, "of 0", 1) not in seen

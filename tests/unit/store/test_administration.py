@@ -361,31 +361,6 @@ def test_metadata_comes_back_from_bytes(places: Any) -> None:
         assert StoreMetadata.from_bytes(metadata.to_bytes()) == metadata
 
 
-def test_a_store_of_the_first_format_is_read_and_changed(places: Any) -> None:
-    import json
-
-    from dagster_jet.store import Configuration, RegisterClient, create_table
-    from dagster_jet.store.identity import identify
-
-    members = {places.url(name): places.member(name) for name in "abc"}
-    first = {
-        "format": 1,
-        "partition_count": 12,
-        "backup_count": 1,
-        "identities": {m: identify(member) for m, member in members.items()},
-        "table": json.loads(create_table(members, 12, 1).to_json()),
-    }
-    register = RegisterClient(Configuration(0, members), "store")
-    register.claim(1, "earlier").write(json.dumps(first).encode())
-    with Store.open(places.config()) as store:
-        items = filled(store)
-        number = store.store_id
-        assert Store.open(places.config()).store_id == number
-        store.add_member(places.url("d"))
-        assert store.store_id == number
-        assert_whole(store, places, items, "abcd")
-
-
 def test_memory_is_really_in_one_place(places: Any) -> None:
     places.member("a").put_many({b"k": b"v"})
     assert MemoryMember(places.url("a").removeprefix("memory://")).get_many([b"k"]) == [b"v"]

@@ -13,7 +13,7 @@ from dagster_jet.store import MapKey, MemoryMember, Store, Versioned
 from dagster_jet.store.quorum.acceptor_on_member import state_of
 from dagster_jet.store.register import AcceptorState, Ballot
 from dagster_jet.store.values.encryption import Keyring
-from dagster_jet.store.values.envelope import Form, seal, unseal
+from dagster_jet.store.values.envelope import seal
 from dagster_jet.store.values.sealed_member import UnsealableError
 from tests.unit.store.copies import Items, filled
 
@@ -131,7 +131,7 @@ def test_a_plain_store_becomes_an_encrypted_one(places: Any, keys: SetKeys) -> N
         items = filled(store)
         store.map("m").put_all({MapKey.of("s", 12): SECRET, MapKey.of("t", 12): SECRET})
     config = places.config(encryption_keys=keys(NEW))
-    with Store.open(replace(config, accept_older_seals=True)) as store:
+    with Store.open(replace(config, accept_unencrypted=True)) as store:
         assert_readable(store, items)
         assert store.rotate_keys().left == 0
     assert not [copy for copy in raw(places) if SECRET[:16] in copy]
@@ -139,32 +139,6 @@ def test_a_plain_store_becomes_an_encrypted_one(places: Any, keys: SetKeys) -> N
         assert store.map("m").get(MapKey.of("t", 12)) == SECRET
         assert_readable(store, items)
         assert store.register("job").read().value == b"record"
-
-
-def test_a_store_that_earlier_versions_encrypted_is_brought_up_to_date(
-    places: Any, keys: SetKeys
-) -> None:
-    """They bound values to their keys only, and left registers as they were."""
-    with Store.open(places.config()) as store:
-        items = filled(store)
-    ring, older = Keyring([NEW]), dict[bytes, bytes]()
-    for member in map(places.member, "abc"):
-        for key in member.list_keys(b"map/"):
-            (copy,) = member.get_many([key])
-            if key not in older:
-                older[key] = seal(ring.encrypt(unseal(copy), key), Form.ENCRYPTED)
-            member.put_many({key: older[key]})
-    config = places.config(encryption_keys=keys(NEW))
-    with pytest.raises(StoreMismatchError, match=r"by an earlier version.*rotate-keys"):
-        Store.open(config)
-    with Store.open(replace(config, accept_older_seals=True)) as store:
-        assert store.map("m").get_all(list(items)) == list(items.values())
-        done = store.rotate_keys()
-        assert (done.copies, done.left) == (2 * len(items), 0)
-    with Store.open(config) as store:
-        assert_readable(store, items)
-        assert store.register("job").read().value == b"record"
-        assert store.rotate_keys().registers == 0
 
 
 def test_what_is_written_without_the_key_is_never_read(places: Any, keys: SetKeys) -> None:

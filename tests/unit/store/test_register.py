@@ -272,15 +272,6 @@ def test_below_its_floor_a_member_begins_nothing_and_goes_on_with_what_it_has() 
     assert status(AcceptorState(), Seal(MOVER), floor=1) is ReplyStatus.GRANTED
 
 
-def test_a_state_written_before_there_were_configurations_is_of_the_first() -> None:
-    stored = (
-        b'{"format":1,"promised":[2,"b",0,""],"accepted":[1,"a",0,""],"sequence":7,'
-        b'"has_value":true}\nvalue'
-    )
-    expected = AcceptorState(TWO, ONE, 7, b"value", configuration=0)
-    assert AcceptorState.from_bytes(stored) == expected
-
-
 def test_a_second_mover_takes_over_what_the_first_has_chosen() -> None:
     cluster = Cluster(4)
     del cluster.states["m3"]

@@ -28,7 +28,7 @@ class InputFile:
     path: str
     size: int
     checksum: int | None = field(default=None, compare=False)
-    """Checksum of a file without ETag, once read; also None in snapshots of 0.1."""
+    """Checksum of a file without ETag, once read; also None if its content could not be read."""
     etag: str = ""
     """ETag of an object, which identifies its content; empty for local files."""
     read_to: int | None = field(default=None, compare=False)
