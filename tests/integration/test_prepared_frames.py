@@ -20,7 +20,7 @@ from dagster_jet.pipeline.graph import EnrichNode
 from dagster_jet.spark.epoch_contract import EpochInput
 from dagster_jet.spark.frames.prepared_frames import PreparedFrames, can_be_prepared
 from dagster_jet.spark.planning.analysis import analyse
-from dagster_jet.spark.planning.repeatable import is_repeatable
+from dagster_jet.spark.plans.repeatable import is_repeatable
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.barrier import Barrier
 

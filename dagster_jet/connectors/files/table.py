@@ -90,7 +90,7 @@ class FilesTable(Table):
             found = spark.read.options(**self.rows.options).json(text.json_objects())
         else:
             found = self._by_spark(spark, [part.path for part in files])
-        return str(found._jdf.schema().toDDL())
+        return str(found.schema.toDDL())
 
     def locate_bad_row(self, spark: SparkSession) -> str | None:
         """Returns file, line and text of a row that does not fit, best effort."""

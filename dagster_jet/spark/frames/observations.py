@@ -13,6 +13,7 @@ from dagster_jet.snapshot.manifest import Ack, Arrived
 from dagster_jet.spark.epoch_contract import Observed
 from dagster_jet.spark.planning.event_time import TimestampsPlan
 from dagster_jet.spark.planning.partition_tops import read_tops
+from dagster_jet.spark.plans.counters import Counters
 from dagster_jet.spark.tasks.fusion import InputRef
 from dagster_jet.spark.tasks.input_statistics import total_of
 
@@ -77,7 +78,7 @@ class Observations:
             acks: all of the epoch's.
             partitions: `SourceFrame.partitions` by source.
         """
-        counters = _Counters(action)
+        counters = Counters(action)
         return Seen(
             event_times=self._event_times(counters, acks, partitions),
             source_rows={
@@ -86,14 +87,14 @@ class Observations:
             late_rows=self._late(counters),
         )
 
-    def _late(self, counters: _Counters) -> Mapping[str, int]:
+    def _late(self, counters: Counters) -> Mapping[str, int]:
         late: Counter[str] = Counter()
         for (stage, _), name in self._late_rows.items():
             late[stage] += counters.count(name)
         return late
 
     def _event_times(
-        self, counters: _Counters, acks: Sequence[Ack], partitions: Mapping[str, Sequence[str]]
+        self, counters: Counters, acks: Sequence[Ack], partitions: Mapping[str, Sequence[str]]
     ) -> dict[str, Observed]:
         results = {}
         for node, ref in self._reported.items():
@@ -109,24 +110,3 @@ class Observations:
             arrived = Arrived(int(rows), int(timed), None if top is None else int(top))
             results[node] = Observed(arrived, seen)
         return results
-
-
-class _Counters:
-    """Spark's counts of the last run of a frame.
-
-    Read from the plan: `pyspark.sql.Observation` uses a listener and sees only the first run.
-    """
-
-    def __init__(self, action: DataFrame) -> None:
-        self._metrics = action._jdf.queryExecution().observedMetrics()
-
-    def count(self, name: str) -> int:
-        """The value of a counter with one number."""
-        (text,) = self.texts(name)
-        assert text is not None, "a count is of no rows, not nothing"
-        return int(text)
-
-    def texts(self, name: str) -> list[str | None]:
-        """Values, read by one call into the JVM. None of them contains a comma."""
-        values = self._metrics.apply(name).mkString(",").split(",")
-        return [None if value == "null" else value for value in values]

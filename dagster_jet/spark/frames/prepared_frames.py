@@ -15,7 +15,7 @@ from dagster_jet.pipeline.graph import EnrichNode, TimestampsNode, TransformNode
 from dagster_jet.spark.epoch_contract import EpochInput
 from dagster_jet.spark.frames.epoch_frames import EpochFrames
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
-from dagster_jet.spark.planning.repeatable import is_repeatable
+from dagster_jet.spark.plans.repeatable import is_repeatable
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.epoch_parameters import (
     PARAMETERS_PROPERTY,

@@ -32,8 +32,6 @@ from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.planning.fusing import by_level, one_by_one
 from dagster_jet.spark.planning.operator_plan import OperatorPlan
 from dagster_jet.spark.planning.partition_column import kept_by, partition_paths
-from dagster_jet.spark.planning.plain_columns import plain_columns
-from dagster_jet.spark.planning.row_by_row import check_row_by_row
 from dagster_jet.spark.planning.same_types import check_same_types
 from dagster_jet.spark.planning.sink_columns import check_sink_columns
 from dagster_jet.spark.planning.stages import plan_operator
@@ -44,8 +42,10 @@ from dagster_jet.spark.planning.stateless import (
     transformed,
     with_ingestion_time,
 )
-from dagster_jet.spark.planning.used_columns import UsedColumns
 from dagster_jet.spark.planning.wiring import StageWiring, counted_inputs, own_sink, wire_stage
+from dagster_jet.spark.plans.plain_columns import plain_columns
+from dagster_jet.spark.plans.row_by_row import check_row_by_row
+from dagster_jet.spark.plans.used_columns import UsedColumns
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
 from dagster_jet.spark.tasks.fusion import InputRef

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,9 @@ from pyspark.sql.types import StructType
 from dagster_jet.contract import SOURCE_PARTITION_COLUMN
 from dagster_jet.errors import PipelineError, SourceError, UserFunctionError
 from dagster_jet.pipeline.graph import SourceNode, TransformNode
-from dagster_jet.spark.planning.logical_plans import children
-from dagster_jet.spark.planning.row_by_row import check_row_by_row
+from dagster_jet.spark.plans.nodes import schema_json
+from dagster_jet.spark.plans.passed_columns import passes_on
+from dagster_jet.spark.plans.row_by_row import check_row_by_row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -52,7 +52,7 @@ def check_as_declared(job: str, node: SourceNode, rows: DataFrame) -> None:
     Raises:
         SourceError: it has other columns.
     """
-    found, expected = _columns_of(rows._jdf.schema().json()), _declared(declared_schema(job, node))
+    found, expected = _columns_of(schema_json(rows)), _declared(declared_schema(job, node))
     if found != expected:
         raise SourceError(
             f"a frame of the source has the columns {', '.join(found)}; its schema says "
@@ -112,7 +112,7 @@ def check_as_analysed(
         )
     if not node.per_epoch:
         check_row_by_row(job, node.name, given, returned)
-    if keeps_partition and not _passes_partition(given, returned):
+    if keeps_partition and not passes_on(given, returned, SOURCE_PARTITION_COLUMN):
         raise UserFunctionError(
             "in this epoch the function changed the column of the source's partition, because it "
             "worked on all columns; when the pipeline was analysed it did not change it.",
@@ -124,27 +124,3 @@ def check_as_analysed(
 
 def _described(field: Any) -> str:
     return f"{field.name} {_TEXT.sub('string', field.dataType.simpleString())}"
-
-
-def _passes_partition(given: DataFrame, returned: DataFrame) -> bool:
-    """Whether the column is returned and not used for anything else."""
-    stream = given._jdf.queryExecution().analyzed()
-    plan = returned._jdf.queryExecution().analyzed()
-    column = next(a for a in _each(stream.output()) if a.name() == SOURCE_PARTITION_COLUMN)
-    comes_out = any(one.semanticEquals(column) for one in _each(plan.output()))
-    return comes_out and not _uses(plan, column, stream)
-
-
-def _uses(plan: Any, column: Any, stream: Any) -> bool:
-    if plan.equals(stream):
-        return False
-    if plan.references().contains(column):
-        is_choice = plan.getClass().getSimpleName() == "Project"
-        for one in _each(plan.expressions()):
-            if one.references().contains(column) and not (is_choice and one.semanticEquals(column)):
-                return True
-    return any(_uses(child, column, stream) for child in children(plan))
-
-
-def _each(sequence: Any) -> Iterator[Any]:
-    return (sequence.apply(place) for place in range(sequence.size()))

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from dagster_jet.contract import SOURCE_PARTITION_COLUMN, SourceReader
 from dagster_jet.errors import UserFunctionError
 from dagster_jet.pipeline.graph import Graph, TimestampsNode, TransformNode
+from dagster_jet.spark.plans.passed_columns import is_same_result
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,11 +63,8 @@ def kept_by(
             kept = WithPartition(call(whole, SOURCE_PARTITION_COLUMN), (SOURCE_PARTITION_COLUMN,))
         if SOURCE_PARTITION_COLUMN not in kept.frame.columns:
             return None
-        plans = [
-            frame._jdf.queryExecution().optimizedPlan()
-            for frame in (kept.frame.drop(SOURCE_PARTITION_COLUMN), without)
-        ]
+        # A hash over all columns, for example, would include ours.
+        is_same = is_same_result(kept.frame.drop(SOURCE_PARTITION_COLUMN), without)
     except (PySparkException, UserFunctionError):
         return None
-    # A hash over all columns, for example, would include ours.
-    return kept if plans[0].sameResult(plans[1]) else None
+    return kept if is_same else None

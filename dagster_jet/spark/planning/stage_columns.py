@@ -19,8 +19,8 @@ from dagster_jet.pipeline.stateful import (
     RollingNode,
     StatefulNode,
 )
-from dagster_jet.spark.planning.column_origins import transform_origins
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
+from dagster_jet.spark.plans.column_origins import transform_origins
 
 _WINDOW_COLUMNS = ("window_start", "window_end")
 

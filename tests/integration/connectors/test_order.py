@@ -21,7 +21,7 @@ from dagster_jet.connectors.kafka import ranges
 from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.connectors.trial import forget
 from dagster_jet.execution import epoch_driver
-from dagster_jet.spark.planning.repeatable import is_repeatable
+from dagster_jet.spark.plans.repeatable import is_repeatable
 from dagster_jet.testing import collected
 
 from .. import child

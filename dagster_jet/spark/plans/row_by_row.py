@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dagster_jet.errors import PipelineError
-from dagster_jet.spark.planning.logical_plans import children, leaves
+from dagster_jet.spark.plans.nodes import analyzed, children, kind, leaves
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,7 +31,6 @@ _KINDS = {
     "DeduplicateWithinWatermark": _DISTINCT,
     "Distinct": _DISTINCT,
     "Window": _WINDOW,
-    "WindowInPandas": _WINDOW,
     "GlobalLimit": _LIMIT,
     "LocalLimit": _LIMIT,
     "Tail": _LIMIT,
@@ -58,9 +57,9 @@ def check_row_by_row(job: str, stage: str, given: DataFrame, returned: DataFrame
     Raises:
         PipelineError: the function reads several of the stream's rows at once.
     """
-    stream = given._jdf.queryExecution().analyzed()
-    sources = [leaf for leaf in leaves(stream) if _kind(leaf) != "Range"]  # also in other frames
-    _, found = _look(returned._jdf.queryExecution().analyzed(), stream, [stream, *sources])
+    stream = analyzed(given)
+    sources = [leaf for leaf in leaves(stream) if kind(leaf) != "Range"]  # also in other frames
+    _, found = _look(analyzed(returned), stream, [stream, *sources])
     if found is not None:
         does, instead = found
         raise PipelineError(
@@ -85,11 +84,6 @@ def _look(plan: Any, stream: Any, sources: list[Any]) -> tuple[bool, tuple[str, 
         if found is not None:
             return True, found
         reading += reads
-    kind = _kind(plan)
-    if kind == "Join" and reading > 1:
+    if kind(plan) == "Join" and reading > 1:
         return True, _JOIN
-    return reading > 0, _KINDS.get(kind) if reading else None
-
-
-def _kind(plan: Any) -> str:
-    return str(plan.getClass().getSimpleName())
+    return reading > 0, _KINDS.get(kind(plan)) if reading else None

@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.types import DataType, StructField, StructType
 
-from dagster_jet.spark.planning.logical_plans import leaves
+from dagster_jet.spark.plans.nodes import kind, leaves, physical
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,15 +75,14 @@ class UsedColumns:
     def _of(self, ends: Iterable[DataFrame]) -> dict[str, StructType]:
         used = {source: StructType([]) for source in self._schemas}
         for end in ends:
-            plan = end._jdf.queryExecution().sparkPlan()
+            plan = physical(end, prepared=False)
             text = plan.toString()
             if any(asks in text for asks in _ASKS_FOR_FILES):
                 return {}
             for leaf in leaves(plan):
-                kind = leaf.getClass().getSimpleName()
-                if kind not in _KNOWN_LEAVES:
+                if kind(leaf) not in _KNOWN_LEAVES:
                     return {}
-                source = self._source_of(leaf) if kind == _FILES else None
+                source = self._source_of(leaf) if kind(leaf) == _FILES else None
                 if source is not None:
                     read = StructType.fromJson(json.loads(leaf.requiredSchema().json()))
                     used[source] = StructType([*used[source], *read])

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.spark.planning.logical_plans import children
+from dagster_jet.spark.plans.nodes import analyzed, children, elements, kind, physical
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _RUN_ANEW = frozenset(
     (
-        *("Range", "MapInArrow", "PythonMapInArrow", "MapInPandas", "CollectMetrics"),
+        *("Range", "MapInArrow", "MapInPandas", "CollectMetrics"),
         *("Project", "Filter", "Coalesce", "Union", "Sort", "Expand", "Generate"),
         *("HashAggregate", "ObjectHashAggregate", "SortAggregate", "BroadcastHashJoin"),
         *("WholeStageCodegen", "InputAdapter", "ColumnarToRow", "RowToColumnar"),
@@ -37,13 +37,12 @@ def is_repeatable(frame: DataFrame, *, several_readers: bool) -> bool:
         several_readers: each of several branches makes the rows again, and they must agree. Users'
             functions may return different values for the same row.
     """
-    execution = frame._jdf.queryExecution()
-    logical = execution.analyzed()
+    logical = analyzed(frame)
     # The seed of `rand()` is part of the plan.
     if not _begins_anew(logical) or _is_folded_when_planned(frame, logical):
         return False
     known = _RUN_ANEW if several_readers else _RUN_ANEW | _FUNCTIONS
-    return _are_all(known, execution.executedPlan())
+    return _are_all(known, physical(frame, prepared=True))
 
 
 def _begins_anew(plan: Any) -> bool:
@@ -55,7 +54,7 @@ def _begins_anew(plan: Any) -> bool:
 
 
 def _is_number(expression: Any) -> bool:
-    if expression.getClass().getSimpleName() in _NUMBERS:
+    if kind(expression) in _NUMBERS:
         return True
     others = _others(expression.children())
     return bool(others) and all(map(_is_number, others))
@@ -63,8 +62,7 @@ def _is_number(expression: Any) -> bool:
 
 def _others(expressions: Any) -> list[Any]:
     """Expressions that are not deterministic."""
-    each = (expressions.apply(place) for place in range(expressions.size()))
-    return [expression for expression in each if not expression.deterministic()]
+    return [expression for expression in elements(expressions) if not expression.deterministic()]
 
 
 def _is_folded_when_planned(frame: DataFrame, logical: Any) -> bool:
@@ -86,8 +84,8 @@ def _is_folded_when_planned(frame: DataFrame, logical: Any) -> bool:
     )
 
 
-def _are_all(known: frozenset[str], physical: Any) -> bool:
-    kind = physical.getClass().getSimpleName().removesuffix("Exec")
-    if kind == "BroadcastExchange":
-        return all(_are_all(_OF_TABLES, child) for child in children(physical))
-    return kind in known and all(_are_all(known, child) for child in children(physical))
+def _are_all(known: frozenset[str], plan: Any) -> bool:
+    name = kind(plan).removesuffix("Exec")
+    if name == "BroadcastExchange":
+        return all(_are_all(_OF_TABLES, child) for child in children(plan))
+    return name in known and all(_are_all(known, child) for child in children(plan))

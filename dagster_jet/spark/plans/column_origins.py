@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dagster_jet.spark.plans.nodes import analyzed, elements
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -149,7 +151,5 @@ def _id(expression: Mapping[str, Any]) -> int:
 
 def _outputs_of(frame: DataFrame) -> tuple[list[int], list[Any]]:
     """The ids of a frame's columns, in order, and its plan."""
-    analyzed = frame._jdf.queryExecution().analyzed()
-    output = analyzed.output()
-    ids = [output.apply(place).exprId().id() for place in range(output.size())]
-    return ids, json.loads(analyzed.toJSON())
+    plan = analyzed(frame)
+    return [one.exprId().id() for one in elements(plan.output())], json.loads(plan.toJSON())

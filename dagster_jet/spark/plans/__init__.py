@@ -1,0 +1,1 @@
+"""Everything that reads Spark's plans, whose Java classes are private to Spark."""
