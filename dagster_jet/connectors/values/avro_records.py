@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
-from dagster_jet.connectors.values.schema_registry import SchemaRegistry
+from dagster_jet.connectors.values.schema_registry import SchemaRegistry, check_installed
 from dagster_jet.core.secret import Url, holds_password, named, shown
 from dagster_jet.errors import ConfigurationError, JetError, MissingEnvironmentError
 
@@ -40,6 +40,8 @@ class AvroRecords:
                 "avro: either avro_schema or registry is needed, and not both.",
                 cure="avro_schema='{...}' if all messages are of one schema.",
             )
+        if self.registry is not None:
+            check_installed()
         if self.schema is not None:
             try:
                 kind = _parsed(self.schema).get("type")
@@ -79,9 +81,9 @@ class AvroRecords:
         found = self.registry.schema(number)
         if found is None:
             raise ValueError(f"the registry has no schema {number}")
-        if found.get("schemaType", "AVRO") != "AVRO" or found.get("references"):
+        if found.schema_type != "AVRO" or found.references:
             raise ValueError(f"the schema {number} is not Avro, or refers to others")
-        return _parsed(found["schema"]), value[_HEADER.size :]
+        return _parsed(found.schema_str), value[_HEADER.size :]
 
 
 def avro_of(schema: str | None, registry: Url | None) -> AvroRecords:

@@ -82,13 +82,14 @@ def test_a_registry_that_refuses_or_is_away(registry: Registry, monkeypatch: pyt
     number = registry.register(V1)
     message = encoded(V1, {"v": 1}, number)
     records = avro_of(None, Secret(env="REGISTRY"))
-    monkeypatch.setattr(schema_registry, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(schema_registry, "_PAUSE_MS", 10)
+    schema_registry._client.cache_clear()
     registry.failures = 2
     assert read(records, message) == [{"v": 1}], "it is asked again"
     monkeypatch.setenv("REGISTRY", registry.url("wrong-wrong"))
     with pytest.raises(SourceError, match="env:REGISTRY refuses the request: 401") as refused:
         read(records, message)
-    monkeypatch.setattr(schema_registry, "_GIVE_UP_S", 0.0)
+    monkeypatch.setattr(schema_registry, "_RETRIES", 1)
     texts = [str(refused.value)]
     for password in ("wrong-wrong", "wrong/wrong"):  # one with a slash ends in "nonnumeric port"
         monkeypatch.setenv("REGISTRY", f"http://me:{password}@127.0.0.1:1")

@@ -15,7 +15,7 @@ import dagster_jet
 from dagster_jet import Secret, sources
 from dagster_jet.connectors.kafka import cluster, coordinator
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
-from dagster_jet.connectors.values import avro_records
+from dagster_jet.connectors.values import avro_records, schema_registry
 from dagster_jet.errors import MissingEnvironmentError
 
 PROJECT = (Path(dagster_jet.__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
@@ -42,6 +42,12 @@ def connect(url: str) -> Callable[[], object]:
         ("confluent_kafka", cluster.admin_library, "confluent-kafka", "kafka"),
         ("kafka", coordinator.coordinator_library, "kafka-python", "kafka-held"),
         ("fastavro", avro_records._library, "fastavro", "avro"),
+        (
+            "confluent_kafka.schema_registry",
+            schema_registry.check_installed,
+            "confluent-kafka[schemaregistry]",
+            "avro",
+        ),
         ("sqlalchemy", sqlalchemy, "sqlalchemy", "sql"),
         ("psycopg", connect("postgresql://me@host/db"), "psycopg", "postgres"),
         ("pymysql", connect("mysql+pymysql://me@host/db"), "pymysql", None),
