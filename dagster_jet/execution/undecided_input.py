@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.contract import InputFate, SourceReader
-from dagster_jet.errors import StoreError, StoreMismatchError
+from dagster_jet.core.stored_format import check_format
+from dagster_jet.errors import StoreError
 from dagster_jet.store import ReplicatedMap, Store
 from dagster_jet.store.map.stored_key import VERSION_BYTES
 from dagster_jet.system.failpoint import FailPointError
@@ -177,11 +178,5 @@ def _input(row: dict[str, Any]) -> dict[str, Any]:
 def _table(note: bytes, job: str) -> pa.Table:
     table = pa.ipc.open_stream(note[VERSION_BYTES:]).read_all()
     found = int((table.schema.metadata or {}).get(_FORMAT_KEY, b"0"))
-    if found > _FORMAT:
-        raise StoreMismatchError(
-            f"the saved list of undecided input has format {found}, this version reads up to "
-            f"{_FORMAT}.",
-            job=job,
-            cure="Upgrade dagster-jet on this machine.",
-        )
+    check_format("the saved list of undecided input", found, _FORMAT, job=job)
     return table

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from dagster_jet.errors import StoreMismatchError
+from dagster_jet.core.stored_format import check_format
 from dagster_jet.maps.changes import MapChange
 from dagster_jet.maps.settings import MapSettings
 
@@ -116,11 +116,7 @@ class LogState:
             StoreMismatchError: the data was written by a newer version.
         """
         head: dict[str, Any] = json.loads(data)
-        if head["format"] > FORMAT_VERSION:
-            raise StoreMismatchError(
-                f"the map has format {head['format']}, this library reads up to {FORMAT_VERSION}.",
-                cure="Upgrade dagster-jet to the version that wrote the map.",
-            )
+        check_format("the map", head["format"], FORMAT_VERSION)
         return LogState(
             MapSettings(**head["settings"]),
             head["version"],

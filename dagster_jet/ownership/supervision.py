@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
-from dagster_jet.errors import StoreMismatchError
+from dagster_jet.core.stored_format import check_format
 from dagster_jet.store import Store
 
 SUPERVISION_FORMAT = 1
@@ -83,13 +83,9 @@ class Supervision:
             StoreMismatchError: written by a newer version.
         """
         fields: dict[str, Any] = json.loads(data)
-        if fields["format"] > SUPERVISION_FORMAT:
-            raise StoreMismatchError(
-                f"the supervision entry has format {fields['format']}, this version reads up to "
-                f"{SUPERVISION_FORMAT}.",
-                job=fields.get("job"),
-                cure="Upgrade dagster-jet on this machine.",
-            )
+        check_format(
+            "the supervision entry", fields["format"], SUPERVISION_FORMAT, job=fields["job"]
+        )
         intents = {name: Intent(fields[name]) for name in ("intent", "before_pause")}
         return cls(**{**fields, **intents})
 

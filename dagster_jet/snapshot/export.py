@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
-from dagster_jet.errors import ConfigurationError, JobStateError, StoreMismatchError
+from dagster_jet.core.stored_format import check_format
+from dagster_jet.errors import ConfigurationError, JobStateError
 from dagster_jet.snapshot.record import Lease, SnapshotRef
 
 EXPORTS_FORMAT = 1
@@ -145,12 +146,7 @@ class Exports:
     def from_bytes(cls, data: bytes) -> Exports:
         """Raises `StoreMismatchError` for a list written by a newer version."""
         fields: dict[str, Any] = json.loads(data)
-        if fields["format"] > EXPORTS_FORMAT:
-            raise StoreMismatchError(
-                f"the list of exported snapshots has format {fields['format']}, this version reads "
-                f"up to {EXPORTS_FORMAT}.",
-                cure="Upgrade dagster-jet on this machine.",
-            )
+        check_format("the list of exported snapshots", fields["format"], EXPORTS_FORMAT)
         return cls(tuple(_export(one) for one in fields["exports"]))
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import xxhash
 
-from dagster_jet.errors import SnapshotInvalidError, StoreMismatchError
+from dagster_jet.core.stored_format import check_format
+from dagster_jet.errors import SnapshotInvalidError
 from dagster_jet.snapshot.record import SnapshotRef
 
 MANIFEST_FORMAT = 1
@@ -322,13 +323,9 @@ class Manifest:
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
         fields: dict[str, Any] = json.loads(data)
-        if fields["format"] > MANIFEST_FORMAT:
-            raise StoreMismatchError(
-                f"the snapshot's manifest has format {fields['format']}, this version reads up "
-                f"to {MANIFEST_FORMAT}.",
-                job=fields.get("job"),
-                cure="Upgrade dagster-jet on this machine.",
-            )
+        check_format(
+            "the snapshot's manifest", fields["format"], MANIFEST_FORMAT, job=fields["job"]
+        )
         fields["shards"] = {
             vertex: tuple(tuple(ChunkSet(**s) for s in chain) for chain in chains)
             for vertex, chains in fields["shards"].items()

@@ -13,7 +13,8 @@ from enum import Enum
 from typing import Any
 
 from dagster_jet.core.guarantee import Guarantee
-from dagster_jet.errors import JetError, StoreMismatchError
+from dagster_jet.core.stored_format import check_format
+from dagster_jet.errors import JetError
 
 RECORD_FORMAT = 1
 
@@ -295,13 +296,7 @@ class ExecutionRecord:
     def from_bytes(cls, data: bytes) -> ExecutionRecord:
         """Raises `StoreMismatchError` for a record written by a newer version."""
         fields: dict[str, Any] = json.loads(data)
-        if fields["format"] > RECORD_FORMAT:
-            raise StoreMismatchError(
-                f"the execution record has format {fields['format']}, this version reads up to "
-                f"{RECORD_FORMAT}.",
-                job=fields.get("job"),
-                cure="Upgrade dagster-jet on this machine.",
-            )
+        check_format("the execution record", fields["format"], RECORD_FORMAT, job=fields["job"])
         fields["status"] = JobStatus(fields["status"])
         fields["cause"] = None if fields["cause"] is None else StopCause(fields["cause"])
         fields["snapshots"] = tuple(SnapshotRef(**ref) for ref in fields["snapshots"])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from dagster_jet.core.stored_format import check_format
 from dagster_jet.errors import StoreMismatchError
 from dagster_jet.store.config import StoreConfig
 from dagster_jet.store.map.partition_table import PartitionTable, create_table
@@ -119,12 +120,7 @@ class StoreMetadata:
             StoreMismatchError: written by a newer version.
         """
         read: dict[str, Any] = json.loads(stored)
-        if read["format"] > FORMAT_VERSION:
-            raise StoreMismatchError(
-                f"the store has format {read['format']}, this library reads up to "
-                f"{FORMAT_VERSION}.",
-                cure="Upgrade dagster-jet to the version that wrote the store.",
-            )
+        check_format("the store", read["format"], FORMAT_VERSION)
         target = read["target"]
         return StoreMetadata(
             store_id=read["store_id"],

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from dagster_jet.errors import StoreMismatchError
+from dagster_jet.core.stored_format import check_format
 from dagster_jet.execution.events import SourceProgress, StageProgress
 from dagster_jet.execution.sink_committer import PendingCommit
 
@@ -69,13 +69,7 @@ class ProgressReport:
             StoreMismatchError: a newer version has written it.
         """
         document: dict[str, Any] = json.loads(data)
-        if document["format"] > FORMAT:
-            raise StoreMismatchError(
-                f"the job's progress has format {document['format']}, this version reads up to "
-                f"{FORMAT}.",
-                job=job,
-                cure="Upgrade dagster-jet on this machine.",
-            )
+        check_format("the job's progress", document["format"], FORMAT, job=job)
         del document["format"]
         document["sources"] = {
             name: SourceProgress(position={}, **source)

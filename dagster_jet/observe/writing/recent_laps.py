@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dagster_jet.core.phases import Phase
-from dagster_jet.errors import StoreMismatchError
+from dagster_jet.core.stored_format import check_format
 
 FORMAT = 1
 LAPS_MAX = 120
@@ -79,13 +79,7 @@ class RecentLaps:
             StoreMismatchError: a newer version has written them.
         """
         document: dict[str, Any] = json.loads(data)
-        if document["format"] > FORMAT:
-            raise StoreMismatchError(
-                f"the job's profile has format {document['format']}, this version reads up to "
-                f"{FORMAT}.",
-                job=job,
-                cure="Upgrade dagster-jet on this machine.",
-            )
+        check_format("the job's profile", document["format"], FORMAT, job=job)
         laps = cls(next(iter(_laps(document["first"])), None))
         laps.epochs.extend(_laps(document["epochs"]))
         laps.snapshots.extend(_laps(document["snapshots"]))

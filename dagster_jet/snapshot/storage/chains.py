@@ -15,7 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.errors import SnapshotInvalidError, StoreMismatchError
+from dagster_jet.core.stored_format import check_format
+from dagster_jet.errors import SnapshotInvalidError
 from dagster_jet.snapshot.manifest import ChunkSet, Manifest, checksum
 from dagster_jet.snapshot.storage.chunks import INDEX_FORMAT, ChunkMap, index_key
 from dagster_jet.store import MapKey
@@ -181,12 +182,7 @@ def read_index(chunk_set: ChunkSet, data: bytes | None, vertex: str) -> dict[str
             cure="Start from an older retained snapshot.",
         )
     index: dict[str, Any] = json.loads(data)
-    if index["format"] > INDEX_FORMAT:
-        raise StoreMismatchError(
-            f"chunk set {chunk_set.name!r} has format {index['format']}.",
-            stage=vertex,
-            cure="Upgrade dagster-jet on this machine.",
-        )
+    check_format(f"chunk set {chunk_set.name!r}", index["format"], INDEX_FORMAT, stage=vertex)
     rows = sum(entry[1] for entry in index["chunks"])
     chunks = sum(1 for entry in index["chunks"] if entry[1])
     if (rows, chunks) != (chunk_set.rows, chunk_set.chunks):

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dagster_jet.errors import ConfigurationError, StoreMismatchError
+from dagster_jet.core.stored_format import check_format
+from dagster_jet.errors import ConfigurationError
 
 FORMAT_VERSION = 1
 
@@ -73,12 +74,7 @@ class PartitionTable:
             StoreMismatchError: written by a newer version.
         """
         read: dict[str, Any] = json.loads(text)
-        if read["format"] > FORMAT_VERSION:
-            raise StoreMismatchError(
-                f"the partition table has format {read['format']}, this library reads up to "
-                f"{FORMAT_VERSION}.",
-                cure="Upgrade dagster-jet to the version that wrote the store.",
-            )
+        check_format("the partition table", read["format"], FORMAT_VERSION)
         members = tuple(read["members"])
         return PartitionTable(
             version=read["version"],

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
-from dagster_jet.errors import StoreMismatchError
+from dagster_jet.core.stored_format import check_format
 from dagster_jet.store.register.ballot import NO_BALLOT, Ballot
 
 FORMAT_VERSION = 1
@@ -106,12 +106,7 @@ class AcceptorState:
         """
         line, _, value = stored.partition(b"\n")
         head = json.loads(line)
-        if head["format"] > FORMAT_VERSION:
-            raise StoreMismatchError(
-                f"a register has format {head['format']}, this library reads up to "
-                f"{FORMAT_VERSION}.",
-                cure="Upgrade dagster-jet to the version that wrote the store.",
-            )
+        check_format("a register", head["format"], FORMAT_VERSION)
         return AcceptorState(
             promised=Ballot(*head["promised"]),
             accepted_ballot=_from_json(head["accepted"]),

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import xxhash
 
+from dagster_jet.core.stored_format import check_format
 from dagster_jet.errors import StoreMismatchError
 
 
@@ -92,12 +93,7 @@ def open_envelope(sealed: bytes) -> tuple[bytes, Form]:
     if _checksum(head, payload) != expected:
         raise BadCopyError("a copy does not match its checksum")
     # After the checksum: a flipped bit in the version is damage, not a newer version.
-    if version > FORMAT_VERSION:
-        raise StoreMismatchError(
-            f"a stored value has format version {version}, this library reads up to "
-            f"{FORMAT_VERSION}.",
-            cure="Upgrade dagster-jet to the version that wrote the store.",
-        )
+    check_format("a stored value", version, FORMAT_VERSION)
     if version < Form.PLAIN:
         raise BadCopyError(f"a copy says it has format version {version}")
     return payload, Form(version)
