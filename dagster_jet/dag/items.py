@@ -94,10 +94,6 @@ class SnapshotEntry(NamedTuple):
     value: object
 
 
-InBand = Watermark | Signal | SnapshotBarrier
-"""Items in an inbound stream besides the user's items."""
-
-
 def is_in_band(item: object) -> bool:
     """Whether an item belongs to the runtime: sent on every edge, never in an inbox."""
     return isinstance(item, Watermark | SnapshotBarrier | Signal)

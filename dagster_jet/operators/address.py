@@ -47,8 +47,3 @@ def check_columns(operator: Operator, keys: Sequence[str]) -> None:
                     cure="Use its fields as keys, or convert it to a string: select to_json(...) "
                     "first.",
                 )
-
-
-def readable_time(table: pa.Table) -> pa.ChunkedArray:
-    """`TIME_COLUMN` as a timestamp in UTC."""
-    return table.column(TIME_COLUMN).cast(READABLE_TIME)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dagster_jet.operators.address import ADDRESS, check_columns, readable_time
+from dagster_jet.operators.address import ADDRESS, check_columns
 from dagster_jet.operators.lateness import drop_late, event_times
 from dagster_jet.operators.operator import (
     HASH_COLUMN,
@@ -71,10 +71,6 @@ class Deduplicate:
 
     def expired_until(self, watermark_ms: int | None) -> int | None:
         return None if watermark_ms is None else watermark_ms - self.within_ms - 1
-
-    def describe_state(self, state: pa.Table) -> pa.Table:
-        """Readable form of merged state rows: the keys, and the event time of the kept row."""
-        return state.select(self.keys).append_column("kept_at", readable_time(state))
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived

@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_jet.errors import PipelineError
-from dagster_jet.operators.address import ADDRESS, check_columns, readable_time
+from dagster_jet.operators.address import ADDRESS, check_columns
 from dagster_jet.operators.lateness import drop_late, event_times
 from dagster_jet.operators.operator import (
     HASH_COLUMN,
@@ -113,13 +113,6 @@ class IntervalJoin:
 
     def expired_until(self, watermark_ms: int | None) -> int | None:
         return None if watermark_ms is None else watermark_ms - self.within_ms - 1
-
-    def describe_state(self, state: pa.Table) -> pa.Table:
-        """Readable form of merged state rows: side, event time, and the columns of the result."""
-        roles = state.column(ROLE_COLUMN).to_numpy()
-        rows = state.select(self.result_schema.names)
-        rows = rows.add_column(0, "waiting_since", readable_time(state))
-        return rows.add_column(0, "side", pa.array(np.array(["left", "right"], object)[roles]))
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         expired = self.expired_until(given.after_ms)

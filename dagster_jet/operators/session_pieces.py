@@ -68,17 +68,6 @@ class SessionState:
         return np.where(fits, header, -1)
 
 
-def as_headers(rows: pa.Table, content: Sequence[str], since: np.ndarray) -> pa.Table:
-    """Returns these rows without their content."""
-    for name in content:
-        if name not in rows.column_names:
-            continue  # `in_state_schema` reports a missing column
-        place = rows.schema.get_field_index(name)
-        field = rows.schema.field(place).with_nullable(True)
-        rows = rows.set_column(place, field, pa.nulls(rows.num_rows, field.type))
-    return _with(rows, SINCE_COLUMN, since)
-
-
 def as_pieces(rows: pa.Table, times: np.ndarray) -> pa.Table:
     """
     Args:

@@ -41,7 +41,7 @@ import pyarrow as pa
 
 from dagster_jet.core.state_format import StateFormat
 from dagster_jet.errors import PipelineError
-from dagster_jet.operators.address import ADDRESS, check_columns, readable_time
+from dagster_jet.operators.address import ADDRESS, check_columns
 from dagster_jet.operators.lateness import drop_late, event_times
 from dagster_jet.operators.operator import (
     TIME_COLUMN,
@@ -57,7 +57,6 @@ from dagster_jet.operators.touched_keys import (
     is_up_to,
     saved_rows,
 )
-from dagster_jet.operators.user import saved_value
 from dagster_jet.operators.user.calls import Function, OnEvict, UserCalls
 from dagster_jet.operators.user.python_rows import row_dicts
 
@@ -131,19 +130,6 @@ class StatefulMap:
         if watermark_ms is None or self.ttl_ms is None:
             return None
         return watermark_ms - self.ttl_ms - 1
-
-    def describe_state(self, state: pa.Table) -> pa.Table:
-        """Readable form of merged state rows: keys, last touch, and the state's `repr`.
-
-        Pickled states are read only if `state_format` is pickle; reading them needs their classes.
-        """
-        state = state.filter(state.column(STATE_COLUMN).is_valid())
-        texts = [
-            repr(saved_value.load(s, self.state_format))
-            for s in state.column(STATE_COLUMN).to_pylist()
-        ]
-        rows = state.select(self.keys).append_column("last_touch", readable_time(state))
-        return rows.append_column("state", pa.array(texts, pa.string()))
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived

@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_jet.errors import PipelineError
-from dagster_jet.operators.address import ADDRESS, check_columns, readable_time
+from dagster_jet.operators.address import ADDRESS, check_columns
 from dagster_jet.operators.lateness import drop_late, event_times
 from dagster_jet.operators.operator import (
     TIME_COLUMN,
@@ -137,14 +137,6 @@ class StatefulMapInBatches:
         if watermark_ms is None or self.ttl_ms is None:
             return None
         return watermark_ms - self.ttl_ms - 1
-
-    def describe_state(self, state: pa.Table) -> pa.Table:
-        """Readable form of merged state rows: keys, last touch, the state's columns."""
-        state = state.filter(pa.array(self._has_state(state)))
-        described = state.select(self.keys).append_column("last_touch", readable_time(state))
-        for name in self.state_columns.names:
-            described = described.append_column(name, state.column(name))
-        return described
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived

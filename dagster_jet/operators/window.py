@@ -54,8 +54,7 @@ class SlidingWindows:
 
     Changing the code: a new `size_ms` with the same slide and offset takes effect with the next
     window. Frames that had expired under the old size are missing once from a longer window. A
-    change of slide or offset is refused when the job starts (`snapshot.plan`); accepting it would
-    need `realigned`.
+    change of slide or offset is refused when the job starts (`snapshot.plan`).
     """
 
     input_schema: pa.Schema
@@ -115,16 +114,6 @@ class SlidingWindows:
 
     def expired_until(self, watermark_ms: int | None) -> int | None:
         return None if watermark_ms is None else self.frames.expired_until(watermark_ms)
-
-    def realigned(self, state: pa.Table) -> pa.Table:
-        """Converts state of another slide or offset: moves each frame to the next frame end.
-
-        Rows of an old frame may then count in a window that begins up to one slide later.
-        """
-        frames = self.frames
-        ends = _ends(state)
-        up = ends + (frames.offset_ms - ends) % frames.slide_ms
-        return self.merge([_with_ends(state, up)])
 
     def _floor(self, watermark_ms: int | None) -> int | None:
         return None if watermark_ms is None else self.frames.floor(watermark_ms)

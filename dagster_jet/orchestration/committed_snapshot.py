@@ -30,11 +30,6 @@ class CommittedSnapshot:
     ref: SnapshotRef
     manifest: Manifest
 
-    @property
-    def is_restored(self) -> bool:
-        """Whether the snapshot precedes a rewind to it: nothing was committed since."""
-        return self.manifest.timeline < self.record.timeline
-
     def rows(self, sinks: Iterable[str]) -> dict[str, int]:
         """Returns the number of rows written to each of the sinks since the job began."""
         return {sink: self._counters(sink).rows_out for sink in sinks}

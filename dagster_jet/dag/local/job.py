@@ -7,8 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
@@ -21,7 +19,7 @@ from dagster_jet.dag.local.watermark_hold import VertexWatermarkHold, watermark_
 from dagster_jet.dag.local.wiring import Wiring
 from dagster_jet.dag.scheduler import GRACE_S, Scheduler
 from dagster_jet.dag.tasklet import INBOX_LIMIT
-from dagster_jet.errors import ConfigurationError, JetError, JobStateError
+from dagster_jet.errors import ConfigurationError, JobStateError
 
 _logger = logging.getLogger(__name__)
 
@@ -294,15 +292,6 @@ class LocalJob:
         snapshot = self.request_snapshot(terminal=True).result(timeout_s)
         self.result(timeout_s)
         return snapshot
-
-    def shut_down(self, timeout_s: float = 60) -> None:
-        """End it with a terminal snapshot if possible, otherwise without one."""
-        with suppress(JetError, FutureTimeoutError):
-            if self.is_running and self.guarantee is not Guarantee.NONE:
-                self.request_snapshot(terminal=True).result(timeout_s)
-                self._ended.wait(timeout_s)
-        if self.is_running:
-            self.cancel()
 
     def cancel(self, timeout_s: float = GRACE_S) -> None:
         """End it without a snapshot, like a crash, except that processors are closed.

@@ -25,9 +25,6 @@ from dagster_jet.state.runs import delete_runs
 from dagster_jet.system.failpoint import fail_point
 from dagster_jet.system.own_task import at_stage
 
-_ShardRows = list[tuple[pa.Table, ...]]
-"""By shard of the task: a table per input of a stage."""
-
 
 @dataclass(frozen=True)
 class FusedTask:

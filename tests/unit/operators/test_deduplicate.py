@@ -76,14 +76,6 @@ def test_many_rows_of_one_key_far_apart_all_stay():
     assert len(run.step([row(t, t) for t in range(3000)])) == 3000
 
 
-def test_the_state_for_people():
-    run = Stepping(operator())
-    run.step([row(1500, 1, "x", "y")])
-    (described,) = run.operator.describe_state(run.state.scan()).to_pylist()
-    assert described.pop("kept_at").timestamp() == 1.5
-    assert described == {"a": "x", "b": "y"}
-
-
 class Reference:
     """One row after the other; every kept row is remembered for ever."""
 

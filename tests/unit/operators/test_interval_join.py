@@ -162,15 +162,6 @@ def test_an_unknown_kind_of_join_is_refused():
         operator("full")
 
 
-def test_the_state_for_people():
-    run = Stepping(operator("outer"))
-    run.step([left(1500, 1)], [right(3000, 2)])
-    described = run.operator.describe_state(run.state.scan())
-    assert described.column("side").to_pylist() == ["left", "right"]
-    assert [t.timestamp() for t in described.column("waiting_since").to_pylist()] == [1.5, 3.0]
-    assert pairs(described.to_pylist()) == [(1, None), (None, 2)]
-
-
 class Reference:
     """Remembers every row on time for ever, and joins everything with everything."""
 

@@ -299,15 +299,6 @@ def test_an_output_without_columns_is_refused():
         operator(output=pa.schema([]))
 
 
-def test_the_state_for_people():
-    run = Stepping(operator(forget_negative))
-    run.step([row(1500, 7), row(0, 1, "gone")])
-    run.step([row(0, -1, "gone")])
-    (described,) = run.operator.describe_state(run.state.scan()).to_pylist()
-    assert described.pop("last_touch").timestamp() == 1.5
-    assert described == {"a": "x", "b": None, "state": "7"}
-
-
 class Reference:
     """A dict of states, one row after the other, and evictions when the watermark has moved."""
 

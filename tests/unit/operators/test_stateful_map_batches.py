@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 import dagster_jet
 from dagster_jet import Pipeline, sources
 from dagster_jet.core.partition import key_hash
+from dagster_jet.core.state_format import StateFormat
 from dagster_jet.errors import PipelineError, UserFunctionError
 from dagster_jet.operators.operator import PARTITION_COLUMN, MemoryState, StepInput
 from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
+from dagster_jet.operators.user import saved_value
 from tests.unit.operators.stepping import FINAL_WATERMARK, Stepping, addressed, colliding
 
 KEYS = ("a", "b")
@@ -427,15 +429,6 @@ def test_schemas_that_cannot_be_are_refused_when_planned(changes, said):
         operator(**changes)
 
 
-def test_the_state_for_people():
-    run = Stepping(operator(ttl=10_000))
-    run.step([row(1500, 7), row(0, 1, "gone")])
-    run.step([row(0, -1, "gone")])
-    (described,) = run.operator.describe_state(run.state.scan()).to_pylist()
-    assert described.pop("last_touch").timestamp() == 1.5
-    assert described == {"a": "x", "b": None, "sum": 7, "rows": 1}
-
-
 class Shards:
     """An operator on several shards, each with the state of its partitions."""
 
@@ -507,10 +500,15 @@ def touched(shards):
 
 
 def kept(shards):
-    rows = shards.operator.describe_state(shards.scan()).to_pylist()
-    return Counter(
-        (r["a"], r["b"], r["state"] if "state" in r else repr((r["sum"], r["rows"]))) for r in rows
-    )
+    """Living keys with their states, of either operator."""
+    state = shards.scan()
+    if "__state" in state.column_names:
+        rows = state.filter(state.column("__state").is_valid()).to_pylist()
+        return Counter(
+            (r["a"], r["b"], saved_value.load(r["__state"], StateFormat.PLAIN)) for r in rows
+        )
+    rows = state.filter(pa.array(shards.operator._has_state(state))).to_pylist()
+    return Counter((r["a"], r["b"], (r["sum"], r["rows"])) for r in rows)
 
 
 @given(steps=st.lists(st.tuples(events, st.integers(0, 12), st.booleans()), max_size=6))

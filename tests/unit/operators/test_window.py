@@ -163,13 +163,6 @@ def test_a_longer_window_after_a_change_of_the_code_reads_the_frames_that_are_th
     assert new.sums(wm=10) == {6: 10, 8: 10, 10: 10}  # frame 2 had died with window 4
 
 
-def test_frames_of_another_slide_can_be_realigned():
-    old, new = FrameStage(6, 3), FrameStage(4, 4)
-    old.step(("k", 1, 1), ("k", 4, 10), ("k", 7, 100))
-    new.state.append(new.operator.realigned(old.state.scan()), None)
-    assert new.sums(wm=FINAL) == {4: 1, 8: 10, 12: 100}
-
-
 def test_early_results_show_open_windows_without_closing_them():
     stage = FrameStage(4, 2, early=True)
     rows = stage.step(("k", 0, 1), ("k", 3, 10), wm=2, early=True)
