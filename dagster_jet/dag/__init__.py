@@ -4,7 +4,7 @@ from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.dag.calls import Callback, ProcessorCalls
 from dagster_jet.dag.edge import Edge, Routing
 from dagster_jet.dag.emitter import Emitter, snapshot_emitter
-from dagster_jet.dag.event_time import EventTimeMapper, EventTimePolicy, watermark_frame_ms
+from dagster_jet.dag.event_time_mapper import EventTimeMapper, EventTimePolicy, watermark_frame_ms
 from dagster_jet.dag.graph import DAG, Supplier, Vertex
 from dagster_jet.dag.inbound import InboundEdge, ProcessorInput
 from dagster_jet.dag.inbox import Inbox

@@ -42,8 +42,8 @@ from dagster_jet.connectors.files.places.location import (
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.files.places.place import InputFile, InputPlace
 from dagster_jet.connectors.files.recognition import Compared, Recognition
+from dagster_jet.connectors.files.row_frames import Rows
 from dagster_jet.connectors.files.row_size import RowSize, row_size
-from dagster_jet.connectors.files.rows import Rows
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_lines import is_readable
 from dagster_jet.connectors.files.waiting_files import WaitingFiles

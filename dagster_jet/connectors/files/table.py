@@ -18,7 +18,7 @@ from dagster_jet.connectors.files.places.location import (
 )
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.files.places.place import InputPlace
-from dagster_jet.connectors.files.rows import Rows
+from dagster_jet.connectors.files.row_frames import Rows
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_tasks import TextByTasks
 from dagster_jet.contract import Table

@@ -10,16 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from dagster_jet.connectors.kafka.coordinator import (
-    TransactionCoordinator,
-    client_settings,
-    coordinator_library,
-)
 from dagster_jet.connectors.kafka.held_committer import HeldKafkaCommitter
 from dagster_jet.connectors.kafka.held_rows import HeldWriter
 from dagster_jet.connectors.kafka.markers import HELD_SUFFIX
 from dagster_jet.connectors.kafka.newest_execution import NewestExecution
 from dagster_jet.connectors.kafka.sink import KafkaSink
+from dagster_jet.connectors.kafka.transaction_coordinator import (
+    TransactionCoordinator,
+    client_settings,
+    coordinator_library,
+)
 from dagster_jet.connectors.kafka.transactions import TRANSACTION_MAX_S
 from dagster_jet.connectors.row_order import dealt
 from dagster_jet.connectors.staging import RowsWriter

@@ -18,7 +18,7 @@ from dagster_jet.connectors.kafka.cluster import (
     is_lasting,
     said,
 )
-from dagster_jet.connectors.kafka.coordinator import TransactionCoordinator
+from dagster_jet.connectors.kafka.transaction_coordinator import TransactionCoordinator
 from dagster_jet.connectors.kafka.transactions import TRANSACTION_MAX_S, new_client
 from dagster_jet.core.findings import Finding, answered
 from dagster_jet.errors import ConfigurationError, JetError, MissingEnvironmentError, SinkError

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.maps.columns import (
+from dagster_jet.connectors.maps.entry_columns import (
     ValueColumn,
     arrow_value_type,
     existing,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dagster_jet.connectors.maps.columns import existing
 from dagster_jet.connectors.maps.entries import MapEntriesSource
+from dagster_jet.connectors.maps.entry_columns import existing
 from dagster_jet.contract import Table
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.store import Store

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dagster_jet.connectors.change_columns import CHANGE_COLUMNS
-from dagster_jet.connectors.postgres import rows
+from dagster_jet.connectors.postgres import change_rows
+from dagster_jet.connectors.postgres.published_table import PublishedTable, published_tables
 from dagster_jet.connectors.postgres.reader import ChangesReader
 from dagster_jet.connectors.postgres.server import Server, server_of
-from dagster_jet.connectors.postgres.table import PublishedTable, published_tables
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 from dagster_jet.contract import BadRowRule, Source
@@ -83,7 +83,7 @@ class ChangesSource(Source):
                 "the columns of a publication are known only when a job starts.",
                 cure="Plan the pipeline with Jet.plan.",
             )
-        return rows.schema(self.found.table)
+        return change_rows.schema(self.found.table)
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> ChangesSource:
         """Reads the table's columns, and creates the slot if it does not exist."""
@@ -98,7 +98,7 @@ class ChangesSource(Source):
             )
             # A lost slot has no position; the first poll reports it.
             begins = connection.execute(sqlalchemy().text(asked), {"slot": self.slot}).scalar()
-            position = rows.lsn_of(begins or "0/0")
+            position = change_rows.lsn_of(begins or "0/0")
             return replace(self, found=Found(table, server, position, made_slot))
 
     def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> ChangesReader:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dagster_jet.connectors.postgres.change_rows import Row, lsn_of, lsn_text, tables_of
 from dagster_jet.connectors.postgres.pgoutput import Transaction, transactions
+from dagster_jet.connectors.postgres.published_table import PublishedTable
 from dagster_jet.connectors.postgres.relations import ChangedTableError, Relations
-from dagster_jet.connectors.postgres.rows import Row, lsn_of, lsn_text, tables_of
 from dagster_jet.connectors.postgres.server import Server, lacks, server_of
-from dagster_jet.connectors.postgres.table import PublishedTable
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 from dagster_jet.contract import Acknowledges, Backlog, BadRowRule, Lag, SourceFrame, SourceReader

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dagster_jet.connectors.postgres.change_rows import Row, lsn_text
 from dagster_jet.connectors.postgres.pgoutput import Relation, Transaction, Values
-from dagster_jet.connectors.postgres.rows import Row, lsn_text
-from dagster_jet.connectors.postgres.table import PublishedTable, published_tables
+from dagster_jet.connectors.postgres.published_table import PublishedTable, published_tables
 from dagster_jet.connectors.sql.place import sqlalchemy
 from dagster_jet.errors import Reaction, SourceError
 

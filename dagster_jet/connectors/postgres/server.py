@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.connectors.postgres.rows import lsn_of, lsn_text
+from dagster_jet.connectors.postgres.change_rows import lsn_of, lsn_text
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.errors import SourceUnavailableError
 

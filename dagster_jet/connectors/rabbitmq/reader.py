@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_jet.connectors.message_reader import Found, MessageReader
-from dagster_jet.connectors.rabbitmq.columns import Message, seconds_of, table_of, texts_of
+from dagster_jet.connectors.rabbitmq.message_table import Message, seconds_of, table_of, texts_of
 from dagster_jet.connectors.rabbitmq.server import RabbitServer
 from dagster_jet.connectors.rabbitmq.subscription import Delivery, Subscription
 from dagster_jet.connectors.values import JsonObjects, RawValues

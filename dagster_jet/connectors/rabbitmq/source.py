@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dagster_jet.connectors.guarantees import shown_guarantee
-from dagster_jet.connectors.rabbitmq.columns import METADATA_DDL
+from dagster_jet.connectors.rabbitmq.message_table import METADATA_DDL
 from dagster_jet.connectors.rabbitmq.queue_facts import ask_queue
 from dagster_jet.connectors.rabbitmq.reader import RabbitReader, Reading
 from dagster_jet.connectors.rabbitmq.server import RabbitServer

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.sql.columns import Column
+from dagster_jet.connectors.sql.column_fit import Column
 
 Row = tuple[Any, ...]
 _DIGITS_MAX = 38

@@ -19,7 +19,7 @@ from dagster_jet.connectors.sql.mirror import Mirror, table_columns
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 from dagster_jet.connectors.sql.refused_rows import Trying
 from dagster_jet.connectors.sql.rights import create_markers
-from dagster_jet.connectors.sql.rows import write_rows
+from dagster_jet.connectors.sql.row_writer import write_rows
 from dagster_jet.connectors.sql.table_creation import created
 from dagster_jet.connectors.sql.table_shape import shape_of
 from dagster_jet.connectors.staging import (

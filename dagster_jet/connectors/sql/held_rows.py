@@ -26,7 +26,7 @@ from dagster_jet.connectors.sql.failures import as_sink_errors
 from dagster_jet.connectors.sql.markers import HELD, Markers, Owner
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 from dagster_jet.connectors.sql.prepared import Prepared, prepared_transactions
-from dagster_jet.connectors.sql.rows import write_rows
+from dagster_jet.connectors.sql.row_writer import write_rows
 from dagster_jet.contract import CommitContext, SinkWriter, TransactionId
 from dagster_jet.errors import SinkError, SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact

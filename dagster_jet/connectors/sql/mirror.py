@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from dagster_jet.connectors.change_columns import CHANGE_COLUMNS, LSN, OLD, OP, ROW, UNCHANGED
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.refused_values import RefusedValues
-from dagster_jet.connectors.sql.rows import OLD_KEY, write_rows
+from dagster_jet.connectors.sql.row_writer import OLD_KEY, write_rows
 from dagster_jet.connectors.staging import RowsWriter
 from dagster_jet.errors import SinkMismatchError
 

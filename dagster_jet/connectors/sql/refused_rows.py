@@ -14,7 +14,7 @@ import pyarrow as pa
 from dagster_jet.connectors.sql.failures import Trouble, sentence, trouble
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.refused_values import refused_row
-from dagster_jet.connectors.sql.rows import write_rows
+from dagster_jet.connectors.sql.row_writer import write_rows
 from dagster_jet.contract import Refused
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_jet.connectors.sql.columns import Column
+from dagster_jet.connectors.sql.column_fit import Column
 from dagster_jet.connectors.sql.json_values import json_texts
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.contract import Refused

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.row_order import newest_per_key
-from dagster_jet.connectors.sql.columns import Shape
+from dagster_jet.connectors.sql.column_fit import Shape
 from dagster_jet.connectors.sql.committer import SqlCommitter
 from dagster_jet.connectors.sql.engines import check_engines
 from dagster_jet.connectors.sql.failures import as_sink_errors

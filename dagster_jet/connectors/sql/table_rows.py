@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagster_jet.connectors.sql.arrow_rows import spark_type
-from dagster_jet.connectors.sql.columns import Column
+from dagster_jet.connectors.sql.column_fit import Column
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.supported import check_supported

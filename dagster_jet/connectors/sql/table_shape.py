@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.connectors.sql.columns import Column, Shape
+from dagster_jet.connectors.sql.column_fit import Column, Shape
 from dagster_jet.connectors.sql.place import SqlPlace, is_mysql, is_postgres, sqlalchemy
 from dagster_jet.connectors.sql.sqlite_affinity import affinity
 from dagster_jet.connectors.sql.unique_indices import unique_indices

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.connectors.sql.columns import UniqueIndex
+from dagster_jet.connectors.sql.column_fit import UniqueIndex
 from dagster_jet.connectors.sql.place import SqlPlace, is_mysql, is_postgres, sqlalchemy
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_jet.connectors.message_reader import Found, MessageReader
-from dagster_jet.connectors.sqs.columns import Message, table_of
+from dagster_jet.connectors.sqs.message_table import Message, table_of
 from dagster_jet.connectors.sqs.queue import QueueClient, SqsQueue
 from dagster_jet.connectors.sqs.receivers import Receivers, Receiving
 from dagster_jet.connectors.values import JsonObjects, RawValues

@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from dagster_jet.connectors.sqs.columns import SYSTEM_ATTRIBUTES, Message, message_of
 from dagster_jet.connectors.sqs.held import HeldMessages
+from dagster_jet.connectors.sqs.message_table import SYSTEM_ATTRIBUTES, Message, message_of
 from dagster_jet.connectors.sqs.queue import BATCH_MAX, QueueClient
 from dagster_jet.contract import Backlog
 from dagster_jet.errors import SourceError

@@ -12,11 +12,11 @@ from enum import Enum
 
 from dagster_jet.dag import DAG, Guarantee, Partitioning, ProcessorContext, SnapshotContext
 from dagster_jet.dag.calls import Callback
-from dagster_jet.dag.local.coordinator import SnapshotCoordinator
+from dagster_jet.dag.local.instances import Wiring
 from dagster_jet.dag.local.partitioner import partitioning as default_partitioning
+from dagster_jet.dag.local.snapshot_coordinator import SnapshotCoordinator
 from dagster_jet.dag.local.snapshots import MemorySnapshots, Snapshot
 from dagster_jet.dag.local.watermark_hold import VertexWatermarkHold, watermark_holds
-from dagster_jet.dag.local.wiring import Wiring
 from dagster_jet.dag.scheduler import GRACE_S, Scheduler
 from dagster_jet.dag.tasklet import INBOX_LIMIT
 from dagster_jet.errors import ConfigurationError, JobStateError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from dagster_jet.dag import DAG, WatermarkHold
-from dagster_jet.dag.local.coordinator import Participant
+from dagster_jet.dag.local.snapshot_coordinator import Participant
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dagster_jet.connectors.kafka import coordinator, offsets, transactions
+from dagster_jet.connectors.kafka import offsets, transaction_coordinator, transactions
 from tests.servers import wait_until
 from tests.servers.kafka import kafka
 from tests.servers.proxy import Proxy
@@ -190,6 +190,6 @@ def _impatient() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transactions, "SILENCE_S", 1.0)
         patch.setattr(transactions, "CALL_S", 0.5)
-        patch.setattr(coordinator, "_CONNECTING_S", 1.0)
+        patch.setattr(transaction_coordinator, "_CONNECTING_S", 1.0)
         patch.setattr(offsets, "CALL_S", 1.0)
         yield

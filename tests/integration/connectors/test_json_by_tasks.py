@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from dagster_jet.connectors.files import text_lines
 from dagster_jet.connectors.files.json_rows import can_parse, parse
 from dagster_jet.connectors.files.places.place import InputFile
-from dagster_jet.connectors.files.rows import Rows
+from dagster_jet.connectors.files.row_frames import Rows
 from dagster_jet.connectors.files.slices import Slice
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from dagster_jet.connectors.kafka import KafkaSink
 from dagster_jet.connectors.kafka import probe as probe_module
 from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.committer import KafkaCommitter
-from dagster_jet.connectors.kafka.coordinator import client_settings
 from dagster_jet.connectors.kafka.markers import PARTITIONS
 from dagster_jet.connectors.kafka.offsets import Offsets, Topics
+from dagster_jet.connectors.kafka.transaction_coordinator import client_settings
 from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import ConfigurationError, JetError, Reaction, SinkError, SourceError
 from dagster_jet.store import Store, StoreConfig

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dagster_jet import sources
+from dagster_jet.connectors.postgres.change_rows import lsn_of, lsn_text
 from dagster_jet.connectors.postgres.reader import ChangesReader
-from dagster_jet.connectors.postgres.rows import lsn_of, lsn_text
 from dagster_jet.contract import Backlog
 from dagster_jet.errors import (
     BadRowError,

@@ -33,7 +33,7 @@ from dagster_jet.connectors.files.bad_rows import (
 from dagster_jet.connectors.files.parquet_footer import row_groups
 from dagster_jet.connectors.files.parquet_tasks import is_plainly
 from dagster_jet.connectors.files.places.place import InputFile
-from dagster_jet.connectors.files.rows import Rows
+from dagster_jet.connectors.files.row_frames import Rows
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import BadRowError

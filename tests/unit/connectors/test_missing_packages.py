@@ -13,7 +13,7 @@ import pytest
 
 import dagster_jet
 from dagster_jet import Secret, sources
-from dagster_jet.connectors.kafka import cluster, coordinator
+from dagster_jet.connectors.kafka import cluster, transaction_coordinator
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 from dagster_jet.connectors.values import avro_records, schema_registry
 from dagster_jet.errors import MissingEnvironmentError
@@ -40,7 +40,7 @@ def connect(url: str) -> Callable[[], object]:
         ("pika", rabbitmq, "pika", "rabbitmq"),
         ("confluent_kafka", cluster.client_library, "confluent-kafka", "kafka"),
         ("confluent_kafka", cluster.admin_library, "confluent-kafka", "kafka"),
-        ("kafka", coordinator.coordinator_library, "kafka-python", "kafka-held"),
+        ("kafka", transaction_coordinator.coordinator_library, "kafka-python", "kafka-held"),
         ("fastavro", avro_records._library, "fastavro", "avro"),
         (
             "confluent_kafka.schema_registry",

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_jet.connectors.sql.rows import as_csv
+from dagster_jet.connectors.sql.row_writer import as_csv
 
 
 def texts(values: list[Any], kind: pa.DataType) -> list[str]:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from dagster_jet.dag import IDLE, WatermarkCoalescer
-from dagster_jet.dag.event_time import EventTimeMapper, EventTimePolicy, watermark_frame_ms
+from dagster_jet.dag.event_time_mapper import EventTimeMapper, EventTimePolicy, watermark_frame_ms
 
 # (lag, frame, idle timeout, partitions), steps. "p0:10" is an event, "∅" nothing.
 VECTORS = {

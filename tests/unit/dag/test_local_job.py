@@ -17,7 +17,7 @@ from dagster_jet.dag import (
     Watermark,
 )
 from dagster_jet.dag.local import LocalJob, LocalStatus, MemorySnapshots, partitioning
-from dagster_jet.dag.local.coordinator import SnapshotPhase
+from dagster_jet.dag.local.snapshot_coordinator import SnapshotPhase
 from dagster_jet.errors import (
     ConfigurationError,
     JobStateError,

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dagster_jet.connectors.change_columns import LSN, OLD, OP, ROW, UNCHANGED
 from dagster_jet.connectors.postgres.pgoutput import Values
-from dagster_jet.connectors.postgres.table import PublishedTable
+from dagster_jet.connectors.postgres.published_table import PublishedTable
 from dagster_jet.connectors.postgres.types import reads
 from dagster_jet.contract import BadRowRule
 from dagster_jet.core.ddl import quoted_name

@@ -24,7 +24,7 @@ from dagster_jet.dag import (
     new_processor,
 )
 from dagster_jet.dag.calls import Callback
-from dagster_jet.dag.local.coordinator import Participant
+from dagster_jet.dag.local.snapshot_coordinator import Participant
 from dagster_jet.dag.local.snapshots import Snapshot, SnapshotWriter
 from dagster_jet.dag.saved_entry import redistribute
 from dagster_jet.errors import PipelineError, SnapshotInvalidError
