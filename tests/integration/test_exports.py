@@ -213,7 +213,9 @@ def test_a_job_elsewhere_is_cancelled_at_its_last_snapshot_and_goes_on_from_it(
             compare(jet, "first", "final")
             compare(jet, "first", final.snapshot_id)
             read_by_spark(jet, final.snapshot_id)
-            with pytest.raises(JetError, match="'other' is not there; there are: final, first"):
+            with pytest.raises(
+                JetError, match="'other' does not exist; the finished exports are: final, first"
+            ):
                 world.run(initial_snapshot="other")
     finally:
         process.kill()
