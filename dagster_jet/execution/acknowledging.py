@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from dagster_jet.contract import Acknowledges
-from dagster_jet.execution.context import ExecutionContext
-from dagster_jet.execution.retrying import Attempted
+from dagster_jet.contract import Acknowledges, SourceReader
+from dagster_jet.execution.retrying import Attempted, Retrying
+from dagster_jet.execution.source_polling import SourcePolling
 from dagster_jet.snapshot.store_reactions import StoreCall
 
 
-def acknowledge(context: ExecutionContext, messages: Mapping[str, Mapping[str, Any]]) -> None:
-    """Has sources acknowledge committed messages. Any thread.
+def acknowledge(
+    polling: SourcePolling, retrying: Retrying, messages: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Has sources acknowledge messages: only what is committed may go. Any thread.
 
     A source that has left the pipeline is skipped; its queue delivers the messages again.
 
@@ -23,18 +25,17 @@ def acknowledge(context: ExecutionContext, messages: Mapping[str, Mapping[str, A
     Raises:
         JetError: the call was given up or is not retryable; the next start acknowledges.
     """
-    retrying = context.retrying
-    for name in messages.keys() & context.readers.keys():
-        reader, commit = context.readers[name], StoreCall.COMMIT
+    for name in messages.keys() & polling.readers.keys():
+        reader, commit = polling.readers[name], StoreCall.COMMIT
         attempted = Attempted("acknowledgement", name, "its source", reader, commit)
-        call = partial(context.polling.acknowledge, name, messages[name], retrying.ends_at_once)
+        call = partial(polling.acknowledge, name, messages[name], retrying.ends_at_once)
         retrying.until_done(call, attempted, retrying.ending.is_set)
 
 
-def unacknowledged(context: ExecutionContext) -> dict[str, Mapping[str, Any]]:
+def unacknowledged(readers: Mapping[str, SourceReader]) -> dict[str, Mapping[str, Any]]:
     """Returns per source the messages that were read and are not acknowledged yet."""
     return {
         name: reader.unacknowledged()
-        for name, reader in context.readers.items()
+        for name, reader in readers.items()
         if reader.acknowledges is not Acknowledges.NOTHING
     }

@@ -34,6 +34,7 @@ class Dispatch:
 
     def __init__(
         self,
+        job: str,
         recovery: RecoveryDriver,
         epochs: EpochDriver,
         snapshots: SnapshotDriver,
@@ -44,7 +45,6 @@ class Dispatch:
         self._exporting = exporting
         self._recovery, self._epochs, self._snapshots = recovery, epochs, snapshots
         self._failures = failures
-        job = recovery.context.job
         self._epoch_worker = Worker(f"jet-epochs-{job}", post)
         self._snapshot_worker = Worker(f"jet-snapshots-{job}", post)
         self._garbage_worker = Worker(f"jet-garbage-{job}", post)
@@ -95,8 +95,8 @@ class Dispatch:
     def _collect(self, command: protocol.CollectGarbage) -> None:
         try:
             with self._exporting.garbage:
-                self._recovery.context.snapshots.delete(command.manifests, command.chunk_sets)
-        except Exception as error:  # noqa: BLE001 - the next start collects the rest
+                self._recovery.snapshots.delete(command.manifests, command.chunk_sets)
+        except Exception as error:  # noqa: BLE001 - what is left is found at the next start
             _logger.warning(
                 "the files of an old snapshot could not be deleted, the next start deletes them: "
                 "%s",

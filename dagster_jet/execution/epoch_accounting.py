@@ -7,7 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from dagster_jet.errors import BadRowError
 from dagster_jet.execution.context import ExecutionContext
+from dagster_jet.execution.early_results import EarlyResults
 from dagster_jet.execution.events import ItemsLost
+from dagster_jet.execution.polled_sources import PolledSources
+from dagster_jet.execution.source_journals import SourceJournals
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.manifest import Ack, Counters
 from dagster_jet.snapshot.protocol import RunEpoch
@@ -29,6 +32,9 @@ class EpochAccounting:
     """Accounts for the epochs of one execution, on the epochs' thread."""
 
     context: ExecutionContext
+    sources: PolledSources
+    journals: SourceJournals
+    early: EarlyResults
     groups: int = 0
     """Largest number of (key, window) groups of one shard in the last epoch."""
     _obsolete: list[str] = field(default_factory=list)
@@ -48,22 +54,22 @@ class EpochAccounting:
             BadRowError: rows have no event time.
             SourceError: a split changed while it was read.
         """
-        context = self.context
+        context, readers = self.context, self.sources.readers
         rows_of = self._rows(output)
         rejected = {
             n.upstream[0]: sum(a.rows_in for a in output.acks if a.vertex == n.name)
             for n in context.graph.sinks
             if n.of_dead_letters
         }
-        rows = {name: rows_of.get(name, 0) + rejected.get(name, 0) for name in context.readers}
+        rows = {name: rows_of.get(name, 0) + rejected.get(name, 0) for name in readers}
         for name, split in epoch.splits.items():
-            context.readers[name].verify(split, rows[name])
+            readers[name].verify(split, rows[name])
         self._move_watermarks(epoch, output)
         self.groups = max((ack.groups for ack in output.acks), default=0)
         self._obsolete.extend(path for ack in output.acks for path in ack.obsolete)
         source_acks = [
             self._source_ack(name, command, view, rows_of.get(name, 0), rejected.get(name, 0))
-            for name in context.readers
+            for name in readers
         ]
         self._report_lost(source_acks, command, view)
         return EpochRows((*source_acks, *_with_late(output.acks, output.late_rows)), rows)
@@ -85,7 +91,7 @@ class EpochAccounting:
         return rows_of
 
     def _move_watermarks(self, epoch: EpochInput, output: EpochOutput) -> None:
-        context, watermarks = self.context, self.context.watermarks
+        context, watermarks = self.context, self.sources.watermarks
         now_ms = context.clock.now_ms()
         for name, seen in output.observed.items():
             rows, top_ms = seen.arrived.rows, seen.arrived.top_event_ms
@@ -94,12 +100,12 @@ class EpochAccounting:
             watermarks.reached_ms[name] = stage.after_ms
             watermarks.expire(name, context.plan.operator(name).expired_until(stage.after_ms))
         shown = [name for name, stage in epoch.stages.items() if stage.early]
-        context.early.acked(shown, output.acks, now_ms)
+        self.early.acked(shown, output.acks, now_ms)
 
     def _source_ack(
         self, name: str, command: RunEpoch, view: CoordinatorView, rows: int, rejected: int
     ) -> Ack:
-        chunk_set, error = self.context.journals.written(name)
+        chunk_set, error = self.journals.written(name)
         chain = view.shards[name][0].chain
         return Ack(
             vertex=name,
@@ -108,7 +114,7 @@ class EpochAccounting:
             rows_in=rows + rejected,
             rows_out=rows,
             rejected=rejected,
-            lost=self.context.readers[name].take_lost(),
+            lost=self.sources.readers[name].take_lost(),
             chunk_set=chunk_set,
             chain_dropped=superseded(chain, chunk_set.sequence) if chunk_set else 0,
             snapshot_error=error,

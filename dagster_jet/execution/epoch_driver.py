@@ -7,7 +7,7 @@ thread lives as long as the execution.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,16 +15,19 @@ from typing import Any
 from dagster_jet.contract import Backlog
 from dagster_jet.core.phases import Phase, PhaseClock, PhaseTime
 from dagster_jet.errors import FencedError, JetError, SourceError
-from dagster_jet.execution.acknowledging import acknowledge, unacknowledged
+from dagster_jet.execution.acknowledging import unacknowledged
 from dagster_jet.execution.context import ExecutionContext
+from dagster_jet.execution.early_results import EarlyResults
 from dagster_jet.execution.epoch_accounting import EpochAccounting
 from dagster_jet.execution.epoch_planner import EpochPlanner, Inputs, Look, StageTime
 from dagster_jet.execution.epoch_size import EpochSizer
 from dagster_jet.execution.events import EpochCompleted
-from dagster_jet.execution.failures import may_pass
+from dagster_jet.execution.failures import Failures, may_pass
 from dagster_jet.execution.input_failures import cause_in_input, with_position
 from dagster_jet.execution.notifications import Looked
+from dagster_jet.execution.polled_sources import PolledSources
 from dagster_jet.execution.progress import Progress
+from dagster_jet.execution.source_journals import SourceJournals
 from dagster_jet.execution.task_times import task_times
 from dagster_jet.job_config import milliseconds
 from dagster_jet.snapshot import protocol
@@ -53,15 +56,20 @@ class EpochDriver:
     """Runs the epochs of one execution, on the epochs' thread."""
 
     context: ExecutionContext
+    sources: PolledSources
+    journals: SourceJournals
+    acknowledge: Callable[[Mapping[str, Mapping[str, Any]]], None]
+    early: EarlyResults
     planner: EpochPlanner
     progress: Progress
+    failures: Failures
     epochs: int = 0
     """Number of acked epochs."""
     _accounting: EpochAccounting = field(init=False)
     _last_epoch_ms: int = 0
 
     def __post_init__(self) -> None:
-        self._accounting = EpochAccounting(self.context)
+        self._accounting = EpochAccounting(self.context, self.sources, self.journals, self.early)
 
     @cached_property
     def _sizer(self) -> EpochSizer:
@@ -82,17 +90,17 @@ class EpochDriver:
     # --- between epochs -------------------------------------------------------------------------
 
     def look(self, look: Look) -> protocol.Event | Looked:
-        """Polls the sources and returns the available input."""
-        context, watermarks = self.context, self.context.watermarks
+        """Polls the sources and says what there is to do."""
+        sources, watermarks = self.sources, self.sources.watermarks
         try:
             if look.polls and look.waits_for_all:
-                context.poll_last()
+                sources.poll_last()
             else:
-                context.poll(all_of_them=False)
-            backlogs = context.polling.backlogs()
-            now_ms = context.clock.now_ms()
-            waiting = frozenset(n for n, r in context.readers.items() if r.waiting().items > 0)
-            watermarks.check_time(now_ms, waiting, context.polling.silent)
+                sources.poll(all_of_them=False)
+            backlogs = sources.polling.backlogs()
+            now_ms = self.context.clock.now_ms()
+            waiting = frozenset(n for n, r in sources.readers.items() if r.waiting().items > 0)
+            watermarks.check_time(now_ms, waiting, sources.polling.silent)
             self.progress.publish_if_due()
             return Looked(
                 Inputs(
@@ -100,21 +108,21 @@ class EpochDriver:
                     now_ms,
                     waiting,
                     stages=self._stage_times(),
-                    early_due=bool(context.early.due(now_ms)),
+                    early_due=bool(self.early.due(now_ms)),
                     timers_since_ms=self._last_epoch_ms if self._has_timers else None,
                     backlog=frozenset(backlogs),
                     is_held=Backlog.HELD in backlogs.values(),
                 )
             )
         except Exception as error:  # noqa: BLE001 - the coordinator decides what follows
-            return context.failures.event(error)
+            return self.failures.event(error)
 
     @property
     def _has_timers(self) -> bool:
         return any(processor.has_timers for processor in self.context.plan.processors.values())
 
     def _stage_times(self) -> dict[str, StageTime]:
-        watermarks = self.context.watermarks
+        watermarks = self.sources.watermarks
         return {
             stage.name: StageTime(
                 watermarks.reached_ms[stage.name], watermarks.floored_ms(stage.name)
@@ -130,33 +138,34 @@ class EpochDriver:
         try:
             return self._run(command, view)
         except Exception as error:  # noqa: BLE001 - the coordinator decides what follows
-            return self.context.failures.event(error)
+            return self.failures.event(error)
 
     def _run(self, command: RunEpoch, view: CoordinatorView) -> protocol.Event:
-        context, journals = self.context, self.context.journals
+        context, sources, readers = self.context, self.sources, self.sources.readers
         fail_point("epoch.before")
         clock = PhaseClock(time.monotonic)
         began = time.monotonic()
         splits, few_rows = self._plan(command)
-        chains = {name: view.shards[name][0].chain for name in context.readers}
+        chains = {name: view.shards[name][0].chain for name in readers}
         epoch = self._epoch(command, view, splits, few_rows=few_rows)
         clock.end(Phase.PLANNING)
         try:
 
             def meanwhile() -> None:
-                journals.begin_epoch(command, chains)
+                self.journals.begin_epoch(command, chains)
                 if not command.terminal:
-                    context.polling.ask()
+                    sources.polling.ask()
 
             output = self._runner.run(epoch, meanwhile, clock)
-            journals.begun()
+            self.journals.begun()
             counted = self._accounting.account(command, epoch, output, view)
         except JetError as raised:
-            error = with_position(cause_in_input(raised, splits, context.readers), splits, context)
+            cause = cause_in_input(raised, splits, readers)
+            error = with_position(cause, splits, context, readers)
             restartable = may_pass(error, StoreCall.STAGING)
             if not (restartable or isinstance(error, SourceError | FencedError)):
-                journals.take_back(command, error.position)
-            context.failures.expected(error)
+                self.journals.take_back(command, error.position)
+            self.failures.expected(error)
             return protocol.EpochFailed(
                 command.execution_id, command.epoch_id, str(error), restartable
             )
@@ -165,7 +174,7 @@ class EpochDriver:
         if splits:
             self._sizer.learn(sum(counted.rows[name] for name in splits), duration_ms)
         if context.config.guarantee is Guarantee.NONE:
-            acknowledge(context, unacknowledged(context))  # there are no snapshots to wait for
+            self.acknowledge(unacknowledged(readers))  # no snapshot will
         self.epochs += 1
         self._last_epoch_ms = context.clock.now_ms()
         self.progress.publish()
@@ -178,10 +187,10 @@ class EpochDriver:
             execution_id,
             epoch_id,
             counted.acks,
-            {name: reader.position() for name, reader in context.readers.items()},
-            context.watermarks.to_json(),
+            {name: reader.position() for name, reader in readers.items()},
+            sources.watermarks.to_json(),
             context.clock.now_ms(),
-            unacknowledged(context),
+            unacknowledged(readers),
         )
 
     def _times(self, clock: PhaseClock, output: EpochOutput) -> tuple[PhaseTime, ...]:
@@ -193,7 +202,7 @@ class EpochDriver:
         """Returns the splits, and whether they have few rows."""
         splits, rows, bytes = {}, 0, 0
         if self.planner.takes_input(command):
-            readers = self.context.readers
+            readers = self.sources.readers
             waiting = {name: reader.waiting() for name, reader in readers.items()}
             shares = self._sizer.shares(waiting)
             for name, reader in readers.items():
@@ -203,7 +212,7 @@ class EpochDriver:
                     before, after = waiting[name], reader.waiting()
                     rows += before.items - after.items
                     bytes += (before.bytes or 0) - (after.bytes or 0)
-            self.context.expect_partitions()
+            self.sources.expect_partitions()
         return splits, rows <= FEW_ROWS and bytes <= FEW_BYTES
 
     def _epoch(
@@ -230,18 +239,18 @@ class EpochDriver:
             ),
             splits=splits,
             stages=self._stage_inputs(view, final=command.final),
-            ingestion_ms=context.watermarks.ingestion_ms(context.clock.now_ms()),
+            ingestion_ms=self.sources.watermarks.ingestion_ms(context.clock.now_ms()),
             few_groups=context.runtime.is_local and few_groups,
             few_rows=few_rows,
         )
 
     def _stage_inputs(self, view: CoordinatorView, *, final: bool) -> dict[str, StageInput]:
-        context, watermarks = self.context, self.context.watermarks
+        context, watermarks = self.context, self.sources.watermarks
         obsolete = self._accounting.take_obsolete()
         if context.runtime.is_local:
             delete_runs(obsolete)
             obsolete = ()
-        early = context.early.due(context.clock.now_ms())
+        early = self.early.due(context.clock.now_ms())
         after_ms = self.planner.watermarks(self._stage_times(), final=final)
         return {
             stage.name: StageInput(

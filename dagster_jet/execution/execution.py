@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import queue
-import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Protocol
 
 from dagster_jet.errors import JetError
 from dagster_jet.execution import loop
-from dagster_jet.execution.context import ExecutionContext
-from dagster_jet.execution.dispatch import Dispatch
 from dagster_jet.execution.epoch_driver import EpochDriver
 from dagster_jet.execution.events import StageProgress
 from dagster_jet.execution.exporting import Exporting
+from dagster_jet.execution.failures import Failures
 from dagster_jet.execution.loop import Loop
 from dagster_jet.execution.notifications import Emitted, Notification, Woken
 from dagster_jet.execution.progress import Progress
@@ -38,18 +38,24 @@ class Execution:
 
     def __init__(
         self,
-        context: ExecutionContext,
         signals: Signals,
         loop: Loop,
-        dispatch: Dispatch,
         epochs: EpochDriver,
         progress: Progress,
         observer: Observer,
         exporting: Exporting,
+        failures: Failures,
+        abort_own: Callable[[], None],
+        resources: ExitStack,
     ) -> None:
-        self._context, self._signals, self._loop = context, signals, loop
-        self._dispatch, self._epochs, self._progress = dispatch, epochs, progress
+        """
+        Args:
+            abort_own: aborts the output that this execution has staged and not committed.
+            resources: closes whatever the execution has opened.
+        """
+        self._signals, self._loop, self._epochs, self._progress = signals, loop, epochs, progress
         self._observer, self._exporting = observer, exporting
+        self._failures, self._abort_own, self._resources = failures, abort_own, resources
         signals.follow(lambda: loop.view)
 
     # --- what the job asks ----------------------------------------------------------------------
@@ -83,8 +89,8 @@ class Execution:
 
     @property
     def failure(self) -> JetError | None:
-        """The error that caused the Stop."""
-        return self._context.failures.last
+        """The error behind a Stop, with everything it names."""
+        return self._failures.last
 
     def stages(self) -> dict[str, StageProgress]:
         """Totals per named stage as of the last acked epoch."""
@@ -121,26 +127,19 @@ class Execution:
         signals.owner.listen(None)
         self._exporting.follow(None)
         signals.is_closing = True
-        self._dispatch.close_epochs()
-        self._context.polling.close()
-        self._dispatch.close()
-        self._leave_nothing_open()
-        self._context.journals.close()
-        self._context.committer.close()
-        self._context.runtime.close()
-        shutil.rmtree(self._context.work_dir, ignore_errors=True)
+        self._resources.close()
         while not signals.inbox.empty():
             last = signals.inbox.get()
             if isinstance(last, Emitted):
                 self._observer.emit(last)
         self._observer.close(self._loop.view)
 
-    def _leave_nothing_open(self) -> None:
+    def leave_nothing_open(self) -> None:
         """After a failure or a cancel: nobody may ever start the job again."""
         signals, end, newest = self._signals, self._loop.ended, self.record.snapshot
         is_last = end is not None and end.write_status and end.status is JobStatus.FAILED
         is_complete = newest is None or newest.committed
         if is_last and is_complete and not signals.owner.is_lost:
             worker = Worker(f"jet-end-{signals.job}", signals.post)
-            worker.start(self._context.committer.abort_own)
+            worker.start(self._abort_own)
             worker.close(_ENDING_S)

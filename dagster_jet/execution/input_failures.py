@@ -36,14 +36,17 @@ def cause_in_input(
 
 
 def with_position(
-    error: JetError, splits: Mapping[str, Any], context: ExecutionContext
+    error: JetError,
+    splits: Mapping[str, Any],
+    context: ExecutionContext,
+    readers: Mapping[str, SourceReader],
 ) -> JetError:
     """Adds the position of the bad row to the error, if a source can find it."""
     if type(error) not in _IS_AT_FAULT or error.position is not None:
         return error
     session = context.runtime.session
     for name, split in splits.items() if isinstance(error, BadRowError) else ():
-        position = context.readers[name].locate_bad_row(session, split)
+        position = readers[name].locate_bad_row(session, split)
         if position is not None:
             return BadRowError(
                 "the row does not fit the source's schema.",
@@ -56,7 +59,7 @@ def with_position(
         if not isinstance(node, TimestampsNode) or node.timestamps.of_ingestion:
             continue
         (name,) = node.upstream  # rows made by a transform are not searched
-        reader = context.readers.get(name)
+        reader = readers.get(name)
         if name in splits and reader is not None:
             is_meant = partial(_IS_AT_FAULT[type(error)], EventTime(node.timestamps.column))
             position = reader.locate_row(session, splits[name], is_meant)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.events import SourceProgress, StageProgress
+from dagster_jet.execution.polled_sources import PolledSources
 from dagster_jet.pipeline.graph import TimestampsNode
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.manifest import Counters, Run
@@ -29,8 +30,8 @@ class InputProgress:
 class Progress:
     """Progress of one execution. The epochs' thread publishes it; any thread may read it."""
 
-    def __init__(self, context: ExecutionContext) -> None:
-        self._context = context
+    def __init__(self, context: ExecutionContext, inputs: PolledSources) -> None:
+        self._context, self._inputs = context, inputs
         self._published = InputProgress()
         self._published_at = float("-inf")
 
@@ -74,7 +75,7 @@ class Progress:
         return progress
 
     def _stages(self) -> dict[str, StageProgress]:
-        watermarks = self._context.watermarks
+        watermarks = self._inputs.watermarks
         progress = {}
         for name in watermarks.reached_ms:
             held = watermarks.held_back_by(name)
@@ -89,16 +90,16 @@ class Progress:
         return progress
 
     def _sources(self) -> dict[str, SourceProgress]:
-        context, progress = self._context, {}
+        context, inputs, progress = self._context, self._inputs, {}
         partitioned = set(context.plan.partitioned.values())
-        for name, reader in context.readers.items():
+        for name, reader in inputs.readers.items():
             times = [
-                context.watermarks.source_watermark_ms(n.name)
+                inputs.watermarks.source_watermark_ms(n.name)
                 for n in context.graph.downstream(name)
                 if isinstance(n, TimestampsNode)
             ]
             watermark_ms, idle = times[0] if times else (None, False)
-            outage = context.polling.outages.get(name)
+            outage = inputs.polling.outages.get(name)
             progress[name] = SourceProgress(
                 rows_read=0,
                 position=reader.position(),

@@ -23,7 +23,10 @@ from dagster_jet.execution.events import (
     PipelineAnalysed,
     SnapshotDropped,
 )
+from dagster_jet.execution.polled_sources import PolledSources
 from dagster_jet.execution.progress import Progress
+from dagster_jet.execution.sink_committer import SinkCommitter
+from dagster_jet.execution.source_journals import SourceJournals
 from dagster_jet.execution.start_connectors import effective_guarantee, effective_guarantees
 from dagster_jet.ownership.exports import export_data, finished_export
 from dagster_jet.snapshot import protocol
@@ -32,8 +35,8 @@ from dagster_jet.snapshot.newest_output import output_after, output_to_be_there
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
 from dagster_jet.snapshot.storage.chunks import ChunkSetName
+from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.spark.cluster.session import activate
-from dagster_jet.spark.planning.analysis import analyse
 from dagster_jet.spark.planning.stage_columns import stage_columns
 from dagster_jet.spark.restore import restore_shards
 from dagster_jet.state.runs import sweep_dead_executions
@@ -52,6 +55,10 @@ class RecoveryDriver:
 
     context: ExecutionContext
     claimed: ExecutionRecord
+    snapshots: SnapshotStore
+    sources: PolledSources
+    journals: SourceJournals
+    committer: SinkCommitter
     progress: Progress
     input_ends: bool
     """Whether the run reads only the input available at the start."""
@@ -81,10 +88,10 @@ class RecoveryDriver:
             if held is not None and held.for_ms is not None:
                 self._check_held_for(node.name, held.for_ms)
         activate(context.runtime.session)
-        context.plan = analyse(context.runtime, context.graph, context.store.partition_count)
-        columns = partial(stage_columns, context.plan)
+        plan = context.plan  # the analysis: raises what is wrong with the pipeline
+        columns = partial(stage_columns, plan)
         context.emit(PipelineAnalysed(context.job, self.claimed.execution_id, columns))
-        processors = context.plan.processors
+        processors = plan.processors
         in_two_phases = [name for name, p in processors.items() if p.commits_in_two_phases]
         held_writers = {
             node.name: held.writers
@@ -103,8 +110,8 @@ class RecoveryDriver:
         return protocol.Claimed(
             self.claimed,
             bool(in_two_phases or held_writers),
-            context.plan.stage_plans(),
-            context.committer.destinations,
+            plan.stage_plans(),
+            self.committer.destinations,
             held_writers,
         )
 
@@ -142,7 +149,7 @@ class RecoveryDriver:
 
     def load(self, ref: SnapshotRef) -> protocol.ManifestLoaded:
         context = self.context
-        manifest = context.snapshots.load(ref)
+        manifest = self.snapshots.load(ref)
         if context.config.guarantee is Guarantee.NONE:
             self._check_can_be_committed(manifest)
             self._claim_places()
@@ -183,7 +190,7 @@ class RecoveryDriver:
         check_compatible(context.job, manifest, context.plan.stage_plans(), partition_count)
         self._report_forgetful(command.export)
         snapshot_id = command.snapshot_id
-        imported = context.snapshots.copy(
+        imported = self.snapshots.copy(
             data,
             manifest,
             lambda copied: replace(
@@ -194,7 +201,7 @@ class RecoveryDriver:
                 timeline=command.timeline,
                 artifacts=(),
                 prepared=(),
-                sinks={n: dict(where) for n, where in context.committer.destinations.items()},
+                sinks={n: dict(where) for n, where in self.committer.destinations.items()},
                 unacknowledged={},
                 newest_output={},
                 format=MANIFEST_FORMAT,
@@ -216,7 +223,7 @@ class RecoveryDriver:
     def _report_forgetful(self, export: str) -> None:
         """Reports sources that do not replay: messages acknowledged after the export are lost to
         this job."""
-        readers = self.context.readers.items()
+        readers = self.sources.readers.items()
         queues = [name for name, reader in readers if reader.acknowledges.forgets]
         if queues:
             _logger.warning(
@@ -230,16 +237,16 @@ class RecoveryDriver:
     # --- restore --------------------------------------------------------------------------------
 
     def restore(self, manifest: Manifest) -> protocol.Restored:
-        context, watermarks = self.context, self.context.watermarks
+        context, watermarks = self.context, self.sources.watermarks
         fail_point("restore.begin")
         watermarks.restore(manifest.watermarks, context.clock.now_ms())
         ref = self.claimed.snapshot
         is_committed = ref is None or ref.snapshot_id != manifest.snapshot_id or ref.committed
         lost_output = self._check_output(manifest, is_committed=is_committed)
         shards: dict[str, tuple[ShardState, ...]] = {}
-        for name, reader in context.readers.items():
+        for name, reader in self.sources.readers.items():
             chains = manifest.shards.get(name, ((),))
-            journal = context.snapshots.read_journal(name, chains[0])
+            journal = self.snapshots.read_journal(name, chains[0])
             if name in manifest.sources:
                 reader.restore(manifest.sources[name], journal)
             if reader.acknowledges is not Acknowledges.NOTHING and not is_committed:
@@ -266,7 +273,7 @@ class RecoveryDriver:
         it, if the loss is accepted."""
         context = self.context
         expected = output_to_be_there(manifest, is_committed=is_committed)
-        missing = context.committer.missing_output(expected, manifest.sinks)
+        missing = self.committer.missing_output(expected, manifest.sinks)
         for sink, newest in missing.items():
             if not context.options.accept_loss:
                 raise OutputLostError(
@@ -282,7 +289,7 @@ class RecoveryDriver:
                     "Job.ledger lists them. To continue without the missing output, use "
                     "the start option accept_loss=True.",
                 )
-            context.committer.report_missing(sink, newest)
+            self.committer.report_missing(sink, newest)
         self._claim_places()
         return frozenset(missing)
 
@@ -296,9 +303,10 @@ class RecoveryDriver:
     def _check_undecided(self, name: str, reader: SourceReader, snapshot_epoch: int) -> None:
         """Checks that all input read after the snapshot still exists and can be read again."""
         context, execution_id = self.context, self.claimed.execution_id
-        if context.undecided is None or not reader.rereads_input:
+        undecided = self.journals.undecided
+        if undecided is None or not reader.rereads_input:
             return
-        lost = context.undecided.check(name, reader, snapshot_epoch)
+        lost = undecided.check(name, reader, snapshot_epoch)
         if lost:
             epoch_ids = tuple(dict.fromkeys(one.epoch_id for one in lost))
             shown = tuple(one.shown for one in lost)
@@ -322,7 +330,7 @@ class RecoveryDriver:
                 shown,
             )
             context.emit(InputLost(context.job, execution_id, name, epoch_ids, shown))
-        context.undecided.take_over(name, execution_id)
+        undecided.take_over(name, execution_id)
 
     # --- orphans --------------------------------------------------------------------------------
 
@@ -332,37 +340,36 @@ class RecoveryDriver:
         context = self.context
         fail_point("abort.before")
         self._claim_places()
-        retained = context.snapshots.load_retained(keep)
+        retained = self.snapshots.load_retained(keep)
         manifests = retained.manifests
         if context.config.guarantee is Guarantee.NONE and keep:
             self._check_from_scratch(manifests.get(keep[0].snapshot_id))
         tokens = [a.token for m in manifests.values() for a in m.artifacts]
-        context.committer.abort_orphans(tokens, [m.sinks for m in manifests.values()])
-        context.snapshots.delete_unreferenced(execution_id, retained)
+        self.committer.abort_orphans(tokens, [m.sinks for m in manifests.values()])
+        self.snapshots.delete_unreferenced(execution_id, retained)
         self._report_damaged(retained.damaged)
         fail_point("abort.after")
         # A new job needs the starting positions of all sources; a run that drains reads the input
         # available now.
         if self.input_ends:
-            context.poll_last()
+            self.sources.poll_last()
         else:
-            context.poll(all_of_them=not keep)
+            self.sources.poll(all_of_them=not keep)
         self.progress.publish()
         return protocol.OrphansAborted(
             retained={
                 snapshot_id: {v: frozenset(n) for v, n in m.chunk_sets().items()}
                 for snapshot_id, m in manifests.items()
             },
-            sources={name: reader.position() for name, reader in context.readers.items()},
-            watermarks=context.watermarks.to_json(),
+            sources={name: reader.position() for name, reader in self.sources.readers.items()},
+            watermarks=self.sources.watermarks.to_json(),
             now_ms=context.clock.now_ms(),
             damaged=frozenset(retained.damaged),
         )
 
     def _check_from_scratch(self, newest: Manifest | None) -> None:
-        """Refuses a start from scratch that would write rows again into a place with epochs of
-        snapshots."""
-        sinks = self.context.committer.destinations
+        """Would the rows of a place that has epochs of snapshots be written there once more?"""
+        sinks = self.committer.destinations
         if newest is None:
             return
         written = output_after(newest, is_committed=True, lost=(), sinks=sinks)

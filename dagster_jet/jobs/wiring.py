@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +16,8 @@ from dagster_jet.connectors.pages import pages_of
 from dagster_jet.connectors.reopening import destination_of, reopen_sink
 from dagster_jet.contract import BadRowRule
 from dagster_jet.execution.acknowledging import acknowledge
-from dagster_jet.execution.context import Clock, ExecutionContext
+from dagster_jet.execution.clock import Clock
+from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.dispatch import Dispatch
 from dagster_jet.execution.early_results import EarlyResults
 from dagster_jet.execution.epoch_driver import EpochDriver
@@ -24,6 +27,7 @@ from dagster_jet.execution.execution import Execution
 from dagster_jet.execution.exporting import Exporting
 from dagster_jet.execution.failures import Failures
 from dagster_jet.execution.loop import Loop
+from dagster_jet.execution.polled_sources import PolledSources
 from dagster_jet.execution.progress import Progress
 from dagster_jet.execution.recovery_driver import RecoveryDriver
 from dagster_jet.execution.retrying import Retrying
@@ -111,89 +115,109 @@ def wire(
         on_store(order.graph, store), job, on_one_host=is_local(session), ask=starting.ask
     )
     signals = Signals(job, claimed, keeper, stop)
-    shard_count = order.config.parallelism or parallelism(session)
-    context = _context(order, graph, session, signals, shard_count)
-    clock, failures, committer = context.clock, context.failures, context.committer
-    planner = EpochPlanner(order.until, _POLL_INTERVAL_MS, clock.now_ms())
-    progress = Progress(context)
-    epochs = EpochDriver(context, planner, progress)
-    snapshots = SnapshotDriver(
-        keeper.write,
-        context.snapshots,
-        context.journals,
-        committer,
-        partial(_commit_stages, context),
-        partial(acknowledge, context),
-        failures,
-        clock.now_ms,
+    context = _context(order, graph, session, signals)
+    now_ms, failures = context.clock.now_ms, Failures(job, pages_of(graph))
+    retrying = Retrying(job, keeper.fenced, stop, signals.report_retried, signals.is_failing)
+    committer, snapshots = _committer(context, signals, retrying), SnapshotStore(store, job)
+    sources, journals = _inputs(context, signals, snapshots)
+    progress = Progress(context, sources)
+    planner = EpochPlanner(order.until, _POLL_INTERVAL_MS, now_ms())
+    acknowledging = partial(acknowledge, sources.polling, retrying)
+    early = EarlyResults(graph)
+    epochs = EpochDriver(
+        context, sources, journals, acknowledging, early, planner, progress, failures
     )
-    recovery = RecoveryDriver(context, claimed, progress, order.until.input_ends)
-    dispatch = Dispatch(recovery, epochs, snapshots, failures, signals.post, exporting)
-    observer = _observer(context, signals, keeper, progress, emit)
-    loop = Loop(
-        Coordinator(_coordinator_config(order, graph, shard_count)),
-        planner,
-        dispatch,
-        stop,
+    ends, stages = order.until.input_ends, partial(_commit_stages, context)
+    recovery = RecoveryDriver(
+        context, claimed, snapshots, sources, journals, committer, progress, ends
+    )
+    snapshot_driver = SnapshotDriver(
+        keeper.write, snapshots, journals, committer, stages, acknowledging, failures, now_ms
+    )
+    dispatch = Dispatch(job, recovery, epochs, snapshot_driver, failures, signals.post, exporting)
+    observer = _observer(context, signals, keeper, progress, committer, failures, emit)
+    coordinator = Coordinator(_coordinator_config(order, context))
+    loop = Loop(coordinator, planner, dispatch, stop, observer, now_ms, exporting)
+    resources = ExitStack()  # closes the last one first
+    execution = Execution(
+        signals,
+        loop,
+        epochs,
+        progress,
         observer,
-        clock.now_ms,
         exporting,
+        failures,
+        committer.abort_own,
+        resources,
     )
-    return Execution(context, signals, loop, dispatch, epochs, progress, observer, exporting)
+    resources.callback(shutil.rmtree, context.work_dir, ignore_errors=True)
+    for close in (
+        context.runtime.close,
+        committer.close,
+        journals.close,
+        execution.leave_nothing_open,
+        dispatch.close,
+        sources.polling.close,
+        dispatch.close_epochs,
+    ):
+        resources.callback(close)
+    return execution
 
 
 def _context(
-    order: Order, graph: Graph, session: SparkSession, signals: Signals, shard_count: int
+    order: Order, graph: Graph, session: SparkSession, signals: Signals
 ) -> ExecutionContext:
-    job, config, store = order.job, order.config, order.store
-    clock, snapshots = Clock(), SnapshotStore(store, job)
     rejecting = {n.upstream[0] for n in graph.sinks if n.of_dead_letters}
     readers = {
         node.name: open_reader(
-            node, job, _bad_row_rule(graph, node) if node.name in rejecting else None
+            node, order.job, _bad_row_rule(graph, node) if node.name in rejecting else None
         )
         for node in graph.sources
     }
-    runtime = SparkRuntime(session, job, readers, shard_count)
-    retrying = Retrying(
-        job, signals.owner.fenced, signals.stop, signals.report_retried, signals.is_failing
-    )
-    committer = SinkCommitter(
-        job,
-        graph.sinks,
-        {node.name: destination_of(node.sink) for node in graph.sinks},
-        lambda destination: reopen_sink(destination, store),
+    shard_count = order.config.parallelism or parallelism(session)
+    return ExecutionContext(
+        order.job,
+        graph,
+        order.config,
         order.options,
+        order.store,
+        order.work_dir / f"{signals.claimed.execution_id}",
+        Clock(),
+        SparkRuntime(session, order.job, readers, shard_count),
+        signals.emit,
+    )
+
+
+def _inputs(
+    context: ExecutionContext, signals: Signals, snapshots: SnapshotStore
+) -> tuple[PolledSources, SourceJournals]:
+    job, config, readers = context.job, context.config, context.runtime.readers
+    takes_snapshots = config.guarantee is not Guarantee.NONE
+    undecided = UndecidedInput(context.store, job) if takes_snapshots else None
+    polling = SourcePolling(
+        job,
+        readers,
+        context.clock.now_ms,
+        signals.report_outage,
+        signals.owner.headway.source_away,
+    )
+    watermarks = WatermarkTracker(context.graph, config.max_watermark_retention_ms)
+    sources = PolledSources(context, polling, watermarks, signals.gives_up_waiting)
+    return sources, SourceJournals(readers, snapshots, undecided)
+
+
+def _committer(context: ExecutionContext, signals: Signals, retrying: Retrying) -> SinkCommitter:
+    sinks, options = context.graph.sinks, context.options
+    return SinkCommitter(
+        context.job,
+        sinks,
+        {node.name: destination_of(node.sink) for node in sinks},
+        lambda destination: reopen_sink(destination, context.store),
+        options,
         signals.record,
         retrying,
         signals.emit,
-        partial(carry_out, runtime),
-    )
-    takes_snapshots = config.guarantee is not Guarantee.NONE
-    undecided = UndecidedInput(store, job) if takes_snapshots else None
-    return ExecutionContext(
-        job=job,
-        graph=graph,
-        config=config,
-        options=order.options,
-        store=store,
-        work_dir=order.work_dir / f"{signals.claimed.execution_id}",
-        clock=clock,
-        snapshots=snapshots,
-        readers=readers,
-        polling=SourcePolling(
-            job, readers, clock.now_ms, signals.report_outage, signals.owner.headway.source_away
-        ),
-        runtime=runtime,
-        watermarks=WatermarkTracker(graph, config.max_watermark_retention_ms),
-        early=EarlyResults(graph),
-        undecided=undecided,
-        journals=SourceJournals(readers, snapshots, undecided),
-        retrying=retrying,
-        committer=committer,
-        failures=Failures(job, pages_of(graph)),
-        emit=signals.emit,
-        gives_up=signals.gives_up_waiting,
+        partial(carry_out, context.runtime),
     )
 
 
@@ -202,6 +226,8 @@ def _observer(
     signals: Signals,
     keeper: RecordKeeper,
     progress: Progress,
+    committer: SinkCommitter,
+    failures: Failures,
     emit: Callable[[JobEvent], None],
 ) -> Announcer:
     laps, seconds, now_ms = RecentLaps(), time.monotonic, context.clock.now_ms
@@ -212,7 +238,7 @@ def _observer(
         try:
             emit(event)
         except Exception as error:  # noqa: BLE001 - the coordinator decides what follows
-            signals.post(context.failures.event(error))
+            signals.post(failures.event(error))
 
     return Announcer(
         job,
@@ -226,7 +252,7 @@ def _observer(
             job,
             execution_id,
             progress,
-            lambda: context.committer.pending(now_ms()),
+            lambda: committer.pending(now_ms()),
             seconds,
             now_ms,
         ),
@@ -235,8 +261,8 @@ def _observer(
     )
 
 
-def _coordinator_config(order: Order, graph: Graph, shard_count: int) -> CoordinatorConfig:
-    config = order.config
+def _coordinator_config(order: Order, context: ExecutionContext) -> CoordinatorConfig:
+    config, graph, shard_count = order.config, context.graph, context.runtime.shard_count
     return CoordinatorConfig(
         job=order.job,
         guarantee=config.guarantee,

@@ -12,7 +12,7 @@ import pytest
 from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.errors import PipelineError
-from dagster_jet.execution.context import Clock
+from dagster_jet.execution.clock import Clock
 
 from .world import World, write_input
 

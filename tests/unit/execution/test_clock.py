@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dagster_jet.execution.context import Clock
+from dagster_jet.execution.clock import Clock
 
 HOUR_S = 3600
 
