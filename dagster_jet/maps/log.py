@@ -24,23 +24,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from dagster_jet.errors import (
-    FencedError,
-    MembersChangedError,
-    StoreUnavailableError,
-)
+from dagster_jet.errors import FencedError, StoreUnavailableError
 from dagster_jet.maps.changes import MapChange, Record, decode_changes, encode_changes
 from dagster_jet.maps.key_encoding import entry_key
 from dagster_jet.maps.log_state import LogState, Producer
-from dagster_jet.maps.parts import MapParts, members_have_changed, retry_after_membership_change
+from dagster_jet.maps.parts import MapParts, retry_after_membership_change
 from dagster_jet.maps.settings import MapSettings
 from dagster_jet.store import MapKey, OwnedRegister, RegisterClient, Store
-from dagster_jet.system.backoff import jitter_s
+from dagster_jet.system.backoff import attempts
 from dagster_jet.system.failpoint import fail_point
 
 _VERSION = struct.Struct(">Q")
 _PATIENCE_S = 60.0
-_PAUSE_FIRST_S, _PAUSE_MAX_S = 0.002, 0.25
+_RACES_MAX = 1000
 
 
 class MapLog:
@@ -126,33 +122,34 @@ class MapLog:
 
     def _until_decided(self, attempt: Callable[[], LogState]) -> LogState:
         """Retry while other processes are faster. If a failed attempt did decide the batch, the
-        next one recognizes it by the producer's number."""
-        deadline = time.monotonic() + _PATIENCE_S
-        pause_s = _PAUSE_FIRST_S
-        while True:
+        next one recognizes it by the producer's number.
+
+        `RegisterClient.update` would claim the register for every batch. The log keeps it instead,
+        and names a batch's blob after the ballot, before the batch is decided.
+        """
+
+        def attempt_or_forget() -> LogState:
             try:
                 return attempt()
-            except FencedError as error:
-                self._owned = None
-                if time.monotonic() > deadline:
-                    raise StoreUnavailableError(
-                        f"the write to the map {self.name!r} did not succeed within "
-                        f"{_PATIENCE_S:g} s: other processes kept writing to it.",
-                        cure="Write in larger batches (put_all), or from fewer processes.",
-                    ) from error
-            except (MembersChangedError, StoreUnavailableError) as error:
-                # If the members have changed: a decided batch is found on the current members; an
-                # undecided one was written to members that are no longer used.
-                self._owned = None
-                if time.monotonic() > deadline or not members_have_changed(self._store, error):
-                    raise
             except BaseException:
                 # After an interrupt at any point it is unknown whether the batch was decided or
-                # applied, so the cached state is dropped. The next claim reads it again.
+                # applied, so the cached state is dropped. The next claim reads it again. If the
+                # members have changed: a decided batch is found on the current members; an
+                # undecided one was written to members that are no longer used.
                 self._owned = None
                 raise
-            time.sleep(jitter_s(pause_s))
-            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+        lost: FencedError | None = None
+        for _ in attempts(_RACES_MAX, base_s=0.002, cap_s=0.25, budget_s=_PATIENCE_S):
+            try:
+                return retry_after_membership_change(self._store, attempt_or_forget)
+            except FencedError as error:
+                lost = error
+        raise StoreUnavailableError(
+            f"the write to the map {self.name!r} did not succeed within {_PATIENCE_S:g} s: other "
+            "processes kept writing to it.",
+            cure="Write in larger batches (put_all), or from fewer processes.",
+        ) from lost
 
     def _own(self, settings: MapSettings) -> LogState:
         """Claim the register and apply its newest batch; return the newest state."""

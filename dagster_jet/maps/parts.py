@@ -59,12 +59,12 @@ def retry_after_membership_change(store: AnyStore, work: Callable[[], T]) -> T:
         try:
             return work()
         except (MembersChangedError, StoreUnavailableError) as error:
-            if not members_have_changed(store, error):
+            if not _members_have_changed(store, error):
                 raise
     return work()
 
 
-def members_have_changed(store: AnyStore, error: StoreError) -> bool:
+def _members_have_changed(store: AnyStore, error: StoreError) -> bool:
     """Whether the error may be due to a change of members that the store did not know of."""
     if not isinstance(store, Store):
         return False

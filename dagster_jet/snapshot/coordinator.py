@@ -193,8 +193,8 @@ class Coordinator:
                 return self.recovery.on_rewound(event)
             case Purpose.RESERVED:
                 return self.pending.on_more_ids_reserved(event)
-            case Purpose.SNAPSHOT | Purpose.COMMITTED | Purpose.RUNNING | Purpose.LEASE:
-                return []
+            case _:
+                return []  # nothing waits for the status RUNNING
 
     def _on_decided(self, event: Decided) -> list[Command]:
         ending = self.job.ending
