@@ -89,7 +89,6 @@ if TYPE_CHECKING:
         build_jet_supervisor_sensor,
         jet_assets,
     )
-    from dagster_jet.snapshot.export import Export, ExportState
     from dagster_jet.snapshot.manifest import Artifact
     from dagster_jet.snapshot.protocol import StopKind
     from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
@@ -121,7 +120,7 @@ _LOADED_WHEN_USED = {
         "jet_assets",
     ),
     "dagster_jet.operators.state_difference": ("StateDifference",),
-    "dagster_jet.snapshot.export": ("Export", "ExportState"),
+    "dagster_jet.exports.export": ("Export", "ExportState"),
     "dagster_jet.snapshot.manifest": ("Artifact",),
     "dagster_jet.snapshot.protocol": ("StopKind",),
     "dagster_jet.snapshot.record": ("ExecutionRecord", "JobStatus", "SnapshotRef", "StopCause"),

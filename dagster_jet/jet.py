@@ -20,6 +20,8 @@ from dagster_jet.errors import ConfigurationError, JobStateError
 from dagster_jet.execution.events import JobEvent
 from dagster_jet.execution.start_connectors import at_start, effective_guarantees, on_store
 from dagster_jet.execution.stopping import UntilSpec, parse_until
+from dagster_jet.exports.export import Export
+from dagster_jet.exports.export_list import delete_export, read_exports
 from dagster_jet.job_config import JobConfig
 from dagster_jet.jobs.job import Job, JobResult
 from dagster_jet.jobs.pipeline_job import PipelineJob
@@ -27,11 +29,9 @@ from dagster_jet.jobs.remote_job import RemoteJob
 from dagster_jet.jobs.stored_snapshot import find_snapshot
 from dagster_jet.jobs.wiring import Order
 from dagster_jet.maps import JetMap, JournalConfig
-from dagster_jet.ownership.exports import delete_export, read_exports
 from dagster_jet.ownership.liveness import observed
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY
 from dagster_jet.pipeline.pipeline import Pipeline
-from dagster_jet.snapshot.export import Export
 from dagster_jet.snapshot.plan import COLUMNS, StageChange, compare_plans
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord

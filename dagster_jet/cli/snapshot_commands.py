@@ -14,10 +14,10 @@ from dagster_jet.cli.output import say, show, show_json, size, when
 from dagster_jet.errors import ConfigurationError, JetError
 
 if TYPE_CHECKING:
+    from dagster_jet.exports.export import Export
     from dagster_jet.jet import Jet
     from dagster_jet.jobs.job import Job
     from dagster_jet.operators.state_difference import StateDifference
-    from dagster_jet.snapshot.export import Export
     from dagster_jet.snapshot.manifest import Manifest
 
 _ROWS_SHOWN = 20

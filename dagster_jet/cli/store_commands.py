@@ -131,7 +131,7 @@ def gc(target: Target) -> None:
     """Removes snapshots that no job needs, remains of deleted or unfinished exports, and copies on
     members that do not hold them."""
 
-    from dagster_jet.ownership.exports import collect_export_garbage
+    from dagster_jet.exports.export_list import collect_export_garbage
     from dagster_jet.ownership.garbage import collect_garbage
 
     with target.open_store() as store, _interruptible("gc"), progress_bars() as bars:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from dagster_jet.execution.epoch_driver import EpochDriver
 from dagster_jet.execution.epoch_planner import Look
-from dagster_jet.execution.exporting import Exporting
 from dagster_jet.execution.failures import Failures
 from dagster_jet.execution.notifications import Notification
 from dagster_jet.execution.recovery_driver import RecoveryDriver
 from dagster_jet.execution.snapshot_driver import SnapshotDriver
 from dagster_jet.execution.worker import Worker
+from dagster_jet.exports.exporting import Exporting
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 

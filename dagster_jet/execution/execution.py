@@ -11,13 +11,13 @@ from dagster_jet.errors import JetError
 from dagster_jet.execution import loop
 from dagster_jet.execution.epoch_driver import EpochDriver
 from dagster_jet.execution.events import StageProgress
-from dagster_jet.execution.exporting import Exporting
 from dagster_jet.execution.failures import Failures
 from dagster_jet.execution.loop import Loop
 from dagster_jet.execution.notifications import Emitted, Notification, Woken
 from dagster_jet.execution.progress import Progress
 from dagster_jet.execution.signals import Signals
 from dagster_jet.execution.worker import Worker
+from dagster_jet.exports.exporting import Exporting
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.protocol import Stop
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from dagster_jet.execution.epoch_planner import EpochPlanner, Look
-from dagster_jet.execution.exporting import Exporting
 from dagster_jet.execution.notifications import Died, Emitted, Looked, Notification, Woken
 from dagster_jet.execution.stopping import StopSignal
+from dagster_jet.exports.exporting import Exporting
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator import Coordinator
 from dagster_jet.snapshot.coordinator_view import CoordinatorView

@@ -28,7 +28,8 @@ from dagster_jet.execution.progress import Progress
 from dagster_jet.execution.sink_committer import SinkCommitter
 from dagster_jet.execution.source_journals import SourceJournals
 from dagster_jet.execution.start_connectors import effective_guarantee, effective_guarantees
-from dagster_jet.ownership.exports import export_data, finished_export
+from dagster_jet.exports.copying import copy_snapshot
+from dagster_jet.exports.export_list import export_data, finished_export
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.manifest import MANIFEST_FORMAT, Manifest, ShardState, checksum
 from dagster_jet.snapshot.newest_output import output_after, output_to_be_there
@@ -190,8 +191,9 @@ class RecoveryDriver:
         check_compatible(context.job, manifest, context.plan.stage_plans(), partition_count)
         self._report_forgetful(command.export)
         snapshot_id = command.snapshot_id
-        imported = self.snapshots.copy(
+        imported = copy_snapshot(
             data,
+            self.snapshots,
             manifest,
             lambda copied: replace(
                 copied,

@@ -15,9 +15,10 @@ from dagster_jet.execution.events import (
     InitialSnapshotSkipped,
     JobEvent,
 )
-from dagster_jet.execution.exporting import Exporting
 from dagster_jet.execution.failures import expected, may_pass
 from dagster_jet.execution.stopping import StopSignal
+from dagster_jet.exports.exporting import Exporting
+from dagster_jet.jobs.claiming import claim
 from dagster_jet.jobs.ended import EndedExecution
 from dagster_jet.jobs.job import JobResult
 from dagster_jet.jobs.members_repairer import MembersRepairer
@@ -25,7 +26,6 @@ from dagster_jet.jobs.members_watcher import MembersWatcher
 from dagster_jet.jobs.restarts import WINDOW_S, Restarts
 from dagster_jet.jobs.totals import result_of
 from dagster_jet.jobs.wiring import Order, wire
-from dagster_jet.ownership.claiming import claim
 from dagster_jet.ownership.record_keeper import RecordKeeper
 from dagster_jet.snapshot.manifest import Counters
 from dagster_jet.snapshot.protocol import Stop, StopKind, WriteOutcome

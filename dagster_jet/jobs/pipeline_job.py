@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import JobStateError
 from dagster_jet.execution.events import InitialSnapshotSkipped, JobEvent
-from dagster_jet.execution.exporting import Exporting
 from dagster_jet.execution.stopping import StopSignal
+from dagster_jet.exports.export import Export
+from dagster_jet.exports.exporting import Exporting
+from dagster_jet.exports.making import export_snapshot
+from dagster_jet.exports.watcher import ExportWatcher
 from dagster_jet.jobs.completed import ignored_input
 from dagster_jet.jobs.driver import Driver
-from dagster_jet.jobs.exporting import ExportWatcher, export_snapshot
 from dagster_jet.jobs.job import Job, JobResult
 from dagster_jet.jobs.members_repairer import MembersRepairer
 from dagster_jet.jobs.moves import refuse_without_name
@@ -28,7 +30,6 @@ from dagster_jet.observe.reading.watched_wait import wait
 from dagster_jet.ownership.admission import quorum
 from dagster_jet.ownership.lease import is_owner_alive, wall_clock_ms
 from dagster_jet.ownership.record_keeper import read_record
-from dagster_jet.snapshot.export import Export
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import Doing, ExecutionRecord, JobStatus
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dagster_jet.errors import JobFailedError, JobStateError
+from dagster_jet.exports.export import Export
+from dagster_jet.exports.making import export_snapshot
 from dagster_jet.jobs import requests
-from dagster_jet.jobs.exporting import export_snapshot
 from dagster_jet.jobs.job import Job, JobResult
 from dagster_jet.jobs.moves import Move, check, refusal, refuse_without_name
 from dagster_jet.jobs.totals import result_of
@@ -19,7 +20,6 @@ from dagster_jet.observe.writing.report_keeper import read_report
 from dagster_jet.ownership.liveness import LeaseWatch, as_lost
 from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.ownership.supervision import Intent, read_supervision, resume, set_intent
-from dagster_jet.snapshot.export import Export
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore

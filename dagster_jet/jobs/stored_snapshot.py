@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from dagster_jet.errors import JobStateError, SnapshotInvalidError
 from dagster_jet.execution.watermarks import saved_expiry
+from dagster_jet.exports.export_list import export_data, finished_export
 from dagster_jet.operators.saved_rows import living_rows
 from dagster_jet.operators.state_difference import StateDifference, difference
-from dagster_jet.ownership.exports import export_data, finished_export
 from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.plan import StagePlan

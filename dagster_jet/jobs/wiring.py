@@ -24,7 +24,6 @@ from dagster_jet.execution.epoch_driver import EpochDriver
 from dagster_jet.execution.epoch_planner import EpochPlanner
 from dagster_jet.execution.events import JobEvent
 from dagster_jet.execution.execution import Execution
-from dagster_jet.execution.exporting import Exporting
 from dagster_jet.execution.failures import Failures
 from dagster_jet.execution.loop import Loop
 from dagster_jet.execution.polled_sources import PolledSources
@@ -45,6 +44,7 @@ from dagster_jet.execution.start_connectors import (
 from dagster_jet.execution.stopping import StopSignal, Until
 from dagster_jet.execution.undecided_input import UndecidedInput
 from dagster_jet.execution.watermarks import WatermarkTracker
+from dagster_jet.exports.exporting import Exporting
 from dagster_jet.job_config import JobConfig, milliseconds
 from dagster_jet.observe.writing.announcer import Announcer
 from dagster_jet.observe.writing.profile_keeper import ProfileKeeper

@@ -16,8 +16,8 @@ import pytest
 import dagster_jet
 from dagster_jet import Jet, JobConfig
 from dagster_jet.errors import JetError
-from dagster_jet.ownership.exports import collect_export_garbage
-from dagster_jet.snapshot.export import Export
+from dagster_jet.exports.export import Export
+from dagster_jet.exports.export_list import collect_export_garbage
 from dagster_jet.snapshot.record import JobStatus, StopCause
 from dagster_jet.testing.failpoints import FailPoints
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import JetError
 from dagster_jet.execution.epoch_planner import Inputs, Look, StageTime
-from dagster_jet.execution.exporting import Exporting
 from dagster_jet.execution.notifications import Emitted, Looked, Notification, Woken
 from dagster_jet.execution.retrying import Retrying
 from dagster_jet.execution.snapshot_driver import SnapshotDriver
 from dagster_jet.execution.stopping import StopSignal, Until
 from dagster_jet.execution.undecided_input import UndecidedInput
+from dagster_jet.exports.exporting import Exporting
 from dagster_jet.snapshot import protocol as c
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.epoch_cycle import CycleState

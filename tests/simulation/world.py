@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from greenlet import getcurrent
 
 from dagster_jet.execution.epoch_planner import EpochPlanner
-from dagster_jet.execution.exporting import newest_committed
 from dagster_jet.execution.loop import Loop
 from dagster_jet.execution.sink_committer import SinkCommitter
 from dagster_jet.execution.snapshot_driver import SnapshotDriver
 from dagster_jet.execution.source_journals import SourceJournals
+from dagster_jet.exports.exporting import newest_committed
 from dagster_jet.snapshot.coordinator import Coordinator
 from dagster_jet.snapshot.job_state import CoordinatorConfig
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef

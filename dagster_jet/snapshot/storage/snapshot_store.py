@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -19,7 +19,6 @@ from dagster_jet.snapshot.protocol import RunEpoch
 from dagster_jet.snapshot.record import SnapshotRef
 from dagster_jet.snapshot.storage.chains import read_chain, read_state
 from dagster_jet.snapshot.storage.chunks import ChunkSetName, chunk_keys, write_chunk_set
-from dagster_jet.snapshot.storage.copying import Rename, copy_chunk_sets
 from dagster_jet.snapshot.storage.journal_parts import JournalTurn
 from dagster_jet.store import MapKey, Store
 from dagster_jet.system.failpoint import fail_point
@@ -38,12 +37,13 @@ class SnapshotStore:
         self._partition_count = store.partition_count
         self.map_name = map_name if map_name is not None else state_map(job)
         """The map of the chunks, for tasks that read them."""
-        self._map = store.map(self.map_name)
+        self.chunks = store.map(self.map_name)
+        """Chunks, their indexes and manifests."""
         self._texts = ChunkSetTexts()
 
     def load(self, ref: SnapshotRef) -> Manifest:
         """Raises `SnapshotInvalidError` unless the manifest is the one that the record names."""
-        data = self._map.get(self._key(ref.manifest_name), every_replica=True)
+        data = self.chunks.get(self._key(ref.manifest_name), every_replica=True)
         return validate_manifest(
             data, job=self._job, name=ref.manifest_name, expected_checksum=ref.manifest_checksum
         )
@@ -69,37 +69,15 @@ class SnapshotStore:
     def write(self, manifest: Manifest) -> int:
         """Writes a manifest and returns its checksum, for the record. Called by one thread."""
         data = manifest.to_bytes(self._texts)
-        self._map.put_all({self._key(manifest.name): data})
+        self.chunks.put_all({self._key(manifest.name): data})
         return checksum(data)
-
-    def copy(
-        self,
-        source: SnapshotStore,
-        manifest: Manifest,
-        changed: Callable[[Manifest], Manifest] = lambda copied: copied,
-        rename: Rename | None = None,
-    ) -> Manifest:
-        """Copies a snapshot from another `SnapshotStore`: its chunk sets, then its manifest.
-
-        Args:
-            source: the store of the original.
-            manifest: the original's manifest.
-            changed: makes the copy's manifest from the one that names the copied sets.
-            rename: see `copy_chunk_sets`.
-
-        Raises:
-            SnapshotInvalidError: a part of it is missing or damaged.
-        """
-        copied = changed(copy_chunk_sets(source._map, self._map, manifest, rename))
-        self.write(copied)
-        return copied
 
     def read_state(self, manifest: Manifest, vertex: str) -> pa.Table | None:
         """The saved state of a stage; see `chains.read_state`."""
-        return read_state(self._map, manifest, vertex)
+        return read_state(self.chunks, manifest, vertex)
 
     def read_journal(self, source: str, chain: tuple[ChunkSet, ...]) -> pa.Table | None:
-        return read_chain(self._map, chain, vertex=source, partition_count=self._partition_count)
+        return read_chain(self.chunks, chain, vertex=source, partition_count=self._partition_count)
 
     def journal_turn(self, chain: tuple[ChunkSet, ...]) -> JournalTurn:
         """Content of the next set after a chain."""
@@ -112,7 +90,7 @@ class SnapshotStore:
         assert epoch.snapshot_id is not None
         count = self._partition_count
         return write_chunk_set(
-            self._map,
+            self.chunks,
             ChunkSetName(source, epoch.snapshot_id, epoch.execution_id, 0, "driver"),
             turn.placed(rows, source, count),
             turn.full_partitions(source, count),
@@ -128,8 +106,8 @@ class SnapshotStore:
             keys = [self._key(name) for name in manifests]
             for names in chunk_sets.values():
                 for name in sorted(names):
-                    keys += chunk_keys(self._map, name, self._partition_count)
-            self._map.delete_all(keys)
+                    keys += chunk_keys(self.chunks, name, self._partition_count)
+            self.chunks.delete_all(keys)
             fail_point("garbage.after")
         except (StoreError, OSError):
             return
@@ -147,13 +125,13 @@ class SnapshotStore:
         newest_damaged = max(retained.damaged, default=0)
         doomed = [
             key
-            for key in self._map.keys("")
+            for key in self.chunks.keys("")
             if (name := key.name.removesuffix("/index")) not in kept
             and execution_of(name) < execution_id
             and snapshot_of(name) > newest_damaged
         ]
         if doomed:
-            self._map.delete_all(doomed)
+            self.chunks.delete_all(doomed)
         return len(doomed)
 
     def _key(self, name: str) -> MapKey:

@@ -18,23 +18,24 @@ from dagster_jet.errors import (
     StoreUnavailableError,
     WriteOutcomeUnknownError,
 )
-from dagster_jet.execution.exporting import Exporting
 from dagster_jet.execution.stopping import StopSignal
-from dagster_jet.jobs.exporting import ExportWatcher, carry_out
-from dagster_jet.jobs.remote_job import RemoteJob
-from dagster_jet.jobs.stored_snapshot import find_snapshot
-from dagster_jet.ownership.exports import (
+from dagster_jet.exports.export import Export, Exports, ExportState, check_name
+from dagster_jet.exports.export_list import (
     ExportList,
     collect_export_garbage,
     delete_export,
     export_data,
     read_exports,
 )
+from dagster_jet.exports.exporting import Exporting
+from dagster_jet.exports.making import carry_out
+from dagster_jet.exports.watcher import ExportWatcher
+from dagster_jet.jobs.remote_job import RemoteJob
+from dagster_jet.jobs.stored_snapshot import find_snapshot
 from dagster_jet.ownership.garbage import collect_garbage
 from dagster_jet.ownership.lease import new_lease
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, record_register
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
-from dagster_jet.snapshot.export import Export, Exports, ExportState, check_name
 from dagster_jet.snapshot.manifest import Manifest, checksum
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dagster_jet.exports.export_list import read_exports
 from dagster_jet.jobs.requests import request
-from dagster_jet.ownership.exports import read_exports
 from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.ownership.supervision import (
     Intent,

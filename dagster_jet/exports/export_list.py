@@ -13,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dagster_jet.errors import JobStateError
-from dagster_jet.ownership.lease import is_owner_alive, new_lease, wall_clock_ms
-from dagster_jet.snapshot.export import (
+from dagster_jet.exports.export import (
     EXPORT_MAPS,
     Export,
     Exports,
     ExportState,
     check_name,
 )
+from dagster_jet.ownership.lease import is_owner_alive, new_lease, wall_clock_ms
 from dagster_jet.snapshot.record import SnapshotRef
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Store

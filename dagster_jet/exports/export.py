@@ -4,7 +4,7 @@ An export is a copy: a map of its own with the manifest and every chunk set that
 in the format of a job's own snapshots. Retention, garbage collection by any version and other
 timelines of the job never affect it.
 
-    ASKED -> WRITING -> DONE        each step is decided in one register (`ownership/exports.py`)
+    ASKED -> WRITING -> DONE        each step is decided in one register (`exports/export_list.py`)
              WRITING -> WRITING     another attempt; the previous one died and is void
     ASKED, WRITING -> FAILED        with the reason
 """

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dagster_jet.exports.export_list import finished_export
 from dagster_jet.ownership.admission import check_admission
-from dagster_jet.ownership.exports import finished_export
 from dagster_jet.ownership.record_keeper import RecordKeeper, read_record
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.start_options import StartOptions

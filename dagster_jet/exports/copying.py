@@ -9,11 +9,36 @@ from dagster_jet.errors import SnapshotInvalidError
 from dagster_jet.snapshot.manifest import ChunkSet, Manifest, checksum
 from dagster_jet.snapshot.storage.chains import read_index
 from dagster_jet.snapshot.storage.chunks import BATCH_BYTES, ChunkMap, index_key
+from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import MapKey
 from dagster_jet.system.failpoint import fail_point
 
 Rename = Callable[[str, int, int], str]
 """Vertex, shard and place in the chain to the new name of a chunk set."""
+
+
+def copy_snapshot(
+    source: SnapshotStore,
+    target: SnapshotStore,
+    manifest: Manifest,
+    changed: Callable[[Manifest], Manifest] = lambda copied: copied,
+    rename: Rename | None = None,
+) -> Manifest:
+    """Copies a snapshot: its chunk sets, then its manifest.
+
+    Args:
+        source: the store of the original.
+        target: the store of the copy.
+        manifest: the original's manifest.
+        changed: makes the copy's manifest from the one that names the copied sets.
+        rename: see `copy_chunk_sets`.
+
+    Raises:
+        SnapshotInvalidError: a part of it is missing or damaged.
+    """
+    copied = changed(copy_chunk_sets(source.chunks, target.chunks, manifest, rename))
+    target.write(copied)
+    return copied
 
 
 def copy_chunk_sets(

@@ -1,0 +1,1 @@
+"""Exported snapshots: requested, copied, kept under a name until deleted."""
