@@ -65,7 +65,7 @@ PHASES = (
 )
 
 CALLS: tuple[tuple[type, str, str], ...] = (
-    (EpochDriver, "look", "look around (poll, lag)"),
+    (EpochDriver, "poll", "look around (poll, lag)"),
     (EpochDriver, "run", "run epoch"),
     (EpochDriver, "_stage_inputs", "  stage inputs, delete runs"),
     (EpochRunner, "run", "  runner"),

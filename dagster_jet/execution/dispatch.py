@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from dagster_jet.execution.epoch_driver import EpochDriver
-from dagster_jet.execution.epoch_planner import Look
+from dagster_jet.execution.epoch_planner import PollRequest
 from dagster_jet.execution.failures import Failures
 from dagster_jet.execution.notifications import Notification
 from dagster_jet.execution.recovery_driver import RecoveryDriver
@@ -26,10 +26,9 @@ _GRACE_S = 10.0
 class Dispatch:
     """Dispatches the commands of one execution. Called on the loop's thread.
 
-    The epochs' thread runs recovery, looks and epochs one after the other, because they share the
-    sources and Spark's session. The snapshots' thread runs the steps after a snapshot's acks in the
-    order of the commands, so that no write of the record overtakes another. Garbage collection
-    waits for neither.
+    The epochs' thread has recovery, polls and epochs, one after the other: they share the sources
+    and Spark's session. The snapshots' thread has what follows a snapshot's acks, in the order of
+    the commands, so that no write of the record overtakes another. Garbage waits for neither.
     """
 
     def __init__(
@@ -70,8 +69,8 @@ class Dispatch:
             case _:
                 self._snapshot_worker.start(lambda: self._snapshots.carry_out(command, view))
 
-    def look(self, look: Look) -> None:
-        self._epoch_worker.start(lambda: self._epochs.look(look))
+    def poll(self, request: PollRequest) -> None:
+        self._epoch_worker.start(lambda: self._epochs.poll(request))
 
     def close_epochs(self) -> None:
         """Ends the epochs' thread: stops retries and waits for a running epoch."""

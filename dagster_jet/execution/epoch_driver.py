@@ -1,4 +1,4 @@
-"""Runs epochs and looks at the sources between them, on one thread of the driver.
+"""Runs epochs, and polls the sources between them: the driver's part, on one thread of its own.
 
 Spark's session, its local properties and the gateway's connection are bound to a thread, so this
 thread lives as long as the execution.
@@ -19,12 +19,12 @@ from dagster_jet.execution.acknowledging import unacknowledged
 from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.early_results import EarlyResults
 from dagster_jet.execution.epoch_accounting import EpochAccounting
-from dagster_jet.execution.epoch_planner import EpochPlanner, Inputs, Look, StageTime
+from dagster_jet.execution.epoch_planner import EpochPlanner, Inputs, PollRequest, StageTime
 from dagster_jet.execution.epoch_size import EpochSizer
 from dagster_jet.execution.events import EpochCompleted
 from dagster_jet.execution.failures import Failures, may_pass
 from dagster_jet.execution.input_failures import cause_in_input, with_position
-from dagster_jet.execution.notifications import Looked
+from dagster_jet.execution.notifications import Polled
 from dagster_jet.execution.polled_sources import PolledSources
 from dagster_jet.execution.progress import Progress
 from dagster_jet.execution.source_journals import SourceJournals
@@ -89,11 +89,11 @@ class EpochDriver:
 
     # --- between epochs -------------------------------------------------------------------------
 
-    def look(self, look: Look) -> protocol.Event | Looked:
+    def poll(self, request: PollRequest) -> protocol.Event | Polled:
         """Polls the sources and says what there is to do."""
         sources, watermarks = self.sources, self.sources.watermarks
         try:
-            if look.polls and look.waits_for_all:
+            if request.polls and request.waits_for_all:
                 sources.poll_last()
             else:
                 sources.poll(all_of_them=False)
@@ -102,9 +102,9 @@ class EpochDriver:
             waiting = frozenset(n for n, r in sources.readers.items() if r.waiting().items > 0)
             watermarks.check_time(now_ms, waiting, sources.polling.silent)
             self.progress.publish_if_due()
-            return Looked(
+            return Polled(
                 Inputs(
-                    look,
+                    request,
                     now_ms,
                     waiting,
                     stages=self._stage_times(),

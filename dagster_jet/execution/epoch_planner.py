@@ -20,8 +20,8 @@ TIMER_PERIOD_MS = 1_000
 
 
 @dataclass(frozen=True)
-class Look:
-    """How to look at the sources."""
+class PollRequest:
+    """How the sources are to be polled."""
 
     polls: bool
     """False: the input has ended, and only the rest of a backlog is read."""
@@ -49,9 +49,9 @@ def next_watermark(time: StageTime, *, final: bool) -> int | None:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Result of a look at the inputs between two epochs."""
+    """State of the inputs after a poll between two epochs."""
 
-    look: Look
+    request: PollRequest
     now_ms: int
     waiting: frozenset[str] = frozenset()
     """Sources with waiting input."""
@@ -75,10 +75,9 @@ class EpochPlanner:
     poll_interval_ms: int
     started_ms: int
 
-    def look(self, asked: StopKind | None, *, input_ended: bool) -> Look:
-        """Returns how to look at the sources. A job that shall complete reads the input available
-        by then."""
-        return Look(polls=not input_ended, waits_for_all=asked is StopKind.COMPLETE)
+    def poll_request(self, asked: StopKind | None, *, input_ended: bool) -> PollRequest:
+        """How to poll the sources. A job that is to complete takes what is there by then."""
+        return PollRequest(polls=not input_ended, waits_for_all=asked is StopKind.COMPLETE)
 
     def tick(
         self,
@@ -104,8 +103,8 @@ class EpochPlanner:
         self, inputs: Inputs, asked: StopKind | None, view: CoordinatorView, *, closes: bool
     ) -> StopKind | None:
         unread = inputs.waiting | inputs.backlog
-        if asked is StopKind.COMPLETE and (unread or not inputs.look.waits_for_all):
-            asked = None  # first read all input available at the request
+        if asked is StopKind.COMPLETE and (unread or not inputs.request.waits_for_all):
+            asked = None  # first everything that was there when it was asked for
         if asked is not None:
             return asked
         if self.until.input_ends and not unread:
@@ -135,7 +134,7 @@ class EpochPlanner:
         return not epoch.terminal or epoch.final
 
     def wait_ms(self, view: CoordinatorView, now_ms: int) -> int:
-        """Returns the ms until the next look after a look that led to nothing."""
+        """Time until the next poll, if the last one led to nothing."""
         due_ms = view.snapshot_due_at_ms
         if view.is_pending or due_ms is None:
             return self.poll_interval_ms

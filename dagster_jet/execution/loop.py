@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from dagster_jet.execution.epoch_planner import EpochPlanner, Look
-from dagster_jet.execution.notifications import Died, Emitted, Looked, Notification, Woken
+from dagster_jet.execution.epoch_planner import EpochPlanner, PollRequest
+from dagster_jet.execution.notifications import Died, Emitted, Notification, Polled, Woken
 from dagster_jet.execution.stopping import StopSignal
 from dagster_jet.exports.exporting import Exporting
 from dagster_jet.snapshot import protocol
@@ -34,15 +34,14 @@ class Drivers(Protocol):
             view: the coordinator's state at this command.
         """
 
-    def look(self, look: Look) -> None:
-        """Starts a look at the sources, which answers with `Looked`. Called between two epochs
-        only."""
+    def poll(self, request: PollRequest) -> None:
+        """Begins to poll the sources; answers `Polled`. Between two epochs only."""
 
 
 class Observer(Protocol):
     """Observer of loop events; called on the loop's thread."""
 
-    def looks(self, view: CoordinatorView) -> None:
+    def polls(self, view: CoordinatorView) -> None:
         """The sources are being asked."""
 
     def heard(
@@ -102,7 +101,7 @@ class Loop:
                 pass
             case Died(error):
                 raise error
-            case Looked():
+            case Polled():
                 self._decide(notification)
             case _:
                 self._feed(notification)
@@ -135,17 +134,17 @@ class Loop:
         if self._now_ms() < self._next_look_ms:
             return
         self._looking = True
-        self._observer.looks(self.view)
-        look = self._planner.look(self._stop.kind, input_ended=self._input_ended)
-        self._input_ended |= look.waits_for_all
-        self._drivers.look(look)
+        self._observer.polls(self.view)
+        request = self._planner.poll_request(self._stop.kind, input_ended=self._input_ended)
+        self._input_ended |= request.waits_for_all
+        self._drivers.poll(request)
 
-    def _decide(self, looked: Looked) -> None:
+    def _decide(self, polled: Polled) -> None:
         self._looking = False
         if not self.view.is_ready:
             return
         tick = self._planner.tick(
-            looked.inputs,
+            polled.inputs,
             self._stop.kind,
             self.view,
             wants_snapshot=self._exporting.wants_snapshot,

@@ -10,8 +10,8 @@ from dagster_jet.snapshot import protocol
 
 
 @dataclass(frozen=True)
-class Looked:
-    """Result of a look at the sources."""
+class Polled:
+    """The sources have been polled."""
 
     inputs: Inputs
 
@@ -32,7 +32,7 @@ class Died:
 
 @dataclass(frozen=True)
 class Woken:
-    """A stop was requested, so the loop must look again."""
+    """Poll again: a stop was asked for."""
 
 
-Notification = protocol.Event | Looked | Emitted | Died | Woken
+Notification = protocol.Event | Polled | Emitted | Died | Woken

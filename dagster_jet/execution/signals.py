@@ -25,12 +25,12 @@ from dagster_jet.snapshot.record import ExecutionRecord
 _logger = logging.getLogger(__name__)
 
 
-class Headway(Protocol):
-    """Notes for the lease what an execution waits for."""
+class WaitReports(Protocol):
+    """Receives what an execution waits for; the lease shows it."""
 
-    def met(self, trouble: str) -> None: ...
+    def retries(self, reason: str) -> None: ...
 
-    def source_away(self, source: str, trouble: str | None) -> None: ...
+    def source_away(self, source: str, reason: str | None) -> None: ...
 
 
 class Owner(Protocol):
@@ -45,7 +45,7 @@ class Owner(Protocol):
         """Whether it can no longer decide."""
 
     @property
-    def headway(self) -> Headway: ...
+    def activity_tracker(self) -> WaitReports: ...
 
     def listen(self, listener: Callable[[Event], None] | None) -> None:
         """Has `listener` called on any thread once the record is lost."""
@@ -85,8 +85,8 @@ class Signals:
         return self._view().is_failing
 
     def report_retried(self, reason: str) -> None:
-        """Reports that a commit is retried."""
-        self.owner.headway.met(reason)
+        """Tells that a commit is tried again."""
+        self.owner.activity_tracker.retries(reason)
         failures = self._view().failures
         self.emit(SnapshotFailed(self.job, self.claimed.execution_id, reason, failures))
 

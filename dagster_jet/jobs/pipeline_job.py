@@ -19,8 +19,8 @@ from dagster_jet.exports.watcher import ExportWatcher
 from dagster_jet.jobs.completed import ignored_input
 from dagster_jet.jobs.driver import Driver
 from dagster_jet.jobs.job import Job, JobResult
+from dagster_jet.jobs.legal_requests import refuse_without_name
 from dagster_jet.jobs.members_repairer import MembersRepairer
-from dagster_jet.jobs.moves import refuse_without_name
 from dagster_jet.jobs.requests import RequestWatcher
 from dagster_jet.jobs.totals import result_of
 from dagster_jet.jobs.wiring import Order
@@ -95,7 +95,7 @@ class PipelineJob(Job):
     def is_idle(self) -> bool:
         """Whether this process drives the job and the job waits for input."""
         keeper = self._driver.keeper
-        return keeper is not None and keeper.headway.activity().doing is Doing.IDLE
+        return keeper is not None and keeper.activity_tracker.activity().doing is Doing.IDLE
 
     # --- waiting and requests -------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from dagster_jet.exports.export import Export
 from dagster_jet.exports.making import export_snapshot
 from dagster_jet.jobs import requests
 from dagster_jet.jobs.job import Job, JobResult
-from dagster_jet.jobs.moves import Move, check, refusal, refuse_without_name
+from dagster_jet.jobs.legal_requests import JobRequest, check, refusal, refuse_without_name
 from dagster_jet.jobs.totals import result_of
 from dagster_jet.observe.reading.remote_progress import RemoteProgress
 from dagster_jet.observe.reading.terminal_line import terminal_line
@@ -68,13 +68,13 @@ class RemoteJob(Job):
 
     def request_stop(self, kind: StopKind) -> None:
         refuse_without_name(self.name, kind)
-        record = self._checked(Move(kind.value))
+        record = self._checked(JobRequest(kind.value))
         if not record.status.is_live:
-            raise refusal(self.name, Move(kind.value), record.status, record.failure)
+            raise refusal(self.name, JobRequest(kind.value), record.status, record.failure)
         requests.request(self._store, self.name, kind, record.execution_id)
 
     def suspend(self, timeout: float | None = 60) -> JobResult:
-        record = self._checked(Move.SUSPEND)
+        record = self._checked(JobRequest.SUSPEND)
         if not self._is_of_plain_python(record):
             # The intent first: whatever ends the execution, none is started after it.
             set_intent(self._store, self.name, Intent.PAUSED)
@@ -83,11 +83,11 @@ class RemoteJob(Job):
         return self.result(timeout)
 
     def export_snapshot(self, name: str, timeout: float | None = 60) -> Export:
-        self._checked(Move.EXPORT)
+        self._checked(JobRequest.EXPORT)
         return export_snapshot(self._store, self.name, name, timeout)
 
     def cancel_and_export_snapshot(self, name: str, timeout: float | None = 60) -> Export:
-        self._checked(Move.CANCEL_AND_EXPORT)
+        self._checked(JobRequest.CANCEL_AND_EXPORT)
         return export_snapshot(self._store, self.name, name, timeout, cancels=True)
 
     def resume(self) -> None:
@@ -96,7 +96,7 @@ class RemoteJob(Job):
         Raises:
             JobStateError: the job cannot be resumed, or was never supervised.
         """
-        record = self._checked(Move.RESUME)
+        record = self._checked(JobRequest.RESUME)
         supervision = read_supervision(self._store, self.name)
         if supervision is None:
             raise JobStateError(
@@ -108,16 +108,18 @@ class RemoteJob(Job):
             )
         resume(self._store, self.name, record.execution_id)
 
-    def _checked(self, move: Move) -> ExecutionRecord:
+    def _checked(self, request: JobRequest) -> ExecutionRecord:
         """The record as observed now, once the request is checked against it."""
         record = self.record()
         if record is None:
             raise JobStateError(
-                f"cannot {move.value}: the job is unknown.", job=self.name, cure="Start it first."
+                f"cannot {request.value}: the job is unknown.",
+                job=self.name,
+                cure="Start it first.",
             )
         supervision = read_supervision(self._store, self.name)
         intent = supervision.intent if supervision is not None else Intent.ALWAYS_ON
-        check(self.name, move, record.status, record.failure, intent)
+        check(self.name, request, record.status, record.failure, intent)
         return record
 
     def _is_of_plain_python(self, record: ExecutionRecord) -> bool:

@@ -48,7 +48,7 @@ from dagster_jet.exports.exporting import Exporting
 from dagster_jet.job_config import JobConfig, milliseconds
 from dagster_jet.observe.writing.announcer import Announcer
 from dagster_jet.observe.writing.profile_keeper import ProfileKeeper
-from dagster_jet.observe.writing.recent_laps import RecentLaps
+from dagster_jet.observe.writing.recent_timings import RecentTimings
 from dagster_jet.observe.writing.report_keeper import ReportKeeper
 from dagster_jet.observe.writing.stopwatch import EpochStopwatch, SnapshotStopwatch
 from dagster_jet.ownership.record_keeper import RecordKeeper
@@ -199,7 +199,7 @@ def _inputs(
         readers,
         context.clock.now_ms,
         signals.report_outage,
-        signals.owner.headway.source_away,
+        signals.owner.activity_tracker.source_away,
     )
     watermarks = WatermarkTracker(context.graph, config.max_watermark_retention_ms)
     sources = PolledSources(context, polling, watermarks, signals.gives_up_waiting)
@@ -230,7 +230,7 @@ def _observer(
     failures: Failures,
     emit: Callable[[JobEvent], None],
 ) -> Announcer:
-    laps, seconds, now_ms = RecentLaps(), time.monotonic, context.clock.now_ms
+    timings, seconds, now_ms = RecentTimings(), time.monotonic, context.clock.now_ms
     store, job, execution_id = context.store, context.job, signals.claimed.execution_id
 
     def emit_safely(event: JobEvent) -> None:
@@ -242,11 +242,11 @@ def _observer(
 
     return Announcer(
         job,
-        keeper.headway,
+        keeper.activity_tracker,
         progress,
-        EpochStopwatch(laps, seconds),
-        SnapshotStopwatch(laps),
-        ProfileKeeper(store, job, execution_id, laps, seconds, now_ms),
+        EpochStopwatch(timings, seconds),
+        SnapshotStopwatch(timings),
+        ProfileKeeper(store, job, execution_id, timings, seconds, now_ms),
         ReportKeeper(
             store,
             job,
@@ -307,5 +307,5 @@ def _bad_row_rule(graph: Graph, source: SourceNode) -> BadRowRule:
 
 def _report_waiting(job: str, keeper: RecordKeeper, reason: str) -> None:
     """Tells the log and the lease that a start is being retried."""
-    keeper.headway.met(reason)
+    keeper.activity_tracker.retries(reason)
     _logger.warning("job %r waits to start: %s", job, reason)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from dagster_jet.errors import ConfigurationError, JetError
-from dagster_jet.jobs.moves import Move
+from dagster_jet.jobs.legal_requests import JobRequest
 from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.partition_job import jobs_of_partition
 from dagster_jet.orchestration.resource import JetResource
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 _DELETE = "delete"
 _FORM = {
     "action": dg.Field(
-        dg.Enum("JetAction", [dg.EnumValue(name) for name in (*(m.value for m in Move), _DELETE)]),
+        dg.Enum(
+            "JetAction", [dg.EnumValue(name) for name in (*(m.value for m in JobRequest), _DELETE)]
+        ),
         description="suspend: take a snapshot and stop until resumed. resume: start a stopped "
         "job again. restart: begin a new execution at once. shutdown: end this run "
         "and begin a new one. complete: close all windows and end. cancel: stop "
@@ -87,8 +89,8 @@ def build_jet_control_job(
                 keys, release = form["partitions"], form["release_sinks"]
                 said = delete_jobs(resource.jet, pipeline_name, keys, release_sinks=release)
             else:
-                move, wait_s = Move(form["action"]), form["wait_seconds"]
-                said = carry_out(resource.jet, pipeline_name, move, wait_s, form["export_name"])
+                request, wait_s = JobRequest(form["action"]), form["wait_seconds"]
+                said = carry_out(resource.jet, pipeline_name, request, wait_s, form["export_name"])
         except (JetError, TimeoutError) as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
         context.log.info(said)
@@ -124,36 +126,36 @@ def delete_jobs(
 
 
 def carry_out(
-    jet: "Jet", job: str, move: Move, wait_s: float, export_name: str | None = None
+    jet: "Jet", job: str, request: JobRequest, wait_s: float, export_name: str | None = None
 ) -> str:
-    """Request a move and wait for it; return the job's resulting state in a sentence.
+    """Make a request and wait for it; return the job's resulting state in a sentence.
 
     Raises:
         ConfigurationError: an export has no name, or a name that is not valid.
-        JobStateError: the move is not possible in the current state.
+        JobStateError: the request is not possible in the current state.
         TimeoutError: the request was written, but was not carried out in time.
     """
     asked = jet.job(job)
-    if move in (Move.EXPORT, Move.CANCEL_AND_EXPORT):
-        return _export(asked, move, wait_s, export_name)
-    if move is Move.RESUME:
+    if request in (JobRequest.EXPORT, JobRequest.CANCEL_AND_EXPORT):
+        return _export(asked, request, wait_s, export_name)
+    if request is JobRequest.RESUME:
         asked.resume()
         return f"{job!r} is resumed: its supervisor starts it at the next tick."
-    if move is Move.SUSPEND:
+    if request is JobRequest.SUSPEND:
         asked.suspend(wait_s)
     else:
-        asked.request_stop(StopKind(move.value))
-        if move is not Move.RESTART and wait_s > 0:
+        asked.request_stop(StopKind(request.value))
+        if request is not JobRequest.RESTART and wait_s > 0:
             asked.result(wait_s)
     return f"{job!r} is {asked.status.value}."
 
 
-def _export(asked: "Job", move: Move, wait_s: float, export_name: str | None) -> str:
+def _export(asked: "Job", request: JobRequest, wait_s: float, export_name: str | None) -> str:
     if export_name is None:
         raise ConfigurationError(
             "the exported snapshot needs a name.", job=asked.name, cure="Fill in export_name."
         )
-    cancels = move is Move.CANCEL_AND_EXPORT
+    cancels = request is JobRequest.CANCEL_AND_EXPORT
     ask = asked.cancel_and_export_snapshot if cancels else asked.export_snapshot
     export = ask(export_name, wait_s)
     return (

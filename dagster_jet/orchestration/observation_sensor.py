@@ -21,7 +21,13 @@ from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.reported_assets import asset_reports
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.run_worker import RunWorker
-from dagster_jet.orchestration.sightings import Clock, Moment, Sightings, Thing, What
+from dagster_jet.orchestration.sightings import (
+    BootTime,
+    Clock,
+    ObjectKind,
+    Sightings,
+    WatchedObject,
+)
 from dagster_jet.orchestration.tick import jet_of_tick, required_key
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.snapshot.record import ExecutionRecord
@@ -113,7 +119,7 @@ class Reported:
 
 
 def report_missed(
-    context: dg.SensorEvaluationContext, jet: Jet, watched: Watched, clock: Clock = Moment.now
+    context: dg.SensorEvaluationContext, jet: Jet, watched: Watched, clock: Clock = BootTime.now
 ) -> dg.SensorResult:
     """Evaluates one tick.
 
@@ -153,7 +159,7 @@ def _who_reports(
     launches: Launches,
     record: ExecutionRecord,
     seen: Sightings,
-    now: Moment,
+    now: BootTime,
 ) -> tuple[str | None, Sightings]:
     """Return why a run will report the job's commits itself, if any, and the updated sightings.
 
@@ -162,15 +168,15 @@ def _who_reports(
     only as long as a start or an end may take.
     """
     owner = record.lease.run_id if record.lease is not None and record.status.is_live else None
-    others: dict[str, Thing] = {}
+    others: dict[str, WatchedObject] = {}
     for run in launches.may_report(instance):
         if run.run_id == owner:
             return f"run {owner} runs the job, and reports its commits itself", seen.after([], now)
         worker = RunWorker.from_tag(run.tags.get(keys.TAG_WORKER), run.run_id)
         if worker is None or not worker.is_gone:
-            others[run.run_id] = Thing(What.RUN, run.run_id)
+            others[run.run_id] = WatchedObject(ObjectKind.RUN, run.run_id)
     seen = seen.after(others.values(), now)
-    for run_id, thing in others.items():
-        if seen.age_ms(thing, now) < PATIENCE_MS:
+    for run_id, watched in others.items():
+        if seen.age_ms(watched, now) < PATIENCE_MS:
             return f"run {run_id} may report it itself", seen
     return None, seen

@@ -21,7 +21,13 @@ from dagster_jet.orchestration.dead_runs import (
 from dagster_jet.orchestration.launches import Launches, hint
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.retirement import Retirement, retire
-from dagster_jet.orchestration.sightings import Clock, Moment, Sightings, Thing, What
+from dagster_jet.orchestration.sightings import (
+    BootTime,
+    Clock,
+    ObjectKind,
+    Sightings,
+    WatchedObject,
+)
 from dagster_jet.orchestration.supervisor import (
     Decision,
     RestartPolicy,
@@ -163,7 +169,7 @@ def supervise(
     launches: Launches,
     policy: RestartPolicy,
     tags: Mapping[str, str],
-    clock: Clock = Moment.now,
+    clock: Clock = BootTime.now,
     retirement: Retirement = _NOBODY_RETIRES,
 ) -> dg.SensorResult:
     """Evaluates one tick: report dead runs, observe, decide, reserve, request.
@@ -177,9 +183,12 @@ def supervise(
     record = read_record(jet.store, pipeline)
     supervision = read_supervision(jet.store, pipeline)
     lease, request = _lease_as_it_is(record), _request_of(supervision)
-    launched = {run: Thing(What.RUN, run) for run in launches.unfinished(context.instance)}
+    launched = {
+        run: WatchedObject(ObjectKind.RUN, run) for run in launches.unfinished(context.instance)
+    }
     fenced = {
-        run: Thing(What.FENCED, run) for run in fenced_runs(context.instance, launches, record)
+        run: WatchedObject(ObjectKind.FENCED, run)
+        for run in fenced_runs(context.instance, launches, record)
     }
     runs = [*launched.values(), *fenced.values()]
     sightings = Sightings.from_cursor(context.cursor).after([lease, request, *runs], now)
@@ -240,15 +249,15 @@ def _retired(
     return f"; {why}: the run was asked to end so that the next run can start"
 
 
-def _lease_as_it_is(record: ExecutionRecord | None) -> Thing:
+def _lease_as_it_is(record: ExecutionRecord | None) -> WatchedObject:
     lease = None if record is None else record.lease
     if record is None or lease is None:
-        return Thing(What.LEASE, "none")
-    return Thing(What.LEASE, f"{record.execution_id} {lease.renewed_at_ms}")
+        return WatchedObject(ObjectKind.LEASE, "none")
+    return WatchedObject(ObjectKind.LEASE, f"{record.execution_id} {lease.renewed_at_ms}")
 
 
-def _request_of(supervision: Supervision | None) -> Thing:
-    return Thing(What.REQUEST, str(supervision.generation if supervision else 0))
+def _request_of(supervision: Supervision | None) -> WatchedObject:
+    return WatchedObject(ObjectKind.REQUEST, str(supervision.generation if supervision else 0))
 
 
 def _asset_keys(pipeline: Pipeline) -> frozenset[dg.AssetKey]:

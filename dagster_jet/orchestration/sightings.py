@@ -17,21 +17,21 @@ from dagster_jet.system.process import boot_id
 
 
 @dataclass(frozen=True)
-class Moment:
+class BootTime:
     """A time on the monotonic clock shared by all processes of one boot."""
 
     boot: str
     ms: int
 
     @classmethod
-    def now(cls) -> Moment:
+    def now(cls) -> BootTime:
         return cls(boot_id(), time.monotonic_ns() // 1_000_000)
 
 
-Clock = Callable[[], Moment]
+Clock = Callable[[], BootTime]
 
 
-class What(str, Enum):
+class ObjectKind(str, Enum):
     """Kind of object that the supervisor watches."""
 
     LEASE = "lease"
@@ -42,20 +42,20 @@ class What(str, Enum):
 
 
 @dataclass(frozen=True)
-class Thing:
+class WatchedObject:
     """An observed object and a token that changes whenever the object does."""
 
-    what: What
+    kind: ObjectKind
     identity: str
 
     def __str__(self) -> str:
-        return f"{self.what.value} {self.identity}"
+        return f"{self.kind.value} {self.identity}"
 
     @classmethod
-    def named(cls, name: str) -> Thing:
+    def named(cls, name: str) -> WatchedObject:
         """Parses the output of `str`. Raises ValueError for anything else."""
-        what, _, identity = name.partition(" ")
-        return cls(What(what), identity)
+        kind, _, identity = name.partition(" ")
+        return cls(ObjectKind(kind), identity)
 
 
 @dataclass(frozen=True)
@@ -68,21 +68,21 @@ class Sightings:
     """
 
     boot: str = ""
-    since_ms: Mapping[Thing, int] = field(default_factory=dict)
+    since_ms: Mapping[WatchedObject, int] = field(default_factory=dict)
 
-    def after(self, things: Iterable[Thing], now: Moment) -> Sightings:
-        """Return the sightings at `now`: objects in `things` only, new ones first seen at `now`."""
+    def after(self, objects: Iterable[WatchedObject], now: BootTime) -> Sightings:
+        """Return the sightings at `now` of these objects; new ones are first seen at `now`."""
         known = self.since_ms if self.boot == now.boot else {}
         return Sightings(
-            now.boot, {thing: min(known.get(thing, now.ms), now.ms) for thing in things}
+            now.boot, {watched: min(known.get(watched, now.ms), now.ms) for watched in objects}
         )
 
-    def age_ms(self, thing: Thing, now: Moment) -> int:
+    def age_ms(self, watched: WatchedObject, now: BootTime) -> int:
         """Return how long the object has been seen, in ms; 0 if it is not among the sightings."""
-        return now.ms - self.since_ms.get(thing, now.ms)
+        return now.ms - self.since_ms.get(watched, now.ms)
 
     def to_cursor(self) -> str:
-        since_ms = {str(thing): ms for thing, ms in self.since_ms.items()}
+        since_ms = {str(watched): ms for watched, ms in self.since_ms.items()}
         return json.dumps({"boot": self.boot, "since_ms": since_ms})
 
     @classmethod
@@ -90,7 +90,9 @@ class Sightings:
         """Parse a cursor; an unreadable cursor gives empty sightings."""
         try:
             fields = json.loads(cursor or "{}")
-            since_ms = {Thing.named(name): int(ms) for name, ms in fields["since_ms"].items()}
+            since_ms = {
+                WatchedObject.named(name): int(ms) for name, ms in fields["since_ms"].items()
+            }
             return cls(str(fields["boot"]), since_ms)
         except (ValueError, TypeError, KeyError, AttributeError):
             return cls()

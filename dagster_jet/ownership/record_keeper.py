@@ -17,7 +17,7 @@ from dagster_jet.errors import (
     StoreUnavailableError,
     WriteOutcomeUnknownError,
 )
-from dagster_jet.ownership.headway import Headway
+from dagster_jet.ownership.activity_tracker import ActivityTracker
 from dagster_jet.ownership.lease import is_owner_alive, new_lease, wall_clock_ms
 from dagster_jet.snapshot.protocol import Event, Failed, Purpose, RecordAnswer, WriteOutcome
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
@@ -66,7 +66,7 @@ class RecordKeeper:
         self._record: ExecutionRecord | None = None
         self._renewed_at = 0.0
         """Monotonic time of the last renewal: a wall clock set back would stop the heartbeat."""
-        self.headway = Headway()
+        self.activity_tracker = ActivityTracker()
         """Activity of the execution; part of every write of the record."""
         self._healthy_ms = self._healthy_before_ms = 0
         self._stopping = threading.Event()
@@ -317,6 +317,6 @@ class RecordKeeper:
                 self._write(self._renewed(record))
 
     def _renewed(self, record: ExecutionRecord) -> ExecutionRecord:
-        self._healthy_ms += self.headway.take_healthy_ms()
-        lease = new_lease(self._owner, self._ttl_ms, self._run_id, self.headway.activity())
+        self._healthy_ms += self.activity_tracker.take_healthy_ms()
+        lease = new_lease(self._owner, self._ttl_ms, self._run_id, self.activity_tracker.activity())
         return replace(record, lease=lease, healthy_ms=self._healthy_ms)

@@ -224,7 +224,7 @@ def test_f10_a_commit_that_is_given_up_is_the_next_starts(
 
     def cancel(self: Any, reason: str) -> None:
         report(self, reason)
-        said.append(self.owner.headway.activity())
+        said.append(self.owner.activity_tracker.activity())
         self.stop.request(StopKind.CANCEL)
 
     with monkeypatch.context() as patched:

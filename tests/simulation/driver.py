@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import JetError
-from dagster_jet.execution.epoch_planner import Inputs, Look, StageTime
-from dagster_jet.execution.notifications import Emitted, Looked, Notification, Woken
+from dagster_jet.execution.epoch_planner import Inputs, PollRequest, StageTime
+from dagster_jet.execution.notifications import Emitted, Notification, Polled, Woken
 from dagster_jet.execution.retrying import Retrying
 from dagster_jet.execution.snapshot_driver import SnapshotDriver
 from dagster_jet.execution.stopping import StopSignal, Until
@@ -197,7 +197,7 @@ class Driver:
     def receive(self, notification: Notification | None) -> None:
         if self._ended:
             return
-        if notification is not None and not isinstance(notification, Looked | Woken):
+        if notification is not None and not isinstance(notification, Polled | Woken):
             self.tell("<-", notification)
         if isinstance(notification, c.Failed):
             self._has_failed_to_complete |= notification.completing
@@ -292,16 +292,16 @@ class Driver:
                 self.world.chunks.delete(manifests, keys)
                 self.world.after(self.process, lambda: None, Point("after", "CollectGarbage"))
 
-    def look(self, look: Look) -> None:
+    def poll(self, request: PollRequest) -> None:
         """Sources sometimes have not noticed yet that there is more."""
 
-        def looked() -> None:
+        def polled() -> None:
             now_ms, world = self.world.now_ms, self.world
             if world.rng.random() < 0.1:
                 # By the clock, in a lull; or back, where a partition appears that is behind.
                 self.known_ms = max(0, self.known_ms + world.rng.randint(-30, 20))
             ended = self.position == [len(rows) for rows in world.scenario.rows]
-            sees_all = look.waits_for_all or world.scenario.input_ends
+            sees_all = request.waits_for_all or world.scenario.input_ends
             is_held = not ended and self.handed_out() < 1
             # Of a queue a poll may bring nothing, and there is more.
             misses = self.handed_out_max is not None and world.queues.random() < 0.2
@@ -310,11 +310,11 @@ class Driver:
             backlog = frozenset({SOURCE} if not ended and sees_all and not waiting else ())
             if backlog:
                 world.seen["a backlog was held" if is_held else "a poll missed a backlog"] += 1
-            inputs = Inputs(look, now_ms, waiting, self.stage_times())
+            inputs = Inputs(request, now_ms, waiting, self.stage_times())
             is_held &= bool(backlog)
-            self.receive(Looked(replace(inputs, backlog=backlog, is_held=is_held)))
+            self.receive(Polled(replace(inputs, backlog=backlog, is_held=is_held)))
 
-        self.world.after(self.process, looked)
+        self.world.after(self.process, polled)
 
     def stage_times(self) -> dict[str, StageTime]:
         return {WINDOW: StageTime(self.reached_ms, self.known_ms)}
@@ -377,7 +377,7 @@ class Driver:
 
     # --- the loop's observer --------------------------------------------------------------------
 
-    def looks(self, view: CoordinatorView) -> None:
+    def polls(self, view: CoordinatorView) -> None:
         self.was_ready = True
 
     def idles(self) -> None:

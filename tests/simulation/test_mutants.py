@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from dagster_jet.errors import SinkError
-from dagster_jet.execution.epoch_planner import EpochPlanner, Look
+from dagster_jet.execution.epoch_planner import EpochPlanner, PollRequest
 from dagster_jet.execution.loop import Loop
 from dagster_jet.execution.sink_committer import SinkCommitter
 from dagster_jet.execution.snapshot_driver import SnapshotDriver
@@ -547,11 +547,11 @@ class LeavesABacklog(EpochPlanner):
 class CompletesWithoutALastLook(EpochPlanner):
     """What the sources had not noticed when it was asked is not there."""
 
-    def look(self, asked, *, input_ended):
-        return Look(polls=True, waits_for_all=False)
+    def poll_request(self, asked, *, input_ended):
+        return PollRequest(polls=True, waits_for_all=False)
 
     def _stop(self, inputs, asked, view, *, closes):
-        inputs = replace(inputs, look=replace(inputs.look, waits_for_all=True))
+        inputs = replace(inputs, request=replace(inputs.request, waits_for_all=True))
         return super()._stop(inputs, asked, view, closes=closes)
 
 

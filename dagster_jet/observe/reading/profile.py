@@ -9,8 +9,8 @@ from typing import Any
 
 from dagster_jet.core.phases import Part, Phase
 from dagster_jet.errors import JobStateError
-from dagster_jet.observe.writing.profile_keeper import read_laps
-from dagster_jet.observe.writing.recent_laps import Key, Lap, RecentLaps
+from dagster_jet.observe.writing.profile_keeper import read_timings
+from dagster_jet.observe.writing.recent_timings import Key, RecentTimings, Timing
 from dagster_jet.store import Store
 
 _SHOWN_MS = 0.05
@@ -115,7 +115,7 @@ def read_profile(store: Store, job: str) -> JobProfile:
         JobStateError: no epoch was measured yet.
         StoreError: it cannot be read now.
     """
-    found = read_laps(store, job)
+    found = read_timings(store, job)
     if found is None or found[1].first is None:
         raise JobStateError(
             "the job has no profile: no epoch has ended yet under this version.",
@@ -123,42 +123,44 @@ def read_profile(store: Store, job: str) -> JobProfile:
             cure="See 'dagster-jet jobs'. A running job saves its profile in the store after its "
             "first epoch, and then every few seconds.",
         )
-    execution_id, laps, written_at_ms = found
-    return profile_of(job, execution_id, laps, written_at_ms)
+    execution_id, timings, written_at_ms = found
+    return profile_of(job, execution_id, timings, written_at_ms)
 
 
-def profile_of(job: str, execution_id: int, laps: RecentLaps, written_at_ms: int) -> JobProfile:
+def profile_of(
+    job: str, execution_id: int, timings: RecentTimings, written_at_ms: int
+) -> JobProfile:
     """Summarises epochs and snapshots; there is at least one epoch."""
-    assert laps.first is not None
-    epochs, snapshots = list(laps.epochs) or [laps.first], list(laps.snapshots)
-    idle_ms = sum(lap.ms.get((Phase.IDLE, ""), 0.0) for lap in epochs)
+    assert timings.first is not None
+    epochs, snapshots = list(timings.epochs) or [timings.first], list(timings.snapshots)
+    idle_ms = sum(timing.ms.get((Phase.IDLE, ""), 0.0) for timing in epochs)
     busy_ms = sum(map(_busy_ms, epochs))
     phases = (*_phases(epochs, busy_ms), *_phases(snapshots, None))
     return JobProfile(
         job=job,
         execution_id=execution_id,
         written_at_ms=written_at_ms,
-        first_epoch_ms=round(_busy_ms(laps.first), 1) if laps.epochs else None,
+        first_epoch_ms=round(_busy_ms(timings.first), 1) if timings.epochs else None,
         epochs=len(epochs),
         first_epoch_id=epochs[0].number,
         last_epoch_id=epochs[-1].number,
         snapshots=len(snapshots),
-        rows=sum(lap.rows for lap in epochs),
+        rows=sum(timing.rows for timing in epochs),
         busy_ms=round(busy_ms, 1),
         idle_ms=round(idle_ms, 1),
         phases=tuple(sorted(phases, key=_in_order)),
     )
 
 
-def _busy_ms(epoch: Lap) -> float:
+def _busy_ms(epoch: Timing) -> float:
     outer = {phase: ms for (phase, _), ms in epoch.ms.items() if phase.part is Part.EPOCH}
     return sum(ms for phase, ms in outer.items() if phase is not Phase.IDLE)
 
 
-def _phases(laps: Sequence[Lap], busy_ms: float | None) -> Iterator[PhaseProfile]:
-    keys: dict[Key, None] = dict.fromkeys(key for lap in laps for key in lap.ms)
+def _phases(timings: Sequence[Timing], busy_ms: float | None) -> Iterator[PhaseProfile]:
+    keys: dict[Key, None] = dict.fromkeys(key for timing in timings for key in timing.ms)
     for phase, stage in keys:
-        times = sorted(lap.ms.get((phase, stage), 0.0) for lap in laps)
+        times = sorted(timing.ms.get((phase, stage), 0.0) for timing in timings)
         if times[-1] < _SHOWN_MS:
             continue
         total_ms, has_share = sum(times), bool(busy_ms) and phase is not Phase.IDLE

@@ -1,4 +1,4 @@
-"""Tells whoever watches a job what goes on: job events, and what the lease says of its headway."""
+"""Tells whoever watches a job what goes on: job events, and what the lease says of its tracker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dagster_jet.execution.progress import Progress
 from dagster_jet.observe.writing.profile_keeper import ProfileKeeper
 from dagster_jet.observe.writing.report_keeper import ReportKeeper
 from dagster_jet.observe.writing.stopwatch import EpochStopwatch, SnapshotStopwatch
-from dagster_jet.ownership.headway import Headway
+from dagster_jet.ownership.activity_tracker import ActivityTracker
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.protocol import WriteOutcome
@@ -44,7 +44,7 @@ class Announcer:
     def __init__(
         self,
         job: str,
-        headway: Headway,
+        tracker: ActivityTracker,
         progress: Progress,
         epochs: EpochStopwatch,
         snapshots: SnapshotStopwatch,
@@ -53,7 +53,7 @@ class Announcer:
         emit: Callable[[JobEvent], None],
         now_ms: Callable[[], int],
     ) -> None:
-        self._job, self._headway, self._progress = job, headway, progress
+        self._job, self._tracker, self._progress = job, tracker, progress
         self._epochs, self._snapshots, self._profile = epochs, snapshots, profile
         self._reports, self._emit, self._now_ms = reports, emit, now_ms
         self._view = CoordinatorView()
@@ -64,13 +64,13 @@ class Announcer:
 
     # --- the loop's observer --------------------------------------------------------------------
 
-    def looks(self, view: CoordinatorView) -> None:
-        self._epochs.looks()
+    def polls(self, view: CoordinatorView) -> None:
+        self._epochs.polls()
         if not view.is_pending:
-            self._headway.at(Doing.ASKING)
+            self._tracker.at(Doing.ASKING)
 
     def idles(self) -> None:
-        self._headway.advanced(Doing.IDLE)
+        self._tracker.advanced(Doing.IDLE)
         self._profile.keep_if_due()
         self._report_progress()
 
@@ -88,10 +88,10 @@ class Announcer:
         self._epochs.heard(event, commands)
         self._snapshots.heard(event)
         if isinstance(event, protocol.EpochAcked):
-            self._headway.advanced(view.doing)
+            self._tracker.advanced(view.doing)
             self._profile.keep_if_due()
         elif not isinstance(event, protocol.Tick) or commands:
-            self._headway.at(view.doing)
+            self._tracker.at(view.doing)
         if isinstance(event, protocol.OrphansAborted) and view.record and view.record.snapshot:
             self._announce_start(view, restored=True)
         elif view.is_ready:
@@ -160,7 +160,7 @@ class Announcer:
         snapshot = record.snapshot
         if snapshot is None or view.is_pending:
             return
-        self._headway.snapshot_completed()
+        self._tracker.snapshot_completed()
         self._reports.snapshot_completed(snapshot.snapshot_id)
         self._pending = None
         if snapshot.epoch_id == 0:
@@ -187,7 +187,7 @@ class Announcer:
             return
         self._failures = view.failures
         reason = view.last_failure or ""
-        self._headway.snapshot_failed(reason)
+        self._tracker.snapshot_failed(reason)
         self._reports.snapshot_failed(reason, view.failures)
         execution_id = view.record.execution_id if view.record else 0
         self._emit(SnapshotFailed(self._job, execution_id, reason, view.failures))

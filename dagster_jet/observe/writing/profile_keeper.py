@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from dagster_jet.execution.notifications import Died, Notification
 from dagster_jet.execution.worker import Worker
 from dagster_jet.observe.writing.kept_value import KeptValue, kept_values, read_kept
-from dagster_jet.observe.writing.recent_laps import RecentLaps
+from dagster_jet.observe.writing.recent_timings import RecentTimings
 from dagster_jet.store import ReplicatedMap, Store
 
 _logger = logging.getLogger(__name__)
@@ -30,11 +30,11 @@ class ProfileKeeper:
     store: Store
     job: str
     execution_id: int
-    laps: RecentLaps
+    timings: RecentTimings
     seconds: Callable[[], float]
     now_ms: Callable[[], int]
     _kept: int = 0
-    """`RecentLaps.added` at the last write."""
+    """`RecentTimings.added` at the last write."""
     _kept_at: float = float("-inf")
     _value: KeptValue = field(init=False)
     _worker: Worker = field(init=False)
@@ -54,10 +54,10 @@ class ProfileKeeper:
         self._worker.close(_GRACE_S)
 
     def _keep(self) -> None:
-        if self._kept == self.laps.added:
+        if self._kept == self.timings.added:
             return
-        self._kept, self._kept_at = self.laps.added, self.seconds()
-        data = self.laps.to_bytes(self.now_ms())
+        self._kept, self._kept_at = self.timings.added, self.seconds()
+        data = self.timings.to_bytes(self.now_ms())
         self._worker.start(lambda: self._value.write(data))
 
     def _note(self, notification: Notification) -> None:
@@ -67,8 +67,8 @@ class ProfileKeeper:
             )
 
 
-def read_laps(store: Store, job: str) -> tuple[int, RecentLaps, int] | None:
-    """Returns the newest profile of a job: the execution, its laps, and when they were written.
+def read_timings(store: Store, job: str) -> tuple[int, RecentTimings, int] | None:
+    """Returns the newest profile of a job: the execution, its timings, and when they were written.
 
     None: there is none.
 
@@ -79,7 +79,7 @@ def read_laps(store: Store, job: str) -> tuple[int, RecentLaps, int] | None:
     if found is None:
         return None
     execution_id, data = found
-    return (execution_id, *RecentLaps.from_bytes(data, job))
+    return (execution_id, *RecentTimings.from_bytes(data, job))
 
 
 def profiles(store: Store, job: str) -> ReplicatedMap:

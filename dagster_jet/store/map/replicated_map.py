@@ -31,7 +31,7 @@ from dagster_jet.store.map.copy_repair import Missing, restore
 from dagster_jet.store.map.intents import without_intents
 from dagster_jet.store.map.partition_table import PartitionTable
 from dagster_jet.store.map.routing import ReplicaRouting
-from dagster_jet.store.map.search import Search, Trouble, search
+from dagster_jet.store.map.search import ReplicaFailure, Search, search
 from dagster_jet.store.map.stored_key import stored_key, version_of
 from dagster_jet.store.members.fan_out import Failure, fan_out, seconds_for
 from dagster_jet.store.members.member import Member, Replacement
@@ -417,7 +417,7 @@ class ReplicatedMap:
             if one.sealed is None or one.found_on is None:
                 continue
             for member_id, seen in one.seen.items():
-                if one.troubles[member_id] is Trouble.BAD:
+                if one.failures[member_id] is ReplicaFailure.BAD:
                     damaged.setdefault(member_id, {})[one.stored_key] = Replacement(
                         seen, one.sealed
                     )
@@ -435,12 +435,12 @@ class ReplicatedMap:
             self.stats.repaired += repaired
 
     def _no_good_copy(self, key: MapKey, one: Search) -> StoreError:
-        found = ", ".join(f"{trouble.value} on {m}" for m, trouble in one.troubles.items())
+        found = ", ".join(f"{failure.value} on {m}" for m, failure in one.failures.items())
         message = (
             f"no good copy of the key {key.name!r} (partition {key.partition}) of the map "
             f"{self.prefix!r}: {found}."
         )
-        if Trouble.UNREACHABLE in one.troubles.values():
+        if ReplicaFailure.UNREACHABLE in one.failures.values():
             return StoreUnavailableError(message, cure="Bring the unreachable member back.")
         return StoreCorruptedError(
             message, cure="Restore a member from a copy, or use an older snapshot."

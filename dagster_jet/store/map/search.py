@@ -13,7 +13,7 @@ from dagster_jet.store.members.member import DamagedMemberError, Member
 from dagster_jet.store.values.envelope import BadCopyError
 
 
-class Trouble(Enum):
+class ReplicaFailure(Enum):
     """The reason why a replica did not return a value."""
 
     ABSENT = "missing"
@@ -30,7 +30,7 @@ class Search:
         holders: replicas to ask, in this order, until one has a good copy.
         receivers: replicas to ask next if a holder had a damaged copy, or none answered
             (``routing.py``).
-        troubles: the replicas asked without success, with the reason.
+        failures: the replicas asked without success, with the reason.
         seen: the bytes on replicas that answered without a good copy: None, an intent
             (``intents.py``) or a damaged copy.
         found_on: the replica that had the good copy.
@@ -41,7 +41,7 @@ class Search:
     stored_key: bytes
     holders: Sequence[str]
     receivers: Sequence[str] = ()
-    troubles: dict[str, Trouble] = field(default_factory=dict)
+    failures: dict[str, ReplicaFailure] = field(default_factory=dict)
     seen: dict[str, bytes | None] = field(default_factory=dict)
     found_on: str | None = None
     sealed: bytes | None = None
@@ -53,22 +53,26 @@ class Search:
         Args:
             every_replica: require an answer from all replicas that were asked.
         """
-        believed = {Trouble.ABSENT} if every_replica else {Trouble.ABSENT, Trouble.UNREACHABLE}
-        answered = any(self.troubles.get(m) is Trouble.ABSENT for m in self.holders)
-        return self.sealed is None and answered and set(self.troubles.values()) <= believed
+        believed = (
+            {ReplicaFailure.ABSENT}
+            if every_replica
+            else {ReplicaFailure.ABSENT, ReplicaFailure.UNREACHABLE}
+        )
+        answered = any(self.failures.get(m) is ReplicaFailure.ABSENT for m in self.holders)
+        return self.sealed is None and answered and set(self.failures.values()) <= believed
 
     def whom_to_ask(self) -> str | None:
         """Return the next member to ask; None when the search is over."""
         if self.sealed is not None:
             return None
         for member_id in self.holders:
-            if member_id not in self.troubles:
+            if member_id not in self.failures:
                 return member_id
         # A receiver may still have a deleted value: it is not asked if a holder can decide.
-        said = self.troubles.values()
-        if Trouble.BAD in said or Trouble.ABSENT not in said:
+        said = self.failures.values()
+        if ReplicaFailure.BAD in said or ReplicaFailure.ABSENT not in said:
             for member_id in self.receivers:
-                if member_id not in self.troubles:
+                if member_id not in self.failures:
                     return member_id
         return None
 
@@ -99,8 +103,8 @@ def search(
             damaged.update(
                 member_id
                 for one in searches
-                for member_id, trouble in one.troubles.items()
-                if trouble is Trouble.BAD
+                for member_id, failure in one.failures.items()
+                if failure is ReplicaFailure.BAD
             )
             return damaged
         damaged.update(_ask(members, batches, unseal))
@@ -118,7 +122,7 @@ def _ask(
     copies, failures = fan_out({member_id: get(member_id) for member_id in batches})
     for member_id in failures:
         for one in batches[member_id]:
-            one.troubles[member_id] = Trouble.UNREACHABLE
+            one.failures[member_id] = ReplicaFailure.UNREACHABLE
     for member_id, of_member in copies.items():
         for one, stored in zip(batches[member_id], of_member, strict=True):
             copy = without_intents(stored)
@@ -127,8 +131,8 @@ def _ask(
                     one.value = unseal(copy, one.stored_key)
                     one.sealed, one.found_on = copy, member_id
                     continue
-                one.troubles[member_id] = Trouble.ABSENT
+                one.failures[member_id] = ReplicaFailure.ABSENT
             except BadCopyError:
-                one.troubles[member_id] = Trouble.BAD
+                one.failures[member_id] = ReplicaFailure.BAD
             one.seen[member_id] = stored
     return [m for m, failure in failures.items() if isinstance(failure, DamagedMemberError)]

@@ -20,7 +20,7 @@ from itertools import accumulate
 from dagster_jet.errors import StoreUnavailableError
 from dagster_jet.store.map.batching import Batches
 from dagster_jet.store.map.routing import ReplicaRouting
-from dagster_jet.store.map.search import Search, Trouble, search
+from dagster_jet.store.map.search import ReplicaFailure, Search, search
 from dagster_jet.store.map.stored_key import ALL_MAPS, described, partition_of
 from dagster_jet.store.members.fan_out import fan_out
 from dagster_jet.store.members.member import IncompleteListingError, Member, Replacement
@@ -170,8 +170,10 @@ class _Copying:
     def _copy_of(self, one: Search) -> bytes | None:
         if one.sealed is not None or one.is_absent(every_replica=True):
             return one.sealed
-        if Trouble.UNREACHABLE in one.troubles.values():
-            away = [m for m, trouble in one.troubles.items() if trouble is Trouble.UNREACHABLE]
+        if ReplicaFailure.UNREACHABLE in one.failures.values():
+            away = [
+                m for m, failure in one.failures.items() if failure is ReplicaFailure.UNREACHABLE
+            ]
             raise StoreUnavailableError(
                 f"{described(one.stored_key)} cannot be copied: {', '.join(away)} does not answer.",
                 cure="Bring it back and run the repair again.",

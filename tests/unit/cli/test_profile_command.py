@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from dagster_jet.cli import app
 from dagster_jet.core.phases import Phase
 from dagster_jet.observe.writing.profile_keeper import ProfileKeeper
-from dagster_jet.observe.writing.recent_laps import Lap, RecentLaps
+from dagster_jet.observe.writing.recent_timings import RecentTimings, Timing
 from dagster_jet.store import Store, StoreConfig
 
 
@@ -24,19 +24,19 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def measured(store: Store) -> None:
-    laps = RecentLaps()
+    timings = RecentTimings()
     for number in (7, 8, 9):
-        lap = Lap(number, 5_000)
-        lap.add(Phase.BUILDING, 30.0)
-        lap.add(Phase.ACTION, 70.0)
-        lap.add(Phase.SPARK, 25.0)
-        lap.add(Phase.STEP, 45.0, "hourly")
-        laps.add_epoch(lap)
-    snapshot = Lap(3)
+        timing = Timing(number, 5_000)
+        timing.add(Phase.BUILDING, 30.0)
+        timing.add(Phase.ACTION, 70.0)
+        timing.add(Phase.SPARK, 25.0)
+        timing.add(Phase.STEP, 45.0, "hourly")
+        timings.add_epoch(timing)
+    snapshot = Timing(3)
     snapshot.add(Phase.COMMIT, 12.0)
     snapshot.add(Phase.COMMIT, 11.0, "out")
-    laps.add_snapshot(snapshot)
-    ProfileKeeper(store, "shop", 4, laps, lambda: 0.0, lambda: 1_700_000_000_000).close()
+    timings.add_snapshot(snapshot)
+    ProfileKeeper(store, "shop", 4, timings, lambda: 0.0, lambda: 1_700_000_000_000).close()
 
 
 def run(tmp_path: Path, *arguments: str) -> Any:

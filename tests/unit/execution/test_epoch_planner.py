@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
-from dagster_jet.execution.epoch_planner import EpochPlanner, Inputs, Look, StageTime
+from dagster_jet.execution.epoch_planner import EpochPlanner, Inputs, PollRequest, StageTime
 from dagster_jet.execution.stopping import Until
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.epoch_cycle import CycleState
@@ -20,7 +20,10 @@ DRAINING = replace(STREAMING, until=Until(input_ends=True, stop=StopKind.SHUTDOW
 READY = CoordinatorView(cycle=CycleState.READY)
 SAVED = {"hourly": StageTime(reached_ms=100, watermark_ms=100)}
 CLOSES = {"hourly": StageTime(reached_ms=100, watermark_ms=160)}
-ALL, SOME = Look(polls=True, waits_for_all=True), Look(polls=True, waits_for_all=False)
+ALL, SOME = (
+    PollRequest(polls=True, waits_for_all=True),
+    PollRequest(polls=True, waits_for_all=False),
+)
 
 
 def inputs(*waiting: str, **more: object) -> Inputs:
@@ -49,17 +52,17 @@ def test_a_stop_does_not_wait_for_the_input(kind: StopKind) -> None:
 
 
 def test_a_job_completes_with_what_was_there_when_it_was_asked_to() -> None:
-    assert STREAMING.look(StopKind.COMPLETE, input_ended=False) == ALL
-    last = inputs(look=ALL)
+    assert STREAMING.poll_request(StopKind.COMPLETE, input_ended=False) == ALL
+    last = inputs(request=ALL)
     assert STREAMING.tick(last, StopKind.COMPLETE, READY).stop is StopKind.COMPLETE
     waits = STREAMING.tick(replace(last, waiting=frozenset({"inbox"})), StopKind.COMPLETE, READY)
     assert waits.stop is None and waits.wants_epoch
-    hurried = STREAMING.tick(inputs(look=SOME), StopKind.COMPLETE, READY)
+    hurried = STREAMING.tick(inputs(request=SOME), StopKind.COMPLETE, READY)
     assert hurried.stop is None, "asked while the sources were being looked at"
 
 
 def test_a_run_that_drains_ends_with_a_snapshot_of_all_and_closes_what_is_due() -> None:
-    assert not DRAINING.look(None, input_ended=True).polls
+    assert not DRAINING.poll_request(None, input_ended=True).polls
     assert DRAINING.tick(inputs("inbox"), None, READY).stop is None
     assert DRAINING.tick(inputs(), None, READY).stop is StopKind.SHUTDOWN
     assert DRAINING.tick(inputs(stages=CLOSES), None, READY).stop is None, "one epoch more"
@@ -71,8 +74,8 @@ def test_a_run_that_drains_ends_with_a_snapshot_of_all_and_closes_what_is_due() 
 def test_a_backlog_is_read_to_its_end_before_a_stop(planner: EpochPlanner) -> None:
     """Of a queue one poll brings a part; where it waits for acknowledgement a snapshot helps."""
     asked = None if planner is DRAINING else StopKind.COMPLETE
-    look = planner.look(asked, input_ended=True)
-    unread = inputs(look=look, backlog=frozenset({"queue"}))
+    request = planner.poll_request(asked, input_ended=True)
+    unread = inputs(request=request, backlog=frozenset({"queue"}))
     tick = planner.tick(unread, asked, READY)
     assert (tick.stop, tick.wants_epoch, tick.wants_snapshot) == (None, False, False)
     held = replace(unread, is_held=True)
@@ -80,7 +83,7 @@ def test_a_backlog_is_read_to_its_end_before_a_stop(planner: EpochPlanner) -> No
     assert (tick.stop, tick.wants_epoch, tick.wants_snapshot) == (None, False, True)
     tick = planner.tick(replace(held, waiting=frozenset({"queue"})), asked, READY)
     assert (tick.wants_epoch, tick.wants_snapshot) == (True, False), "first what waits"
-    read = planner.tick(inputs(look=look), asked, READY)
+    read = planner.tick(inputs(request=request), asked, READY)
     assert read.stop is (StopKind.COMPLETE if asked else StopKind.SHUTDOWN)
 
 

@@ -14,9 +14,9 @@ from dagster_jet.observe.writing.profile_keeper import (
     KEEP_EVERY_S,
     ProfileKeeper,
     profiles,
-    read_laps,
+    read_timings,
 )
-from dagster_jet.observe.writing.recent_laps import LAPS_MAX, Lap, RecentLaps
+from dagster_jet.observe.writing.recent_timings import TIMINGS_MAX, RecentTimings, Timing
 from dagster_jet.store import Store, StoreConfig
 
 
@@ -31,23 +31,23 @@ class Kept:
     """A keeper and its clock."""
 
     def __init__(self, store: Any, execution_id: int = 1) -> None:
-        self.now, self.laps = 0.0, RecentLaps()
+        self.now, self.timings = 0.0, RecentTimings()
         self.keeper = ProfileKeeper(
-            store, "shop", execution_id, self.laps, lambda: self.now, lambda: 1_234
+            store, "shop", execution_id, self.timings, lambda: self.now, lambda: 1_234
         )
 
     def epochs(self, *numbers: int) -> None:
         for number in numbers:
-            self.laps.add_epoch(Lap(number, 10, {(Phase.ACTION, ""): 5.0}))
+            self.timings.add_epoch(Timing(number, 10, {(Phase.ACTION, ""): 5.0}))
             self.keeper.keep_if_due()
 
 
 def kept_epochs(store: Store) -> tuple[int, list[int]]:
-    found = read_laps(store, "shop")
+    found = read_timings(store, "shop")
     assert found is not None
-    execution_id, laps, written_at_ms = found
-    assert written_at_ms == 1_234 and laps.first is not None
-    return execution_id, [lap.number for lap in (laps.first, *laps.epochs)]
+    execution_id, timings, written_at_ms = found
+    assert written_at_ms == 1_234 and timings.first is not None
+    return execution_id, [timing.number for timing in (timings.first, *timings.epochs)]
 
 
 def test_the_first_epoch_is_kept_at_once_the_next_ones_every_few_seconds(store: Store) -> None:
@@ -92,7 +92,7 @@ def test_the_newest_execution_counts_and_removes_what_others_left(store: Store) 
 
 def test_nothing_was_measured(store: Store) -> None:
     Kept(store).keeper.close()
-    assert read_laps(store, "shop") is None
+    assert read_timings(store, "shop") is None
 
 
 def test_a_store_that_does_not_answer_fails_no_job() -> None:
@@ -139,22 +139,22 @@ def test_what_an_outage_has_left_is_removed_by_the_next_write(store: Store) -> N
 
 @pytest.mark.parametrize("stages", [1, 50, 300])
 def test_what_is_kept_is_bounded(stages: int) -> None:
-    laps = RecentLaps()
-    for number in range(10 * LAPS_MAX):
-        lap = Lap(number, 10**9)
+    timings = RecentTimings()
+    for number in range(10 * TIMINGS_MAX):
+        timing = Timing(number, 10**9)
         for stage in range(stages):
-            lap.add(Phase.STEP, 12_345.67, f"stage-{stage}")
-        laps.add_epoch(lap)
-        laps.add_snapshot(lap)
-    data = laps.to_bytes(0)
+            timing.add(Phase.STEP, 12_345.67, f"stage-{stage}")
+        timings.add_epoch(timing)
+        timings.add_snapshot(timing)
+    data = timings.to_bytes(0)
     assert len(data) < 150_000
-    again, _ = RecentLaps.from_bytes(data, "shop")
-    assert len(again.epochs) == max(10, min(LAPS_MAX, 6_000 // stages))
-    assert again.epochs[-1].number == 10 * LAPS_MAX - 1
+    again, _ = RecentTimings.from_bytes(data, "shop")
+    assert len(again.epochs) == max(10, min(TIMINGS_MAX, 6_000 // stages))
+    assert again.epochs[-1].number == 10 * TIMINGS_MAX - 1
     assert again.epochs[-1].ms[Phase.STEP, "stage-0"] == 12_345.7
 
 
 def test_what_a_newer_version_has_kept_is_refused() -> None:
-    data = RecentLaps().to_bytes(0).replace(b'"format":1', b'"format":2')
+    data = RecentTimings().to_bytes(0).replace(b'"format":1', b'"format":2')
     with pytest.raises(StoreMismatchError, match="Upgrade"):
-        RecentLaps.from_bytes(data, "shop")
+        RecentTimings.from_bytes(data, "shop")

@@ -2,7 +2,7 @@
 
 from dagster_jet.core.phases import Phase
 from dagster_jet.execution.task_times import task_times
-from dagster_jet.observe.writing.recent_laps import Key
+from dagster_jet.observe.writing.recent_timings import Key
 from dagster_jet.snapshot.manifest import Ack
 
 

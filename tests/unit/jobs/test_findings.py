@@ -15,7 +15,7 @@ from dagster_jet.observe.reading.findings import Finding, FindingKind, JobFacts,
 from dagster_jet.observe.reading.ledger import Ledger, LedgerEntry, LedgerOrigin
 from dagster_jet.observe.reading.profile import profile_of
 from dagster_jet.observe.writing.progress_report import PendingCommit, ProgressReport
-from dagster_jet.observe.writing.recent_laps import Lap, RecentLaps
+from dagster_jet.observe.writing.recent_timings import RecentTimings, Timing
 from dagster_jet.ownership.supervision import Intent, Supervision
 from dagster_jet.snapshot.manifest import Counters, Manifest
 from dagster_jet.snapshot.record import (
@@ -342,10 +342,12 @@ def test_staged_rows_wait_for_the_next_snapshot() -> None:
 
 
 def test_where_the_time_of_epochs_goes() -> None:
-    laps = RecentLaps()
+    timings = RecentTimings()
     for number in (1, 2):
-        laps.add_epoch(Lap(number, 10, {(Phase.BUILDING, ""): 75.0, (Phase.PLANNING, ""): 25.0}))
-    (finding,) = found(profile=profile_of("shop", 4, laps, NOW))
+        timings.add_epoch(
+            Timing(number, 10, {(Phase.BUILDING, ""): 75.0, (Phase.PLANNING, ""): 25.0})
+        )
+    (finding,) = found(profile=profile_of("shop", 4, timings, NOW))
     assert finding.kind is FindingKind.SLOW_PHASE
     assert finding.subject == "building frames on the driver" and "75% of the time" in finding.text
 

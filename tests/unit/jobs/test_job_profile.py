@@ -8,23 +8,23 @@ import pytest
 
 from dagster_jet.core.phases import Part, Phase
 from dagster_jet.observe.reading.profile import JobProfile, PhaseProfile, profile_of
-from dagster_jet.observe.writing.recent_laps import Key, Lap, RecentLaps
+from dagster_jet.observe.writing.recent_timings import Key, RecentTimings, Timing
 
 
-def epoch(number: int, **ms: float) -> Lap:
+def epoch(number: int, **ms: float) -> Timing:
     """`step_hourly`: the phase, then its stage."""
     keys: dict[Key, float] = {}
     for name, took in ms.items():
         phase, _, stage = name.partition("_")
         keys[Phase(phase), stage] = took
-    return Lap(number, 100, keys)
+    return Timing(number, 100, keys)
 
 
-def profiled(epochs: list[Lap], snapshots: list[Lap] | None = None) -> JobProfile:
-    laps = RecentLaps(first=epoch(1, action=5_000, idle=70))
-    laps.epochs.extend(epochs)
-    laps.snapshots.extend(snapshots or [])
-    return profile_of("shop", 3, laps, 1_000)
+def profiled(epochs: list[Timing], snapshots: list[Timing] | None = None) -> JobProfile:
+    timings = RecentTimings(first=epoch(1, action=5_000, idle=70))
+    timings.epochs.extend(epochs)
+    timings.snapshots.extend(snapshots or [])
+    return profile_of("shop", 3, timings, 1_000)
 
 
 def phase(profile: JobProfile, wanted: Phase, stage: str | None = None) -> PhaseProfile:

@@ -17,7 +17,7 @@ from dagster_jet.orchestration.dead_runs import report_dead_runs
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.orchestration.sensor import supervise
-from dagster_jet.orchestration.sightings import Moment
+from dagster_jet.orchestration.sightings import BootTime
 from dagster_jet.orchestration.supervisor import RestartPolicy
 from dagster_jet.ownership.lease import new_lease
 from dagster_jet.ownership.record_keeper import record_register
@@ -166,7 +166,7 @@ def test_what_a_reboot_has_killed_is_reported_once_another_run_has_the_job(
 
         def told_at(seconds: int) -> set[str]:
             nonlocal cursor
-            clock = lambda: Moment("this boot", 1000 * seconds)  # noqa: E731
+            clock = lambda: BootTime("this boot", 1000 * seconds)  # noqa: E731
             with dg.build_sensor_context(instance=instance, cursor=cursor) as context:
                 cursor = supervise(context, jet, LAUNCHES, policy, {}, clock=clock).cursor
             return {

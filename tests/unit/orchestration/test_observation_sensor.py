@@ -22,7 +22,7 @@ from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.observation_sensor import PATIENCE_MS, Watched, report_missed
 from dagster_jet.orchestration.reported_assets import asset_reports
 from dagster_jet.orchestration.run_worker import RunWorker
-from dagster_jet.orchestration.sightings import Moment
+from dagster_jet.orchestration.sightings import BootTime
 from dagster_jet.ownership.lease import new_lease
 from dagster_jet.snapshot.record import JobStatus
 
@@ -48,7 +48,7 @@ class Daemon:
         """How many materializations it reports, or why none."""
         watched = Watched(self.site.stream, self.site.pipeline)
         with dg.build_sensor_context(instance=self.site.instance, cursor=self.cursor) as context:
-            clock = lambda: Moment("this boot", self.now_ms)  # noqa: E731
+            clock = lambda: BootTime("this boot", self.now_ms)  # noqa: E731
             result = report_missed(context, self.jet, watched, clock)
         for event in result.asset_events:
             self.site.instance.report_runless_asset_event(event)

@@ -23,7 +23,7 @@ from dagster_jet import (
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.sensor import supervise
-from dagster_jet.orchestration.sightings import Moment
+from dagster_jet.orchestration.sightings import BootTime
 from dagster_jet.orchestration.supervisor import RestartPolicy
 from dagster_jet.ownership.lease import new_lease
 from dagster_jet.ownership.record_keeper import record_register
@@ -67,7 +67,7 @@ def tick(
     instance: DagsterInstance, jet: Jet, now_ms: int, cursor: str | None = None
 ) -> dg.SensorResult:
     with dg.build_sensor_context(instance=instance, cursor=cursor) as context:
-        clock = lambda: Moment("this boot", now_ms)  # noqa: E731
+        clock = lambda: BootTime("this boot", now_ms)  # noqa: E731
         return supervise(context, jet, LAUNCHES, POLICY, {}, clock=clock)
 
 

@@ -1,16 +1,20 @@
-"""The sensor's cursor: how long things have stood still on the clock of this boot."""
+"""The sensor's cursor: how long objects have stood still on the clock of this boot."""
 
 from __future__ import annotations
 
 import pytest
 
-from dagster_jet.orchestration.sightings import Moment, Sightings, Thing, What
+from dagster_jet.orchestration.sightings import BootTime, ObjectKind, Sightings, WatchedObject
 
-LEASE, RENEWED, RUN = Thing(What.LEASE, "1"), Thing(What.LEASE, "2"), Thing(What.RUN, "x")
+LEASE, RENEWED, RUN = (
+    WatchedObject(ObjectKind.LEASE, "1"),
+    WatchedObject(ObjectKind.LEASE, "2"),
+    WatchedObject(ObjectKind.RUN, "x"),
+)
 
 
-def at(ms: int, boot: str = "b") -> Moment:
-    return Moment(boot, ms)
+def at(ms: int, boot: str = "b") -> BootTime:
+    return BootTime(boot, ms)
 
 
 def test_what_stands_still_keeps_its_first_sighting() -> None:
@@ -28,7 +32,7 @@ def test_another_boot_or_machine_starts_the_watch_again() -> None:
 
 
 def test_the_clock_of_a_boot_is_one_for_all_its_processes() -> None:
-    first, second = Moment.now(), Moment.now()
+    first, second = BootTime.now(), BootTime.now()
     assert first.boot == second.boot and first.ms <= second.ms
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from dagster_jet.snapshot.record import Activity, Doing
 
-_TROUBLE_MAX = 500
+_REASON_MAX = 500
 """Characters; short, because the record is written every few seconds."""
 
 
-class Headway:
+class ActivityTracker:
     """Activity of one execution. Its threads report events, the heartbeat reads the result.
 
     Args:
@@ -24,7 +24,7 @@ class Headway:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
-        self._doing, self._since, self._trouble = Doing.STARTING, clock(), ""
+        self._doing, self._since, self._reason = Doing.STARTING, clock(), ""
         self._failing: tuple[float, str] | None = None
         self._away: dict[str, tuple[float, str]] = {}
         self._is_healthy, self._looked_at = False, self._since
@@ -33,38 +33,38 @@ class Headway:
         """Report the present activity; a repeated one is not a change."""
         with self._lock:
             if doing is not self._doing:
-                self._doing, self._since, self._trouble = doing, self._clock(), ""
+                self._doing, self._since, self._reason = doing, self._clock(), ""
 
     def advanced(self, doing: Doing) -> None:
         """Report progress (an epoch has ended, or there is nothing to do) and the next activity."""
         with self._lock:
-            self._doing, self._since, self._trouble = doing, self._clock(), ""
+            self._doing, self._since, self._reason = doing, self._clock(), ""
             self._is_healthy = True
 
-    def met(self, trouble: str) -> None:
+    def retries(self, reason: str) -> None:
         """Report a failing operation that is being retried."""
         with self._lock:
-            self._trouble = trouble
+            self._reason = reason
 
-    def snapshot_failed(self, trouble: str) -> None:
+    def snapshot_failed(self, reason: str) -> None:
         """Report a failing snapshot: epochs go on, but their output is not committed."""
         with self._lock:
             since = self._failing[0] if self._failing is not None else self._clock()
-            self._failing = since, trouble
+            self._failing = since, reason
 
     def snapshot_completed(self) -> None:
         with self._lock:
             self._failing = None
 
-    def source_away(self, source: str, trouble: str | None) -> None:
+    def source_away(self, source: str, reason: str | None) -> None:
         """Report a source that fails and is retried while others go on; None: it recovered.
 
         Other activities, or having nothing to do, do not hide it.
         """
         with self._lock:
             before = self._away.pop(source, None)
-            if trouble is not None:
-                self._away[source] = before[0] if before is not None else self._clock(), trouble
+            if reason is not None:
+                self._away[source] = before[0] if before is not None else self._clock(), reason
 
     def activity(self) -> Activity:
         with self._lock:
@@ -75,8 +75,8 @@ class Headway:
             if away is not None and (is_idle or away[0] <= self._since):
                 return self._activity(Doing.ASKING, *away)
             # Phase 2 may wait for a source, to acknowledge messages.
-            trouble = self._trouble or (away[1] if away is not None else "")
-            return self._activity(self._doing, self._since, trouble)
+            reason = self._reason or (away[1] if away is not None else "")
+            return self._activity(self._doing, self._since, reason)
 
     def take_healthy_ms(self) -> int:
         """Return the ms since the last call if the execution made progress in them; else 0."""
@@ -86,5 +86,5 @@ class Headway:
             healthy, self._is_healthy = self._is_healthy, False
             return passed_ms if healthy and self._failing is None else 0
 
-    def _activity(self, doing: Doing, since: float, trouble: str) -> Activity:
-        return Activity(doing, round((self._clock() - since) * 1000), trouble[:_TROUBLE_MAX])
+    def _activity(self, doing: Doing, since: float, reason: str) -> Activity:
+        return Activity(doing, round((self._clock() - since) * 1000), reason[:_REASON_MAX])

@@ -11,7 +11,7 @@ from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import JobStatus
 
 
-class Move(str, Enum):
+class JobRequest(str, Enum):
     """A request to a job."""
 
     SUSPEND = "suspend"
@@ -34,23 +34,23 @@ class Move(str, Enum):
 
 _LIVE = frozenset(
     {
-        Move.SUSPEND,
-        Move.RESTART,
-        Move.SHUTDOWN,
-        Move.COMPLETE,
-        Move.CANCEL,
-        Move.EXPORT,
-        Move.CANCEL_AND_EXPORT,
+        JobRequest.SUSPEND,
+        JobRequest.RESTART,
+        JobRequest.SHUTDOWN,
+        JobRequest.COMPLETE,
+        JobRequest.CANCEL,
+        JobRequest.EXPORT,
+        JobRequest.CANCEL_AND_EXPORT,
     }
 )
-LEGAL: Mapping[JobStatus, frozenset[Move]] = {
-    JobStatus.NOT_RUNNING: frozenset({Move.SUSPEND, Move.RESUME, Move.EXPORT}),
+LEGAL: Mapping[JobStatus, frozenset[JobRequest]] = {
+    JobStatus.NOT_RUNNING: frozenset({JobRequest.SUSPEND, JobRequest.RESUME, JobRequest.EXPORT}),
     JobStatus.STARTING: _LIVE,
     JobStatus.RUNNING: _LIVE,
     JobStatus.COMPLETING: _LIVE,
-    JobStatus.SUSPENDED: frozenset({Move.RESUME, Move.EXPORT}),
-    JobStatus.COMPLETED: frozenset({Move.EXPORT}),
-    JobStatus.FAILED: frozenset({Move.EXPORT}),
+    JobStatus.SUSPENDED: frozenset({JobRequest.RESUME, JobRequest.EXPORT}),
+    JobStatus.COMPLETED: frozenset({JobRequest.EXPORT}),
+    JobStatus.FAILED: frozenset({JobRequest.EXPORT}),
 }
 """Legal requests by status, without regard to the job's intent; see `check`."""
 _CURES = {
@@ -63,7 +63,9 @@ _CURES = {
 }
 
 
-def check(job: str, move: Move, status: JobStatus, failure: str | None, intent: Intent) -> None:
+def check(
+    job: str, request: JobRequest, status: JobStatus, failure: str | None, intent: Intent
+) -> None:
     """Refuses illegal requests.
 
     A living job can be resumed if it is about to go down, or would not be started again.
@@ -71,18 +73,18 @@ def check(job: str, move: Move, status: JobStatus, failure: str | None, intent: 
     Raises:
         JobStateError: names the job's status and a cure.
     """
-    if move in LEGAL[status]:
+    if request in LEGAL[status]:
         return
-    if move is Move.RESUME and status.is_live and intent is not Intent.ALWAYS_ON:
+    if request is JobRequest.RESUME and status.is_live and intent is not Intent.ALWAYS_ON:
         return
-    raise refusal(job, move, status, failure)
+    raise refusal(job, request, status, failure)
 
 
-def refusal(job: str, move: Move, status: JobStatus, failure: str | None) -> JobStateError:
+def refusal(job: str, request: JobRequest, status: JobStatus, failure: str | None) -> JobStateError:
     """The error for an illegal request: the job's status, and a cure."""
     why = f" ({failure})" if failure else ""
     return JobStateError(
-        f"cannot {move.value}: the job is {status.value}{why}.",
+        f"cannot {request.value}: the job is {status.value}{why}.",
         job=job,
         cure=_CURES.get(status, "No action is needed."),
     )

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dagster_jet.errors import JobStateError
-from dagster_jet.jobs.moves import LEGAL, Move, check
+from dagster_jet.jobs.legal_requests import LEGAL, JobRequest, check
 from dagster_jet.jobs.remote_job import RemoteJob
 from dagster_jet.ownership.lease import new_lease
 from dagster_jet.ownership.record_keeper import record_register
@@ -28,9 +28,9 @@ TABLE = {
     "FAILED":      "no  no  no  no  no  no  yes no",
 }  # fmt: skip
 CELLS = [
-    (JobStatus(status), move, answer == "yes")
+    (JobStatus(status), request, answer == "yes")
     for status, row in TABLE.items()
-    for move, answer in zip(Move, row.split(), strict=True)
+    for request, answer in zip(JobRequest, row.split(), strict=True)
 ]
 
 
@@ -44,18 +44,18 @@ def test_every_status_is_in_the_table() -> None:
     assert set(TABLE) == {status.value for status in JobStatus} == {s.value for s in LEGAL}
 
 
-@pytest.mark.parametrize(("status", "move", "legal"), CELLS)
-def test_a_cell(status: JobStatus, move: Move, legal: bool) -> None:
+@pytest.mark.parametrize(("status", "request", "legal"), CELLS)
+def test_a_cell(status: JobStatus, request: JobRequest, legal: bool) -> None:
     if legal:
-        check("j", move, status, None, Intent.ALWAYS_ON)
+        check("j", request, status, None, Intent.ALWAYS_ON)
         return
-    with pytest.raises(JobStateError, match=f"cannot {move.value}: the job is {status.value}"):
-        check("j", move, status, None, Intent.ALWAYS_ON)
+    with pytest.raises(JobStateError, match=f"cannot {request.value}: the job is {status.value}"):
+        check("j", request, status, None, Intent.ALWAYS_ON)
 
 
 @pytest.mark.parametrize("intent", [Intent.PAUSED, Intent.DRAINED])
 def test_a_living_job_that_would_stay_down_can_be_resumed(intent: Intent) -> None:
-    check("j", Move.RESUME, JobStatus.RUNNING, None, intent)
+    check("j", JobRequest.RESUME, JobStatus.RUNNING, None, intent)
 
 
 def no_session() -> SparkSession:
