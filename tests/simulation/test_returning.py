@@ -40,15 +40,15 @@ def test_no_history_believes_a_member_that_came_back_older() -> None:
 
 def _unchecked(state: Any, request: Any, floor: int, member: str) -> Any:
     new, reply = acceptor_step(state, request, floor, "")
-    return new, replace(reply, state=replace(reply.state, witnessed=()))
+    return new, replace(reply, state=replace(reply.state, known_changes=()))
 
 
-def _without_witnesses(state: Any, request: Any, floor: int, member: str) -> Any:
-    return acceptor_step(state, replace(request, witness=()), floor, member)
+def _without_known_changes(state: Any, request: Any, floor: int, member: str) -> Any:
+    return acceptor_step(state, replace(request, known_changes=()), floor, member)
 
 
 def _kept(state: Any, request: Any, floor: int, member: str) -> tuple[Any, Reply]:
-    new, reply = _without_witnesses(state, request, floor, member)
+    new, reply = _without_known_changes(state, request, floor, member)
     return new, replace(reply, request=request)
 
 

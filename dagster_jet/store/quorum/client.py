@@ -24,13 +24,13 @@ from dagster_jet.store.register import (
     NO_BALLOT,
     AcceptorState,
     Ballot,
+    ChangeCounts,
     ClaimBallot,
     Configuration,
     Inquire,
     Operation,
     Outcome,
     ReadLatest,
-    Witness,
     Write,
     merged,
 )
@@ -69,7 +69,7 @@ class RegisterClient:
     def __init__(self, configuration: Configuration[Member], name: str) -> None:
         self.name = name
         self.configuration = configuration
-        self._heard: dict[int, Witness] = {}
+        self._heard: dict[int, ChangeCounts] = {}
         """Change counts of members that this object has heard of; none may be forgotten."""
 
     def read(self) -> RegisterValue | None:

@@ -11,8 +11,9 @@ way it does not count: the majority with the value may still be in the previous 
 
 A member may come back *older*: restored from a copy, or replaced by a replica. So it counts its
 ``changes`` of the register. Every process that hears of a count passes it on with its next request,
-and members keep the counts they receive (``witnessed``). A member that hears of a higher count than
-its own has forgotten something, and says so instead of answering (``ReplyStatus.FORGETFUL``).
+and members keep the counts they receive (``known_changes``). A member that hears of a higher count
+than its own has forgotten something, and says so instead of answering
+(``ReplyStatus.FORGETFUL``).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ FORMAT_VERSION = 1
 
 NEVER_INSTALLED = -1
 
-Witness: TypeAlias = tuple[tuple[str, int], ...]
+ChangeCounts: TypeAlias = tuple[tuple[str, int], ...]
 """(member, number of changes of a register it has reported), sorted; for one configuration.
 
 The count is the member's own, over all configurations, since it got its identity. It is passed on
@@ -53,7 +54,7 @@ class AcceptorState:
             ``configuration``; None while it serves.
         chosen_by: the mover that wrote this state as the last one of ``configuration``.
         changes: number of changes of this member's state for the register.
-        witnessed: the ``changes`` of all members in ``configuration`` that it has heard of.
+        known_changes: the ``changes`` of all members in ``configuration`` that it has heard of.
     """
 
     promised: Ballot = NO_BALLOT
@@ -64,7 +65,7 @@ class AcceptorState:
     sealed_by: Ballot | None = None
     chosen_by: Ballot | None = None
     changes: int = 0
-    witnessed: Witness = ()
+    known_changes: ChangeCounts = ()
 
     @property
     def place(self) -> _Place:
@@ -78,7 +79,7 @@ class AcceptorState:
     def installed_in(self, configuration: int) -> AcceptorState:
         """Return this state as the first one of a configuration."""
         return replace(
-            self, configuration=configuration, sealed_by=None, chosen_by=None, witnessed=()
+            self, configuration=configuration, sealed_by=None, chosen_by=None, known_changes=()
         )
 
     def to_bytes(self) -> bytes:
@@ -93,7 +94,7 @@ class AcceptorState:
             "sealed_by": _to_json(self.sealed_by),
             "settled_by": _to_json(self.chosen_by),
             "changes": self.changes,
-            "witnessed": self.witnessed,
+            "known_changes": self.known_changes,
         }
         return json.dumps(head, separators=(",", ":")).encode() + b"\n" + (self.value or b"")
 
@@ -116,14 +117,14 @@ class AcceptorState:
             sealed_by=_from_json(head["sealed_by"]),
             chosen_by=_from_json(head["settled_by"]),
             changes=head["changes"],
-            witnessed=tuple((member, count) for member, count in head["witnessed"]),
+            known_changes=tuple((member, count) for member, count in head["known_changes"]),
         )
 
 
-def merged(*witnesses: Iterable[tuple[str, int]]) -> Witness:
+def merged(*counts: Iterable[tuple[str, int]]) -> ChangeCounts:
     """Return the highest count of each member; zeros are left out."""
     highest: dict[str, int] = {}
-    for member, count in (one for witness in witnesses for one in witness):
+    for member, count in (one for some in counts for one in some):
         if count > highest.get(member, 0):
             highest[member] = count
     return tuple(sorted(highest.items()))
@@ -147,12 +148,12 @@ class _OfConfiguration:
     Attributes:
         configuration: number of the request's configuration.
         stable: the sender knows that this configuration is stable.
-        witness: change counts of members that the sender has heard of.
+        known_changes: change counts of members that the sender has heard of.
     """
 
     configuration: int = 0
     stable: bool = True
-    witness: Witness = ()
+    known_changes: ChangeCounts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,13 +254,15 @@ def acceptor_step(
             listed on the member. Used only if the state is of an older configuration.
         member: the member's name in the configuration.
     """
-    if request.witness and state.changes < dict(request.witness).get(member, 0):
+    if request.known_changes and state.changes < dict(request.known_changes).get(member, 0):
         return state, Reply(request, ReplyStatus.FORGETFUL, state)
     new, reply = _step(state, request, floor)
     if new == state:
         return state, reply
-    known = state.witnessed if state.configuration == new.configuration else ()
-    new = replace(new, changes=state.changes + 1, witnessed=merged(known, request.witness))
+    known = state.known_changes if state.configuration == new.configuration else ()
+    new = replace(
+        new, changes=state.changes + 1, known_changes=merged(known, request.known_changes)
+    )
     return new, replace(reply, state=new)
 
 
@@ -324,7 +327,7 @@ def _moved_out(state: AcceptorState, request: Seal | Choose) -> tuple[AcceptorSt
             sealed_by=request.ballot,
             chosen_by=request.ballot,
             changes=state.changes,
-            witnessed=state.witnessed,
+            known_changes=state.known_changes,
         )
     return sealed, Reply(request, ReplyStatus.GRANTED, sealed)
 

@@ -10,6 +10,7 @@ from typing import Any
 from dagster_jet.store.register.acceptor import (
     Accept,
     AcceptorState,
+    ChangeCounts,
     Choose,
     Promise,
     Read,
@@ -17,7 +18,6 @@ from dagster_jet.store.register.acceptor import (
     ReplyStatus,
     Request,
     Seal,
-    Witness,
     merged,
 )
 from dagster_jet.store.register.ballot import Ballot
@@ -62,7 +62,7 @@ class Round:
         self.states: dict[str, AcceptorState] = {}
         self.silent: dict[str, bool] = {}
         """Members that did not answer; True: they may have carried the request out."""
-        self.heard: Witness = request.witness
+        self.heard: ChangeCounts = request.known_changes
         """Known change counts of the members: from the request, the members and others."""
 
     @property
@@ -111,10 +111,10 @@ class Round:
         self.silent.pop(member, None)  # given up too early; the answer counts
         self.answers[member] = reply.status
         self.states[member] = state = reply.state
-        if state.changes or state.witnessed:
+        if state.changes or state.known_changes:
             is_here = state.configuration == self.configuration.number
-            witnessed = state.witnessed if is_here else ()
-            self.heard = merged(self.heard, witnessed, ((member, state.changes),))
+            known_changes = state.known_changes if is_here else ()
+            self.heard = merged(self.heard, known_changes, ((member, state.changes),))
 
     def no_answer(self, member: str, *, may_have_applied: bool) -> None:
         """Give up on a member."""
@@ -149,7 +149,7 @@ class Operation:
         self,
         configuration: Configuration[Any],
         request: Request,
-        heard: Mapping[int, Witness] | None = None,
+        heard: Mapping[int, ChangeCounts] | None = None,
     ) -> None:
         self.configuration = configuration
         self.heard = dict(heard or {})
@@ -179,8 +179,8 @@ class Operation:
         self._ask(self.current.configuration, request)
 
     def _ask(self, configuration: Configuration[Any], request: Request) -> None:
-        witness = self.heard.get(configuration.number, ())
-        self.current = Round(configuration, replace(request, witness=witness))
+        known_changes = self.heard.get(configuration.number, ())
+        self.current = Round(configuration, replace(request, known_changes=known_changes))
 
     def _end(self, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -206,7 +206,7 @@ class Inquire(Operation):
     """Ask all reachable members for their states; SUCCEEDED: a majority answered (``states``)."""
 
     def __init__(
-        self, configuration: Configuration[Any], heard: Mapping[int, Witness] | None = None
+        self, configuration: Configuration[Any], heard: Mapping[int, ChangeCounts] | None = None
     ) -> None:
         super().__init__(configuration, read_of(configuration), heard)
 
@@ -244,7 +244,7 @@ class ClaimBallot(Operation):
         self,
         configuration: Configuration[Any],
         ballot: Ballot,
-        heard: Mapping[int, Witness] | None = None,
+        heard: Mapping[int, ChangeCounts] | None = None,
         found: Iterable[AcceptorState] = (),
     ) -> None:
         super().__init__(
@@ -292,7 +292,7 @@ class Write(Operation):
         configuration: Configuration[Any],
         owned: AcceptorState,
         value: bytes,
-        heard: Mapping[int, Witness] | None = None,
+        heard: Mapping[int, ChangeCounts] | None = None,
     ) -> None:
         state = AcceptorState(
             owned.promised,
@@ -321,7 +321,7 @@ class ReadLatest(Operation):
     """
 
     def __init__(
-        self, configuration: Configuration[Any], heard: Mapping[int, Witness] | None = None
+        self, configuration: Configuration[Any], heard: Mapping[int, ChangeCounts] | None = None
     ) -> None:
         super().__init__(configuration, read_of(configuration), heard)
 

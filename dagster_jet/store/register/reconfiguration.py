@@ -23,12 +23,12 @@ from typing import Any
 
 from dagster_jet.store.register.acceptor import (
     AcceptorState,
+    ChangeCounts,
     Choose,
     Install,
     Read,
     ReplyStatus,
     Seal,
-    Witness,
 )
 from dagster_jet.store.register.ballot import NO_BALLOT, Ballot
 from dagster_jet.store.register.configuration import Configuration
@@ -52,7 +52,7 @@ class Close(Operation):
         self,
         configuration: Configuration[Any],
         mover: Ballot,
-        heard: Mapping[int, Witness] | None = None,
+        heard: Mapping[int, ChangeCounts] | None = None,
     ) -> None:
         super().__init__(configuration, _seal(configuration, mover), heard)
         self.mover = mover
@@ -115,7 +115,7 @@ class Move(Close):
         self,
         configuration: Configuration[Any],
         mover: Ballot,
-        heard: Mapping[int, Witness] | None = None,
+        heard: Mapping[int, ChangeCounts] | None = None,
     ) -> None:
         if configuration.previous is None:
             raise ValueError(f"{configuration!r} has no predecessor to move from")

@@ -329,8 +329,8 @@ class Scope:
                 self.states.values[acceptor], self.requests.values[request], 0, ""
             )
             # Nobody comes back older here; histories that differ in counts only are one.
-            new = replace(new, changes=0, witnessed=())
-            reply = replace(reply, state=replace(reply.state, changes=0, witnessed=()))
+            new = replace(new, changes=0, known_changes=())
+            reply = replace(reply, state=replace(reply.state, changes=0, known_changes=()))
             known = self._stepped[acceptor, request] = (self.states(new), self.replies(reply))
         return known
 

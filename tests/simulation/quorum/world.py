@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, replace
 from dagster_jet.store.register import (
     AcceptorState,
     Ballot,
+    ChangeCounts,
     ClaimBallot,
     Configuration,
     Inquire,
     Operation,
     Outcome,
     Request,
-    Witness,
     Write,
 )
 
@@ -57,7 +57,7 @@ class Process:
     again: Callable[[], Operation] | None = None
     wrote: bool = False
     asked: set[tuple[str, Request]] = field(default_factory=set)
-    heard: dict[int, Witness] = field(default_factory=dict)
+    heard: dict[int, ChangeCounts] = field(default_factory=dict)
 
 
 @dataclass
@@ -367,7 +367,7 @@ class World:
             other.configuration != number for other in others
         ):
             return
-        known = min(dict(other.witnessed).get(letter, 0) for other in others)
+        known = min(dict(other.known_changes).get(letter, 0) for other in others)
         older = [at for at, (state, *_) in enumerate(acceptor.past) if state.changes < known]
         if older:
             acceptor.come_back_older(self.random.choice(older), number)
