@@ -13,7 +13,7 @@ from typing import Any
 from dagster_jet.core.columns import StageColumn
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.core.phases import PhaseTime
-from dagster_jet.snapshot.owed import SinkFate
+from dagster_jet.snapshot.owed import SinkChange
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
 
 
@@ -164,7 +164,7 @@ class SinkReopened:
     job: str
     execution_id: int
     sink: str
-    fate: SinkFate
+    change: SinkChange
     place: str | None
     epoch_ids: tuple[int, ...]
     rows: int

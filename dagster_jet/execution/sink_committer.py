@@ -33,11 +33,11 @@ from dagster_jet.snapshot.manifest import Artifact, NewestOutput
 from dagster_jet.snapshot.owed import (
     Destination,
     OwedCommit,
-    SinkFate,
+    SinkChange,
     epochs_of,
     owed_commits,
     rows_of,
-    sink_fate,
+    sink_change,
 )
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.snapshot.store_reactions import StoreCall
@@ -161,7 +161,7 @@ class SinkCommitter:
         found: list[tuple[str, Destination]] = []
         for sinks in named:
             for sink, destination in sinks.items():
-                if sink_fate(sink, sinks, self.destinations) is SinkFate.KEPT:
+                if sink_change(sink, sinks, self.destinations) is SinkChange.KEPT:
                     continue
                 if (sink, destination) not in found:
                     found.append((sink, destination))
@@ -258,7 +258,7 @@ class SinkCommitter:
         """
         missing: dict[str, NewestOutput] = {}
         for sink, newest in expected.items():
-            if sink_fate(sink, named, self.destinations) is not SinkFate.KEPT:
+            if sink_change(sink, named, self.destinations) is not SinkChange.KEPT:
                 continue
             committer = self._committer(sink)
             context = replace(
@@ -283,7 +283,7 @@ class SinkCommitter:
     def _commit_owed(
         self, owed: OwedCommit, context: CommitContext, one_failed: threading.Event
     ) -> None:
-        if owed.fate is SinkFate.KEPT:
+        if owed.change is SinkChange.KEPT:
             self._commit_one(self._committer(owed.sink), owed, context, one_failed)
             return
         sink = self._former_sink(owed)
@@ -315,8 +315,8 @@ class SinkCommitter:
             return None
         raise SinkMismatchError(
             f"{owed.rows} rows of epochs {_span(owed.epoch_ids)} are decided and not committed "
-            f"yet. Since then the sink {owed.fate.value}, and its former location cannot be opened "
-            f"without the former pipeline: {why}",
+            f"yet. Since then the sink {owed.change.value}, and its former location cannot be "
+            f"opened without the former pipeline: {why}",
             job=self.job,
             stage=owed.sink,
             position=_where(owed.destination),
@@ -332,13 +332,13 @@ class SinkCommitter:
             owed.rows,
             _span(owed.epoch_ids),
             owed.sink,
-            owed.fate.value,
+            owed.change.value,
             where,
         )
         execution_id = self.record().execution_id
         self.emit(
             SinkReopened(
-                self.job, execution_id, owed.sink, owed.fate, where, owed.epoch_ids, owed.rows
+                self.job, execution_id, owed.sink, owed.change, where, owed.epoch_ids, owed.rows
             )
         )
 
@@ -375,7 +375,7 @@ class SinkCommitter:
         except GivenUpError:
             raise
         except SinkError as error:
-            is_left = owed.fate is not SinkFate.KEPT and error.reaction is Reaction.RESTART
+            is_left = owed.change is not SinkChange.KEPT and error.reaction is Reaction.RESTART
             if not (is_left and self.options.accept_loss):
                 raise
             # The place of a sink that was removed from the pipeline will not come back.

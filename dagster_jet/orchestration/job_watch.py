@@ -263,7 +263,7 @@ class JobWatch:
             case SinkReopened():
                 self.log.warning(
                     f"{event.rows} rows that were decided before the sink {event.sink!r} "
-                    f"{event.fate.value} are committed to {event.place}."
+                    f"{event.change.value} are committed to {event.place}."
                 )
             case OutputLost():
                 self.log.warning(

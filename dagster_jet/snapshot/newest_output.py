@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from dagster_jet.snapshot.manifest import Artifact, Manifest, NewestOutput
-from dagster_jet.snapshot.owed import SinkFate, sink_fate
+from dagster_jet.snapshot.owed import SinkChange, sink_change
 
 
 def newest_of(
@@ -55,5 +55,5 @@ def output_after(
     return {
         sink: one
         for sink, one in after.items()
-        if sink_fate(sink, manifest.sinks, sinks) is SinkFate.KEPT
+        if sink_change(sink, manifest.sinks, sinks) is SinkChange.KEPT
     }

@@ -20,7 +20,7 @@ commit there without the pipeline. JSON, without secrets. Destinations that are 
 only in `options`, are the same place, so access options may be corrected."""
 
 
-class SinkFate(Enum):
+class SinkChange(Enum):
     """Change of a sink since the snapshot was taken."""
 
     KEPT = "kept"
@@ -38,7 +38,7 @@ class OwedCommit:
     sink: str
     """The sink's name at staging; it is the key of markers and staging areas."""
     destination: Destination
-    fate: SinkFate
+    change: SinkChange
     artifacts: tuple[Artifact, ...]
 
     @property
@@ -75,18 +75,18 @@ def owed_commits(
     for artifact in artifacts:
         by_sink.setdefault(artifact.sink, []).append(artifact)
     return tuple(
-        OwedCommit(sink, named[sink], sink_fate(sink, named, today), tuple(mine))
+        OwedCommit(sink, named[sink], sink_change(sink, named, today), tuple(mine))
         for sink, mine in by_sink.items()
     )
 
 
-def sink_fate(
+def sink_change(
     sink: str, named: Mapping[str, Destination], today: Mapping[str, Destination]
-) -> SinkFate:
+) -> SinkChange:
     """Change of a sink that a manifest names."""
     if sink not in today:
-        return SinkFate.LEFT
-    return SinkFate.KEPT if is_same_place(named[sink], today[sink]) else SinkFate.MOVED
+        return SinkChange.LEFT
+    return SinkChange.KEPT if is_same_place(named[sink], today[sink]) else SinkChange.MOVED
 
 
 def is_same_place(one: Destination, other: Destination) -> bool:

@@ -16,7 +16,7 @@ from dagster_jet import aggregates as agg
 from dagster_jet.errors import JetError
 from dagster_jet.execution.events import SinkReopened
 from dagster_jet.pipeline.windows import Window
-from dagster_jet.snapshot.owed import SinkFate
+from dagster_jet.snapshot.owed import SinkChange
 from dagster_jet.snapshot.plan import Change
 
 from . import changed_child, child
@@ -241,11 +241,11 @@ def test_what_was_decided_for_a_sink_is_committed_although_it_left_or_moved(worl
             until="drained",
             on_event=world.see,
         )
-        told = {(e.sink, e.fate, e.place) for e in world.events_of(SinkReopened)}
+        told = {(e.sink, e.change, e.place) for e in world.events_of(SinkReopened)}
         assert told == {
-            ("dropped", SinkFate.LEFT, f"{world.folder}/out/dropped"),
-            ("renamed", SinkFate.LEFT, f"{world.folder}/out/renamed"),
-            ("moved", SinkFate.MOVED, f"{world.folder}/out/moved"),
+            ("dropped", SinkChange.LEFT, f"{world.folder}/out/dropped"),
+            ("renamed", SinkChange.LEFT, f"{world.folder}/out/renamed"),
+            ("moved", SinkChange.MOVED, f"{world.folder}/out/moved"),
         }
         # And back again, where files of an earlier time are.
         world.fill(2, first=6)

@@ -25,7 +25,7 @@ from dagster_jet.snapshot import protocol as c
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.epoch_cycle import CycleState
 from dagster_jet.snapshot.manifest import Ack, Manifest
-from dagster_jet.snapshot.owed import SinkFate, owed_commits
+from dagster_jet.snapshot.owed import SinkChange, owed_commits
 from dagster_jet.snapshot.pending_snapshot import PendingState
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
 
@@ -270,8 +270,8 @@ class Driver:
     def _note_owed(self, command: c.Complete) -> None:
         artifacts, named = command.manifest.artifacts, command.manifest.sinks
         for owed in owed_commits(artifacts, named, self.deployment.destinations):
-            if owed.fate is not SinkFate.KEPT:
-                self.world.seen[f"owed to a sink that {owed.fate.name.lower()}"] += 1
+            if owed.change is not SinkChange.KEPT:
+                self.world.seen[f"owed to a sink that {owed.change.name.lower()}"] += 1
 
     def _perform(self, command: c.Command, view: CoordinatorView) -> None:
         match command:

@@ -20,7 +20,7 @@ from dagster_jet.snapshot.coordinator import Coordinator
 from dagster_jet.snapshot.ending import Ending
 from dagster_jet.snapshot.epoch_cycle import CycleState, EpochCycle
 from dagster_jet.snapshot.manifest import ShardState
-from dagster_jet.snapshot.owed import SinkFate
+from dagster_jet.snapshot.owed import SinkChange
 from dagster_jet.snapshot.pending_snapshot import PendingSnapshot, PendingState, SnapshotOutcome
 from dagster_jet.snapshot.record import SnapshotRef
 from dagster_jet.snapshot.recovery import Recovery, RecoveryState
@@ -373,7 +373,7 @@ class CommitsTodaysSinks(SinkCommitter):
     """Phase 2 goes by the pipeline: a sink that has left it is nobody's."""
 
     def _commit_owed(self, owed, context, one_failed):
-        if owed.fate is not SinkFate.LEFT:
+        if owed.change is not SinkChange.LEFT:
             super()._commit_owed(owed, context, one_failed)
 
 
@@ -389,8 +389,8 @@ class CommitsWhereTheSinkIsToday(SinkCommitter):
     """A sink that moved takes along what was decided for its old place."""
 
     def _commit_owed(self, owed, context, one_failed):
-        if owed.fate is SinkFate.MOVED:
-            owed = replace(owed, fate=SinkFate.KEPT, destination=self.destinations[owed.sink])
+        if owed.change is SinkChange.MOVED:
+            owed = replace(owed, change=SinkChange.KEPT, destination=self.destinations[owed.sink])
         super()._commit_owed(owed, context, one_failed)
 
 

@@ -40,7 +40,7 @@ from dagster_jet.execution.stopping import StopSignal
 from dagster_jet.maps import JetMap
 from dagster_jet.pipeline.graph import SinkNode
 from dagster_jet.snapshot.manifest import Artifact
-from dagster_jet.snapshot.owed import SinkFate
+from dagster_jet.snapshot.owed import SinkChange
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 from dagster_jet.start_options import StartOptions
@@ -285,8 +285,8 @@ def test_it_is_committed_where_it_was_staged_for(tmp_path: Path, store: Store, t
     assert (tmp_path / "old" / "part-9.json").read_text("utf-8") == '{"a": 1}\n'
     assert [p.name for p in (tmp_path / "old" / "_epochs").glob("*.json")] == ["0000000009.json"]
     assert not list((tmp_path / "new").rglob("part-*")) and not leftover.exists()
-    fate = SinkFate.MOVED if today == "moved" else SinkFate.LEFT
-    assert phase2.events == [SinkReopened("j", 5, "out", fate, f"{tmp_path}/old", (9,), 1)]
+    change = SinkChange.MOVED if today == "moved" else SinkChange.LEFT
+    assert phase2.events == [SinkReopened("j", 5, "out", change, f"{tmp_path}/old", (9,), 1)]
 
 
 def test_a_map_that_left_the_pipeline_is_committed(store: Store) -> None:

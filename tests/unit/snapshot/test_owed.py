@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dagster_jet.snapshot.manifest import Artifact
-from dagster_jet.snapshot.owed import SinkFate, owed_commits
+from dagster_jet.snapshot.owed import SinkChange, owed_commits
 
 HERE, THERE = ({"kind": "files", "path": path} for path in ("/here", "/there"))
 
@@ -18,10 +18,10 @@ STAGED = tuple(artifact(sink, epoch_id) for epoch_id in (8, 9) for sink in ("a",
 def test_each_artifact_is_owed_to_the_place_that_the_snapshot_names() -> None:
     named = {"a": HERE, "b": HERE, "c": HERE, "idle": HERE}
     kept, moved, left = owed_commits(STAGED, named, {"a": HERE, "b": THERE, "new": HERE})
-    assert [(o.sink, o.fate) for o in (kept, moved, left)] == [
-        ("a", SinkFate.KEPT),
-        ("b", SinkFate.MOVED),
-        ("c", SinkFate.LEFT),
+    assert [(o.sink, o.change) for o in (kept, moved, left)] == [
+        ("a", SinkChange.KEPT),
+        ("b", SinkChange.MOVED),
+        ("c", SinkChange.LEFT),
     ]
     assert all(owed.destination == HERE for owed in (kept, moved, left))
     assert {a for owed in (kept, moved, left) for a in owed.artifacts} == set(STAGED)
