@@ -206,8 +206,8 @@ def _show_status(found: StoreStatus, target: Target) -> None:
     else:
         say("Not safe: copies are damaged.")
     for member in found.members:
-        if member.trouble is not None:
-            say(member.trouble)
+        if member.error is not None:
+            say(member.error)
     configured = {member_id_of(text_of(named(url))) for url in target.urls}
     for member in found.members:
         if member.member_id not in configured:
@@ -234,8 +234,8 @@ def _show_verified(found: Verified) -> None:
     _list(
         "Copies differ, and it is not known which one is right (put the key again)", found.undecided
     )
-    for member_id, trouble in found.unreachable.items():
-        say(f"{member_id} could not be read: {trouble}")
+    for member_id, error in found.unreachable.items():
+        say(f"{member_id} could not be read: {error}")
 
 
 def _show_changes(changes: Changes) -> None:

@@ -106,14 +106,14 @@ def _watch(overviews: Overviews, order: Order, every: float) -> None:
     with _keys() as key, Live(screen=True, auto_refresh=False, transient=True) as live:
         try:
             while True:
-                trouble = ""
+                problem = ""
                 try:
                     jobs = overviews.look()
                 except JetError as error:  # the store may answer next time
-                    trouble = str(error)
+                    problem = str(error)
                 until = time.monotonic() + every
                 while True:
-                    live.update(_screen(order.sorted(jobs), order, trouble), refresh=True)
+                    live.update(_screen(order.sorted(jobs), order, problem), refresh=True)
                     pressed = key(max(0.0, until - time.monotonic()))
                     if pressed in ("q", "Q", _END):
                         return
@@ -125,9 +125,9 @@ def _watch(overviews: Overviews, order: Order, every: float) -> None:
             return
 
 
-def _screen(jobs: Sequence[JobOverview], order: Order, trouble: str) -> Table:
+def _screen(jobs: Sequence[JobOverview], order: Order, problem: str) -> Table:
     table = _table(jobs, order)
-    table.caption = Text(trouble or "q: end   s: sort by the next column")
+    table.caption = Text(problem or "q: end   s: sort by the next column")
     table.caption_justify = "left"
     return table
 

@@ -61,9 +61,9 @@ class Retrying:
     is_failing: Callable[[], bool] = lambda: False
     """Whether the execution ends of a failure once the commits that are under way are made."""
     ending: threading.Event = field(default_factory=threading.Event)
-    """Ends the pause between two tries once set."""
-    troubles: dict[str, str] = field(default_factory=dict)
-    """Reason of the retries, by stage."""
+    """Set: the waiting between two tries ends."""
+    errors: dict[str, str] = field(default_factory=dict)
+    """By stage whose call is being retried, why."""
 
     def until_done(
         self, call: Callable[[], object], of: Attempted, has_failed: Callable[[], bool]
@@ -80,7 +80,7 @@ class Retrying:
         try:
             self._until_done(call, of, has_failed)
         finally:
-            self.troubles.pop(of.stage, None)
+            self.errors.pop(of.stage, None)
 
     def _until_done(
         self, call: Callable[[], object], of: Attempted, has_failed: Callable[[], bool]
@@ -95,7 +95,7 @@ class Retrying:
                 named = error if isinstance(error, JetError) else self._named(error, of)
                 if not self._is_retried(named, of.store_call):
                     raise named from (error if named is not error else error.__cause__)
-                self.troubles[of.stage] = str(error)
+                self.errors[of.stage] = str(error)
                 self.report(f"{of.stage} ({of.place}): {of.what} is being retried: {error}")
             if self.fenced.is_set():
                 raise FencedError("a newer execution owns the job.", job=self.job)

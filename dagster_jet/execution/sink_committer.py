@@ -67,9 +67,9 @@ class PendingCommit:
     """A running commit of one sink."""
 
     since_ms: int
-    """Start of the commit, by wall clock in ms."""
-    trouble: str = ""
-    """Reason of the retries; "" during the first try."""
+    """Wall clock."""
+    error: str = ""
+    """Why it is being tried again; "" while the first try lasts."""
 
 
 @dataclass
@@ -99,10 +99,10 @@ class SinkCommitter:
     """Committers of the pipeline's sinks, opened on first use."""
 
     def pending(self, now_ms: int) -> dict[str, PendingCommit]:
-        """Returns the running commits by sink. Any thread."""
-        now, troubles = time.monotonic(), dict(self.retrying.troubles)
+        """The commits that are under way, by sink. Any thread."""
+        now, errors = time.monotonic(), dict(self.retrying.errors)
         return {
-            sink: PendingCommit(now_ms - round((now - began) * 1000), troubles.get(sink, ""))
+            sink: PendingCommit(now_ms - round((now - began) * 1000), errors.get(sink, ""))
             for sink, began in dict(self._began).items()
         }
 

@@ -62,7 +62,7 @@ class ExportWatcher(BackgroundThread):
         super().__init__(f"jet-exports-{job}", end_s=_END_S_MAX)
         self._store, self._job, self._exporting, self._stop = store, job, exporting, stop
         self._takes_snapshots, self._last_execution_id = takes_snapshots, last_execution_id
-        self._trouble = ""
+        self._last_error = ""
         """Error of the last check; logged once."""
 
     def _watch(self) -> None:
@@ -84,10 +84,10 @@ class ExportWatcher(BackgroundThread):
             for export in exports:
                 if export.is_due:
                     self._make(export)
-            self._trouble = ""
+            self._last_error = ""
         except JetError as error:
-            if str(error) != self._trouble:
-                self._trouble = str(error)
+            if str(error) != self._last_error:
+                self._last_error = str(error)
                 _logger.warning("job %r, an export: %s", self._job, error)
 
     def _make(self, export: Export) -> None:

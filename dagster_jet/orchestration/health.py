@@ -143,7 +143,7 @@ def committed(record: ExecutionRecord | None, now_ms: int, limits: Limits) -> He
 def store_safe(status: StoreStatus) -> Health:
     """Whether the store can lose as many members as its backup count promises."""
     away = [member for member in status.members if not member.reachable]
-    said = [f"{m.member_id} does not answer: {(m.trouble or '').rstrip('.')}." for m in away]
+    said = [f"{m.member_id} does not answer: {(m.error or '').rstrip('.')}." for m in away]
     if status.under_replicated:
         said.append(f"{len(status.under_replicated)} partitions have too few copies.")
     said += status.notices

@@ -32,7 +32,7 @@ def check_admission(
         StoreUnavailableError: partitions are lost, or too few members are reachable. Restartable:
             members come back and splits heal.
     """
-    away = {m.member_id: m.trouble for m in status.members if not m.reachable}
+    away = {m.member_id: m.error for m in status.members if not m.reachable}
     reasons = "; ".join(f"{member}: {why}" for member, why in sorted(away.items()))
     if status.lost:
         raise StoreUnavailableError(

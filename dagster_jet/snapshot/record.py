@@ -102,7 +102,7 @@ class Activity:
     doing: Doing
     for_ms: int
     """Duration of the activity by then, by the execution's own clock."""
-    trouble: str = ""
+    error: str = ""
     """The operation that is being retried meanwhile, and why it fails."""
 
     def is_stuck(self, after_ms: int) -> bool:
@@ -112,8 +112,8 @@ class Activity:
     def __str__(self) -> str:
         if self.doing is Doing.IDLE:
             return str(self.doing.value)
-        trouble = f": {self.trouble}" if self.trouble else ""
-        return f"{self.doing.value} for {self.for_ms / 1000:.0f} s{trouble}"
+        error = f": {self.error}" if self.error else ""
+        return f"{self.doing.value} for {self.for_ms / 1000:.0f} s{error}"
 
 
 @dataclass(frozen=True)

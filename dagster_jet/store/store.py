@@ -207,9 +207,9 @@ class Store:
         view = self._view
         pings = {m: member.ping for m, member in view.members.items()}
         _, failures = fan_out(pings, within_s=BRIEF_SECONDS_MAX)
-        troubles = {m: str(failure) for m, failure in failures.items()}
-        damaged = view.damage_notes.known(view.members.keys() - troubles.keys())
-        return status_of(view.metadata, troubles, view.metadata.strangers(self.config), damaged)
+        errors = {m: str(failure) for m, failure in failures.items()}
+        damaged = view.damage_notes.known(view.members.keys() - errors.keys())
+        return status_of(view.metadata, errors, view.metadata.strangers(self.config), damaged)
 
     def away(self) -> dict[str, str]:
         """Ping all current members; return those that do not answer, with the reason.

@@ -69,8 +69,8 @@ def test_a_wrong_password_of_one_member(redis_urls: list[str]) -> None:
     with Store.open(StoreConfig(tuple(wrong))) as store:
         parts = (member_id_of(wrong[0]), "refuses this user or password", "Set the password")
         refused(lambda: put_others(store), Unwritable, *parts)
-        [trouble] = [m.trouble for m in store.status().members if not m.reachable]
-        assert trouble is not None and "refuses this user or password" in trouble
+        [error] = [m.error for m in store.status().members if not m.reachable]
+        assert error is not None and "refuses this user or password" in error
     assert_undamaged(StoreConfig(tuple(redis_urls)))
 
 

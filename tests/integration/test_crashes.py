@@ -237,7 +237,7 @@ def test_f10_a_commit_that_is_given_up_is_the_next_starts(
         patched.setattr(Signals, "report_retried", cancel)
         assert world.run().status is JobStatus.FAILED
         assert world.record().cause is StopCause.CANCEL
-        assert said[0].doing is Doing.COMMITTING and "share does not answer" in said[0].trouble
+        assert said[0].doing is Doing.COMMITTING and "share does not answer" in said[0].error
     assert world.staged() and not world.record().snapshots[0].committed
     world.run()
     world.assert_exactly_once()

@@ -110,9 +110,9 @@ def test_five_split_three_to_two(world: World) -> None:
         ]
         values = spare.store.map("values").get_all(reached)
         assert set(values) == {b"minority"}  # it did write something
-        troubles = (SnapshotFailed, ExecutionRestarting)
+        failures = (SnapshotFailed, ExecutionRestarting)
         wait_until(
-            lambda: any(isinstance(event, troubles) for event in world.events[seen:]),
+            lambda: any(isinstance(event, failures) for event in world.events[seen:]),
             "the job that was running cannot commit",
         )
 

@@ -268,15 +268,15 @@ def _at_work(facts: JobFacts) -> Iterator[Finding]:
     activity, record = facts.activity, facts.record
     if record.status is JobStatus.STARTING:
         at = f" for {span(activity.for_ms)}" if activity is not None else ""
-        trouble = f" It waits for: {activity.trouble}." if activity and activity.trouble else ""
+        error = f" It waits for: {activity.error}." if activity and activity.error else ""
         text = (
             f"The job has been starting{at}: it starts Spark, then restores the last "
-            f"snapshot.{trouble}"
+            f"snapshot.{error}"
         )
         yield Finding(FindingKind.STARTING, record.job, text, since_ms=_since(facts))
     elif activity is not None and activity.doing in (Doing.EPOCH, Doing.ASKING, Doing.OTHER):
         if activity.is_stuck(STUCK_AFTER_MS):
-            trouble = f": {activity.trouble.rstrip('.')}" if activity.trouble else ""
+            error = f": {activity.error.rstrip('.')}" if activity.error else ""
             cure = (
                 "Bring the source back: the job polls it again by itself."
                 if activity.doing is Doing.ASKING
@@ -287,7 +287,7 @@ def _at_work(facts: JobFacts) -> Iterator[Finding]:
                 FindingKind.STUCK,
                 record.job,
                 f"The job is alive and has been {activity.doing.value} for "
-                f"{span(activity.for_ms)}{trouble}.",
+                f"{span(activity.for_ms)}{error}.",
                 cure,
                 _since(facts),
             )
@@ -304,16 +304,16 @@ def _commits(facts: JobFacts) -> Iterator[Finding]:
     age_ms = facts.clock_ms - snapshot.taken_at_ms
     if facts.is_live and age_ms < QUIET_AFTER_MS:
         return
-    troubles = {sink: c.trouble for sink, c in report.committing.items()} if report else {}
-    if not (facts.is_live and troubles):
-        troubles = {
+    errors = {sink: c.error for sink, c in report.committing.items()} if report else {}
+    if not (facts.is_live and errors):
+        errors = {
             entry.sink: entry.note
             for entry in (facts.ledger.entries.values() if facts.ledger else ())
             if entry.origin is LedgerOrigin.RECORD
             or (entry.epoch_id or -1) < entry.decided_epoch_id
         } or {"a sink": ""}
-    for sink, trouble in troubles.items():
-        why = trouble or (activity.trouble if activity is not None else "")
+    for sink, error in errors.items():
+        why = error or (activity.error if activity is not None else "")
         yield Finding(
             FindingKind.COMMIT_PENDING,
             sink,
@@ -332,8 +332,8 @@ def _snapshots(facts: JobFacts) -> Iterator[Finding]:
     since_ms, why = None, ""
     if report is not None and report.failing_since_ms is not None:
         since_ms, why = report.failing_since_ms, report.last_failure
-    if activity is not None and activity.doing is Doing.SAVING and activity.trouble:
-        since_ms, why = since_ms or facts.clock_ms - activity.for_ms, activity.trouble
+    if activity is not None and activity.doing is Doing.SAVING and activity.error:
+        since_ms, why = since_ms or facts.clock_ms - activity.for_ms, activity.error
     if since_ms is not None and not (facts.record.snapshot and not facts.record.snapshot.committed):
         yield Finding(
             FindingKind.SNAPSHOTS_FAIL,

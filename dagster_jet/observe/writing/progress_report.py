@@ -58,7 +58,7 @@ class ProgressReport:
             source["partition_lag"] = dict(most[:PARTITIONS_MAX])
             source["unavailable"] = (source["unavailable"] or "")[:_TEXT_MAX] or None
         for commit in document["committing"].values():
-            commit["trouble"] = commit["trouble"][:_TEXT_MAX]
+            commit["error"] = commit["error"][:_TEXT_MAX]
         return json.dumps({"format": FORMAT, **document}, separators=(",", ":")).encode()
 
     @classmethod

@@ -114,7 +114,7 @@ class Administration:
             StoreUnavailableError: a majority of the members does not answer.
         """
         view = self._view_with_registers_moved()
-        dead = self._troubles(view).keys() & {member_id}
+        dead = self._errors(view).keys() & {member_id}
         self._change(
             view,
             leaving=() if dead else (member_id,),
@@ -139,16 +139,16 @@ class Administration:
         """
         view = self._view_with_registers_moved()
         disown_rolled_back_members(view.configuration)
-        troubles = self._troubles(view)
-        joining, lost = {}, list(troubles)
-        for member_id, trouble in troubles.items():
+        errors = self._errors(view)
+        joining, lost = {}, list(errors)
+        for member_id, error in errors.items():
             if self._is_empty_again(view, member_id):
                 if member_id in dict(view.metadata.members):
                     joining[member_id] = self._take_in(view.metadata, member_id)
-            elif isinstance(trouble, StoreUnwritableError):
+            elif isinstance(error, StoreUnwritableError):
                 # A full disk or a missing password is no reason to discard its data automatically.
                 raise StoreUnwritableError(
-                    f"the repair does not remove {member_id} from the store: {trouble}",
+                    f"the repair does not remove {member_id} from the store: {error}",
                     cure=f"To continue without it, run 'dagster-jet store remove {member_id}'.",
                 )
         if lost:
@@ -173,8 +173,8 @@ class Administration:
             StoreUnwritableError: a member cannot write its share.
         """
         view = self._view_with_registers_moved()
-        troubles = self._troubles(view)
-        lost = {m for m in member_ids if isinstance(troubles.get(m), StoreUnavailableError)}
+        errors = self._errors(view)
+        lost = {m for m in member_ids if isinstance(errors.get(m), StoreUnavailableError)}
         if lost:
             self._change(view, lost=lost)
             self._changes.left += sorted(lost)
@@ -303,7 +303,7 @@ class Administration:
 
     # --- member checks --------------------------------------------------------------------------
 
-    def _troubles(self, view: View) -> dict[str, StoreError]:
+    def _errors(self, view: View) -> dict[str, StoreError]:
         """Return the members that repeatedly fail, or lack the identity that the store lists."""
         members = dict(view.members)
         for attempt in range(_PINGS):

@@ -19,7 +19,7 @@ class MemberStatus:
         backups: number of partitions of which it holds another replica.
         receiving: number of partitions it still has to receive during a change.
         is_leaving: it has left the store, but its copies are still needed.
-        trouble: the reason why it is not reachable; None if it is.
+        error: the reason why it is not reachable; None if it is.
         damaged: damaged copies found on it since the last complete verification.
     """
 
@@ -29,7 +29,7 @@ class MemberStatus:
     backups: int
     receiving: int = 0
     is_leaving: bool = False
-    trouble: str | None = None
+    error: str | None = None
     damaged: int = 0
 
 
@@ -112,11 +112,11 @@ class StoreStatus:
 
 def status_of(
     metadata: StoreMetadata,
-    troubles: Mapping[str, str],
+    errors: Mapping[str, str],
     strangers: tuple[str, ...] = (),
     damaged: Mapping[str, int] | None = None,
 ) -> StoreStatus:
-    """Return a store's status. Pure. ``troubles`` has the reasons why members do not answer, and
+    """Return a store's status. Pure. ``errors`` has the reasons why members do not answer, and
     ``damaged`` the numbers of damaged copies, by member id."""
     routing = metadata.routing
     partitions = range(routing.partition_count)
@@ -124,7 +124,7 @@ def status_of(
     under_replicated, lost = [], []
     for partition in partitions:
         holders = routing.holders(partition)
-        away = tuple(m for m in holders if m in troubles)
+        away = tuple(m for m in holders if m in errors)
         missing = routing.missing(partition) + len(away)
         if missing:
             under_replicated.append(PartitionStatus(partition, missing, away))
@@ -134,12 +134,12 @@ def status_of(
         members=tuple(
             MemberStatus(
                 member_id=member_id,
-                reachable=member_id not in troubles,
+                reachable=member_id not in errors,
                 primaries=sum(routing.holders(p)[:1] == (member_id,) for p in partitions),
                 backups=sum(member_id in routing.holders(p)[1:] for p in partitions),
                 receiving=sum(member_id in routing.receivers(p) for p in partitions),
                 is_leaving=member_id in leaving,
-                trouble=troubles.get(member_id),
+                error=errors.get(member_id),
                 damaged=(damaged or {}).get(member_id, 0),
             )
             for member_id in sorted(metadata.identities)

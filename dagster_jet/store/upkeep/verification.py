@@ -67,9 +67,9 @@ class Verified:
     @property
     def is_undamaged(self) -> bool:
         """Whether every copy was read, and each matches its checksum, possibly after repair."""
-        troubles = self.missing + self.damaged + self.differing
+        defects = self.missing + self.damaged + self.differing
         silent = self.lost or self.unreachable or self.unreadable
-        return not silent and troubles == self.repaired
+        return not silent and defects == self.repaired
 
 
 def verify_store(

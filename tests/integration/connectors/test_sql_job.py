@@ -165,4 +165,4 @@ def trouble(jet: Jet) -> str:
     """What the owner of the job says that it is waiting for."""
     record = read_record(jet.store, sql_child.JOB)
     lease = None if record is None else record.lease
-    return "" if lease is None or lease.activity is None else lease.activity.trouble
+    return "" if lease is None or lease.activity is None else lease.activity.error

@@ -33,8 +33,8 @@ MINUTE = 60_000
 NOON = 1_699_963_200_000  # 2023-11-14 12:00:00 UTC
 
 
-def lease(doing: Doing, for_ms: int = 0, trouble: str = "") -> Lease:
-    return Lease("o", "here", 1, 0, NOW, 10_000, activity=Activity(doing, for_ms, trouble))
+def lease(doing: Doing, for_ms: int = 0, error: str = "") -> Lease:
+    return Lease("o", "here", 1, 0, NOW, 10_000, activity=Activity(doing, for_ms, error))
 
 
 def ref(snapshot_id: int, ago_ms: int, *, committed: bool = True) -> SnapshotRef:

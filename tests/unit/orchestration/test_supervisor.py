@@ -64,8 +64,8 @@ STUCK = replace(ASKED, snapshot_id_seen=5)
 YEAR_MS = 365 * 86_400_000
 
 
-def doing(what: Doing, for_ms: int, trouble: str = "") -> ExecutionRecord:
-    lease = replace(LEASE, activity=Activity(what, for_ms, trouble))
+def doing(what: Doing, for_ms: int, error: str = "") -> ExecutionRecord:
+    lease = replace(LEASE, activity=Activity(what, for_ms, error))
     return replace(RUNNING, lease=lease)
 
 

@@ -12,7 +12,7 @@ from dagster_jet.store import MemberStatus, StoreStatus
 
 def status(reachable: int, away: int = 0, lost: tuple[int, ...] = ()) -> StoreStatus:
     members = [MemberStatus(f"m{i}", True, 1, 1) for i in range(reachable)]
-    members += [MemberStatus(f"x{i}", False, 1, 1, trouble="silent") for i in range(away)]
+    members += [MemberStatus(f"x{i}", False, 1, 1, error="silent") for i in range(away)]
     return StoreStatus(tuple(members), lost=lost)
 
 

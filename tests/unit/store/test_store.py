@@ -187,15 +187,15 @@ def test_a_deleted_member_is_read_around_and_not_taken_for_the_old_one(tmp_path:
         with pytest.raises(StoreUnavailableError, match=f"{tmp_path}/b"):
             store.map("m").put_all(items)
     with Store.open(config(tmp_path)) as store:
-        trouble = {member.member_id[-1]: member.trouble for member in store.status().members}["b"]
-        assert "does not exist. Perhaps its disk is not mounted" in (trouble or "")
+        error = {member.member_id[-1]: member.error for member in store.status().members}["b"]
+        assert "does not exist. Perhaps its disk is not mounted" in (error or "")
         assert not (tmp_path / "b").exists(), "what is mounted there later must not be hidden"
     # Somebody makes an empty folder of that name. It has forgotten what was promised.
     (tmp_path / "b").mkdir()
     with Store.open(config(tmp_path)) as store:
         status = {member.member_id[-1]: member for member in store.status().members}
         assert not status["b"].reachable
-        assert "deleted or replaced" in (status["b"].trouble or "")
+        assert "deleted or replaced" in (status["b"].error or "")
         assert status["a"].reachable
         assert (status["a"].primaries, status["a"].backups) in {(90, 90), (91, 90), (90, 91)}
         assert store.map("m").get_all(list(items)) == list(items.values())
