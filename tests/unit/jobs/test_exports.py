@@ -19,6 +19,7 @@ from dagster_jet.errors import (
     WriteOutcomeUnknownError,
 )
 from dagster_jet.execution.stopping import StopSignal
+from dagster_jet.exports.copying import copy_snapshot
 from dagster_jet.exports.export import Export, Exports, ExportState, check_name
 from dagster_jet.exports.export_list import (
     ExportList,
@@ -267,7 +268,7 @@ def test_an_attempt_under_way_is_no_garbage(store: Store, life: Life) -> None:
     assert begun is not None
     data = export_data(store, begun)
     own = SnapshotStore(store, JOB)
-    data.copy(own, own.load(life.refs[0]))
+    copy_snapshot(own, data, own.load(life.refs[0]))
     assert collect_export_garbage(store) == 0
     assert exports.finish(begun, 8) is not None
     assert state(store, "kept") == life.expected[3]
