@@ -158,7 +158,7 @@ def test_the_first_definitions_of_the_page(tmp_path: Path, monkeypatch: pytest.M
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL)
     assert code is not None
     names: dict[str, Any] = {}
-    short = code[1].replace("events=1_000_000, rate=1_000", "events=50_000")
+    short = code[1].replace("count=1_000_000, rate=1_000", "count=50_000")
     exec(compile(short, str(PAGE), "exec", dont_inherit=True), names)
     dg.Definitions.validate_loadable(names["defs"])
     result = dg.materialize(

@@ -28,9 +28,9 @@ TABLE = {
     "FAILED":      "no  no  no  no  no  no  yes no",
 }  # fmt: skip
 CELLS = [
-    (JobStatus(status), request, answer == "yes")
+    (JobStatus(status), asked, answer == "yes")
     for status, row in TABLE.items()
-    for request, answer in zip(JobRequest, row.split(), strict=True)
+    for asked, answer in zip(JobRequest, row.split(), strict=True)
 ]
 
 
@@ -44,13 +44,13 @@ def test_every_status_is_in_the_table() -> None:
     assert set(TABLE) == {status.value for status in JobStatus} == {s.value for s in LEGAL}
 
 
-@pytest.mark.parametrize(("status", "request", "legal"), CELLS)
-def test_a_cell(status: JobStatus, request: JobRequest, legal: bool) -> None:
+@pytest.mark.parametrize(("status", "asked", "legal"), CELLS)
+def test_a_cell(status: JobStatus, asked: JobRequest, legal: bool) -> None:
     if legal:
-        check("j", request, status, None, Intent.ALWAYS_ON)
+        check("j", asked, status, None, Intent.ALWAYS_ON)
         return
-    with pytest.raises(JobStateError, match=f"cannot {request.value}: the job is {status.value}"):
-        check("j", request, status, None, Intent.ALWAYS_ON)
+    with pytest.raises(JobStateError, match=f"cannot {asked.value}: the job is {status.value}"):
+        check("j", asked, status, None, Intent.ALWAYS_ON)
 
 
 @pytest.mark.parametrize("intent", [Intent.PAUSED, Intent.DRAINED])
