@@ -15,7 +15,7 @@ from dagster_jet.snapshot.store_reactions import StoreCall
 def acknowledge(
     polling: SourcePolling, retrying: Retrying, messages: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Has sources acknowledge messages: only what is committed may go. Any thread.
+    """Has sources acknowledge committed messages. Any thread.
 
     A source that has left the pipeline is skipped; its queue delivers the messages again.
 

@@ -7,15 +7,16 @@ import time
 from dataclasses import dataclass, field
 
 _CORRECTION_MAX = 0.1
-"""Of the time that has passed: a wall clock that is a year ahead for a minute does no harm."""
+"""Maximum correction as a share of the elapsed time, so that a wall clock that is a year ahead for
+a minute has little effect."""
 
 
 @dataclass
 class Clock:
-    """Wall-clock time as of the start, going on monotonically: clock jumps do not matter.
+    """Wall-clock time of the start plus monotonic elapsed time; ignores clock jumps.
 
-    A machine that was suspended finds its own clock behind. So it goes a little faster or slower,
-    never back, for as long as the wall clock says something else.
+    After a suspended machine this clock is behind. It then runs a little faster or slower, never
+    backwards, until it agrees with the wall clock.
     """
 
     _now_s: float = field(default_factory=time.time)

@@ -26,9 +26,10 @@ _GRACE_S = 10.0
 class Dispatch:
     """Dispatches the commands of one execution. Called on the loop's thread.
 
-    The epochs' thread has recovery, polls and epochs, one after the other: they share the sources
-    and Spark's session. The snapshots' thread has what follows a snapshot's acks, in the order of
-    the commands, so that no write of the record overtakes another. Garbage waits for neither.
+    The epochs' thread runs recovery, polls and epochs one after the other, because they share the
+    sources and Spark's session. The snapshots' thread runs the steps after a snapshot's acks in the
+    order of the commands, so that no write of the record overtakes another. Garbage collection
+    waits for neither.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Dispatch:
         try:
             with self._exporting.garbage:
                 self._recovery.snapshots.delete(command.manifests, command.chunk_sets)
-        except Exception as error:  # noqa: BLE001 - what is left is found at the next start
+        except Exception as error:  # noqa: BLE001 - the next start collects the rest
             _logger.warning(
                 "the files of an old snapshot could not be deleted, the next start deletes them: "
                 "%s",

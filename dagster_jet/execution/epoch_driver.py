@@ -1,4 +1,4 @@
-"""Runs epochs, and polls the sources between them: the driver's part, on one thread of its own.
+"""Runs epochs and polls the sources between them, on one thread of the driver.
 
 Spark's session, its local properties and the gateway's connection are bound to a thread, so this
 thread lives as long as the execution.
@@ -90,7 +90,7 @@ class EpochDriver:
     # --- between epochs -------------------------------------------------------------------------
 
     def poll(self, request: PollRequest) -> protocol.Event | Polled:
-        """Polls the sources and says what there is to do."""
+        """Polls the sources and returns the available input."""
         sources, watermarks = self.sources, self.sources.watermarks
         try:
             if request.polls and request.waits_for_all:
@@ -174,7 +174,7 @@ class EpochDriver:
         if splits:
             self._sizer.learn(sum(counted.rows[name] for name in splits), duration_ms)
         if context.config.guarantee is Guarantee.NONE:
-            self.acknowledge(unacknowledged(readers))  # no snapshot will
+            self.acknowledge(unacknowledged(readers))  # there are no snapshots to wait for
         self.epochs += 1
         self._last_epoch_ms = context.clock.now_ms()
         self.progress.publish()

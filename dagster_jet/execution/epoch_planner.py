@@ -49,7 +49,7 @@ def next_watermark(time: StageTime, *, final: bool) -> int | None:
 
 @dataclass(frozen=True)
 class Inputs:
-    """State of the inputs after a poll between two epochs."""
+    """Result of a poll of the sources between two epochs."""
 
     request: PollRequest
     now_ms: int
@@ -76,7 +76,8 @@ class EpochPlanner:
     started_ms: int
 
     def poll_request(self, asked: StopKind | None, *, input_ended: bool) -> PollRequest:
-        """How to poll the sources. A job that is to complete takes what is there by then."""
+        """Returns how to poll the sources. A job that shall complete reads the input available
+        by then."""
         return PollRequest(polls=not input_ended, waits_for_all=asked is StopKind.COMPLETE)
 
     def tick(
@@ -104,7 +105,7 @@ class EpochPlanner:
     ) -> StopKind | None:
         unread = inputs.waiting | inputs.backlog
         if asked is StopKind.COMPLETE and (unread or not inputs.request.waits_for_all):
-            asked = None  # first everything that was there when it was asked for
+            asked = None  # first read all input available at the request
         if asked is not None:
             return asked
         if self.until.input_ends and not unread:
@@ -134,7 +135,7 @@ class EpochPlanner:
         return not epoch.terminal or epoch.final
 
     def wait_ms(self, view: CoordinatorView, now_ms: int) -> int:
-        """Time until the next poll, if the last one led to nothing."""
+        """Returns the ms until the next poll after a poll that led to nothing."""
         due_ms = view.snapshot_due_at_ms
         if view.is_pending or due_ms is None:
             return self.poll_interval_ms

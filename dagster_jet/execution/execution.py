@@ -89,7 +89,7 @@ class Execution:
 
     @property
     def failure(self) -> JetError | None:
-        """The error behind a Stop, with everything it names."""
+        """The error that caused the Stop."""
         return self._failures.last
 
     def stages(self) -> dict[str, StageProgress]:

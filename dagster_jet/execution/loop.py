@@ -35,7 +35,8 @@ class Drivers(Protocol):
         """
 
     def poll(self, request: PollRequest) -> None:
-        """Begins to poll the sources; answers `Polled`. Between two epochs only."""
+        """Starts a poll of the sources, which answers with `Polled`. Called between two epochs
+        only."""
 
 
 class Observer(Protocol):

@@ -11,7 +11,7 @@ from dagster_jet.snapshot import protocol
 
 @dataclass(frozen=True)
 class Polled:
-    """The sources have been polled."""
+    """Result of a poll of the sources."""
 
     inputs: Inputs
 
@@ -32,7 +32,7 @@ class Died:
 
 @dataclass(frozen=True)
 class Woken:
-    """Poll again: a stop was asked for."""
+    """A stop was requested, so the loop must poll again."""
 
 
 Notification = protocol.Event | Polled | Emitted | Died | Woken

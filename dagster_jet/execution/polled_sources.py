@@ -26,11 +26,10 @@ class PolledSources:
         return self.polling.readers
 
     def poll(self, *, all_of_them: bool) -> None:
-        """Accepts what has been found by now; or waits until every source has answered, whatever
-        that takes.
+        """Accepts the poll results available now, or waits until every source has answered.
 
         Raises:
-            JetError: a source has failed, and will again.
+            JetError: a source has failed and is not retryable.
         """
         if all_of_them:
             self.polling.poll_all(self.gives_up)
@@ -39,7 +38,7 @@ class PolledSources:
         self.expect_partitions()
 
     def poll_last(self) -> None:
-        """The input ends with what is there now; from then on `poll` finds what is left of it.
+        """Ends the input with what is available now; later calls of `poll` read the rest of it.
 
         Raises:
             JetError: as `poll`.

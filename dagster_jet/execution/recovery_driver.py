@@ -370,7 +370,8 @@ class RecoveryDriver:
         )
 
     def _check_from_scratch(self, newest: Manifest | None) -> None:
-        """Would the rows of a place that has epochs of snapshots be written there once more?"""
+        """Refuses a start from scratch that would write rows again into a place with epochs of
+        snapshots."""
         sinks = self.committer.destinations
         if newest is None:
             return

@@ -61,9 +61,9 @@ class Retrying:
     is_failing: Callable[[], bool] = lambda: False
     """Whether the execution ends of a failure once the commits that are under way are made."""
     ending: threading.Event = field(default_factory=threading.Event)
-    """Set: the waiting between two tries ends."""
+    """Ends the pause between two tries once set."""
     errors: dict[str, str] = field(default_factory=dict)
-    """By stage whose call is being retried, why."""
+    """Reason of the retries, by stage."""
 
     def until_done(
         self, call: Callable[[], object], of: Attempted, has_failed: Callable[[], bool]

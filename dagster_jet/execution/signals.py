@@ -85,7 +85,7 @@ class Signals:
         return self._view().is_failing
 
     def report_retried(self, reason: str) -> None:
-        """Tells that a commit is tried again."""
+        """Reports that a commit is retried."""
         self.owner.activity_tracker.retries(reason)
         failures = self._view().failures
         self.emit(SnapshotFailed(self.job, self.claimed.execution_id, reason, failures))

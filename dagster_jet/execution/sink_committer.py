@@ -67,9 +67,9 @@ class PendingCommit:
     """A running commit of one sink."""
 
     since_ms: int
-    """Wall clock."""
+    """Start of the commit, by wall clock in ms."""
     error: str = ""
-    """Why it is being tried again; "" while the first try lasts."""
+    """Reason of the retries; "" during the first try."""
 
 
 @dataclass
@@ -99,7 +99,7 @@ class SinkCommitter:
     """Committers of the pipeline's sinks, opened on first use."""
 
     def pending(self, now_ms: int) -> dict[str, PendingCommit]:
-        """The commits that are under way, by sink. Any thread."""
+        """Returns the running commits by sink. Any thread."""
         now, errors = time.monotonic(), dict(self.retrying.errors)
         return {
             sink: PendingCommit(now_ms - round((now - began) * 1000), errors.get(sink, ""))
