@@ -28,6 +28,7 @@ from dagster_jet.snapshot.manifest import Ack, Manifest
 from dagster_jet.snapshot.owed import SinkChange, owed_commits
 from dagster_jet.snapshot.pending_snapshot import PendingState
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
+from dagster_jet.start_options import StartOptions
 
 from . import committing, recovery
 from .chunks import Delta
@@ -120,7 +121,7 @@ class Driver:
             committing.nodes(self),
             self.deployment.destinations,
             lambda destination: committing.reopened(self, destination),
-            False,
+            StartOptions(),
             lambda: self.record,
             Retrying(JOB, self.fenced, self.stop, lambda reason: None, ending=Never(self.waiting)),
             lambda event: None,
