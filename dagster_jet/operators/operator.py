@@ -39,6 +39,9 @@ TIME_COLUMN = "__time"
 """int64 ms: the event time of an input row, or the time by which a state row expires."""
 VERSION_COLUMN = "__version"
 """int64: version of the step that wrote a row; higher is newer."""
+ARRIVAL_COLUMN = "__arrival"
+"""int64: order in which the rows of a step arrived; for operators whose results depend on it. The
+rows of one source partition have its order."""
 
 
 @dataclass(frozen=True)
@@ -273,6 +276,7 @@ class MemoryState:
 
 
 __all__ = [
+    "ARRIVAL_COLUMN",
     "HASH_COLUMN",
     "PARTITION_COLUMN",
     "TIME_COLUMN",

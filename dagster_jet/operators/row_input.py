@@ -14,7 +14,12 @@ from pyarrow import types
 
 from dagster_jet.core.aggregate import SimpleAggregate, SimpleKind
 from dagster_jet.operators.first_stage import FirstStage
-from dagster_jet.operators.operator import HASH_COLUMN, PARTITION_COLUMN, TIME_COLUMN
+from dagster_jet.operators.operator import (
+    ARRIVAL_COLUMN,
+    HASH_COLUMN,
+    PARTITION_COLUMN,
+    TIME_COLUMN,
+)
 from dagster_jet.operators.rows.hashes import is_hashable, key_hashes
 
 
@@ -73,6 +78,7 @@ class RowInput:
             PARTITION_COLUMN: pa.array((hashes % self.partition_count).astype(np.int32)),
             HASH_COLUMN: pa.array(hashes),
             TIME_COLUMN: self._times(rows),
+            ARRIVAL_COLUMN: pa.array(np.arange(rows.num_rows)),
         }
         columns = dict(zip(rows.column_names, rows.columns, strict=True))
         addressed, late = pa.table({**address, **columns}), 0

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from dagster_jet.operators.aggregates.aggregation import ROW_COUNT
 from dagster_jet.operators.aggregates.grouping import merge_groups, rows_where
+from dagster_jet.operators.in_event_order import ROW_COLUMN, rows_that_wait, without_waiting
 from dagster_jet.operators.interval_join import MARK, MATCHED_COLUMN, ROLE_COLUMN, with_marks
 from dagster_jet.operators.operator import (
     HASH_COLUMN,
@@ -72,6 +73,9 @@ def living_rows(saved: pa.Table, plan: StagePlan, expired_until_ms: int | None) 
         state = SessionState(newest_version([state.headers], keys), state.pieces)
         pieces = rows_where(state.pieces, state.sessions_of_pieces(keys) >= 0)
         return pa.concat_tables([state.headers, pieces])
+    if ROW_COLUMN in table.column_names:
+        states = _without_tombstones(newest_version([without_waiting(table)], keys), keys)
+        return pa.concat_tables([states, rows_that_wait(table)])
     if VERSION_COLUMN in table.column_names:
         if KEY_COLUMN in table.column_names:
             keys = [PARTITION_COLUMN, KEY_COLUMN, ORIGIN_COLUMN]

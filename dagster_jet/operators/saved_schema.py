@@ -12,6 +12,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from dagster_jet.errors import SnapshotInvalidError
+from dagster_jet.operators.in_event_order import ROW_COLUMN, InEventOrder
 from dagster_jet.operators.interval_join import IntervalJoin
 from dagster_jet.operators.operator import Operator
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
@@ -34,6 +35,7 @@ def saved_columns(operator: Operator) -> dict[str, dict[str, str]]:
     else:
         roles = {KEYS: getattr(operator, "keys", ())}
     taken = {name for names in roles.values() for name in names}
+    taken.add(ROW_COLUMN)  # waiting rows are converted when they are read
     roles["own"] = [name for name in schema.names if name not in taken]
     return {
         role: {name: _text(schema.field(name).type) for name in names}
@@ -52,7 +54,8 @@ def in_state_schema(table: pa.Table, operator: Operator, stage: str) -> pa.Table
     """
     wanted = operator.state_schema
     columns = [_column(table, field, stage) for field in wanted]
-    if not isinstance(operator, _SAVES_COLUMNS_OF_USERS):
+    saving = operator.inner if isinstance(operator, InEventOrder) else operator
+    if not isinstance(saving, _SAVES_COLUMNS_OF_USERS):
         keys, now = ([n for n in s.names if not n.startswith("__")] for s in (table.schema, wanted))
         if keys != now:
             raise _refusal(stage, f"has the keys {keys}, they are {now} now")
@@ -66,6 +69,8 @@ def _column(table: pa.Table, field: pa.Field, stage: str) -> pa.ChunkedArray:
     column = table.column(place)
     if column.type == field.type:
         return column
+    if field.name == ROW_COLUMN:
+        return _waiting_rows(column, field.type, stage)
     try:
         pa.unify_schemas([pa.schema([table.schema.field(place)]), pa.schema([field])])
         return column.cast(field.type)
@@ -73,6 +78,21 @@ def _column(table: pa.Table, field: pa.Field, stage: str) -> pa.ChunkedArray:
         raise _refusal(
             stage, f"has {field.name!r} as {column.type}, it is {field.type} now"
         ) from None
+
+
+def _waiting_rows(column: pa.ChunkedArray, wanted: pa.StructType, stage: str) -> pa.ChunkedArray:
+    """Rows that wait in the columns that the stream has now: a new column is null in them."""
+    rows = column.combine_chunks()
+    saved = pa.Table.from_arrays(rows.flatten(), names=rows.type.names)
+    values = [
+        _column(saved, field, stage).combine_chunks()
+        if field.name in saved.column_names
+        else pa.nulls(len(rows), field.type)
+        for field in wanted
+    ]
+    return pa.chunked_array(
+        [pa.StructArray.from_arrays(values, fields=list(wanted), mask=rows.is_null())]
+    )
 
 
 def _refusal(stage: str, what: str) -> SnapshotInvalidError:

@@ -6,10 +6,12 @@
 
     StatefulMap("totals", ("account",), ..., function=running_total, create=int, ttl_ms=None)
 
-The rows of one key in one step are passed to the function by event time, then by arrival. With a
-time to live, a row before the watermark is late (dropped and counted), and a key is removed when
-its last touch < watermark - ttl (strict); `on_evict` is called then, if there is one. Without a
-time to live no row is late and only `State.clear` removes a key.
+The rows of one key are passed to the function in order of arrival, also across steps;
+`InEventOrder` around this operator makes it the order of event time. With a time to live, a row
+before the watermark is late (dropped and counted), and a key is removed when its last touch <
+watermark - ttl (strict), or before a row that comes more than the time to live after its last
+touch; `on_evict` is called then, if there is one. Without a time to live no row is late and only
+`State.clear` removes a key.
 
 Saved: per key the state (`saved_value.py`) and the event time of its last touch, which never
 decreases. A step reads and writes only the keys it touched. A cleared key leaves a tombstone: a
@@ -31,7 +33,8 @@ Source: Jet `TransformStatefulP`; vector V12.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -44,6 +47,7 @@ from dagster_jet.errors import PipelineError
 from dagster_jet.operators.address import ADDRESS, check_columns
 from dagster_jet.operators.lateness import drop_late, event_times
 from dagster_jet.operators.operator import (
+    ARRIVAL_COLUMN,
     TIME_COLUMN,
     VERSION_COLUMN,
     StateReader,
@@ -52,13 +56,16 @@ from dagster_jet.operators.operator import (
     newest_version,
 )
 from dagster_jet.operators.touched_keys import (
+    NEVER_TOUCHED,
     TouchedKeys,
     eviction_watermarks,
+    in_arrival_order,
     is_up_to,
     saved_rows,
 )
-from dagster_jet.operators.user.calls import Function, OnEvict, UserCalls
+from dagster_jet.operators.user.calls import Function, OnEvict, Row, UserCalls
 from dagster_jet.operators.user.python_rows import row_dicts
+from dagster_jet.operators.user.state import State
 
 STATE_COLUMN = "__state"
 """binary: the state, saved in `state_format`; null for a cleared key."""
@@ -81,8 +88,8 @@ class StatefulMap:
     ttl_ms: int | None = None
     on_evict: OnEvict | None = None
     """(key columns, state value, watermark in ms) -> as `function`. Called when the time to live is
-    over, not after `State.clear`. At the end of the input all keys expire; the watermark is then
-    the first one under which this key would have expired."""
+    over, not after `State.clear`. The watermark is the first one under which the key has expired.
+    At the end of the input all keys expire."""
     keeps_dead_letters: bool = False
     """Rows that the function fails on become dead letters; else they fail the step."""
     has_time: bool = True
@@ -100,7 +107,8 @@ class StatefulMap:
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
-        return (pa.schema([*ADDRESS, *self.row_schema]),)
+        arrival = pa.field(ARRIVAL_COLUMN, pa.int64())
+        return (pa.schema([*ADDRESS, arrival, *self.row_schema]),)
 
     @property
     def state_schema(self) -> pa.Schema:
@@ -133,7 +141,9 @@ class StatefulMap:
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived
-        rows, late = drop_late(arrived, None if self.ttl_ms is None else given.before_ms)
+        rows, late = drop_late(
+            in_arrival_order(arrived), None if self.ttl_ms is None else given.before_ms
+        )
         expired = self.expired_until(given.after_ms)
         notified_until = None if self.on_evict is None else expired
         saved = saved_rows(rows, state, self.state_schema, notified_until)
@@ -162,43 +172,27 @@ class StatefulMap:
 
     def _touch(self, touched: TouchedKeys, calls: UserCalls, given: StepInput) -> pa.Table:
         """Calls the function with all rows; returns the states that changed."""
-        rows = row_dicts(touched.rows.select(self.row_schema.names))
         expired, touches = self.expired_until(given.after_ms), touched.touches.copy()
-        expiring = is_up_to(touches, expired)
-        moved = touches > touched.saved_touches
         changed: list[int] = []
         states: list[bytes | None] = []
         last: dict[int, Any] = {}
         saved_states = touched.saved.column(STATE_COLUMN).to_pylist()
-        spans = zip(touched.starts.tolist(), touched.stops.tolist(), saved_states, strict=True)
-        for number, (start, stop, before) in enumerate(spans):
-            of_key = islice(rows, stop - start)
-            if self.keeps_dead_letters:
-                state, last_good = calls.over_good_rows(
-                    self.function, self.create, before, of_key, start
-                )
-                if last_good != stop - 1:
-                    # A dead letter is no touch.
-                    touches[number] = touched.touch(number, last_good)
-                    expiring[number] = expired is not None and touches[number] <= expired
-                    moved[number] = touches[number] > touched.saved_touches[number]
-            else:
-                state = calls.over_rows(self.function, self.create, before, of_key, start)
-            if expiring[number]:
+        lives = self._lives(touched, saved_states, calls)
+        for number, (before, (state, touch)) in enumerate(zip(saved_states, lives, strict=True)):
+            touches[number] = touch
+            if expired is not None and touch <= expired:
                 # Expired in the step that created it: not saved; older versions have expired as
                 # well.
                 if not state.is_cleared:
                     last[number] = state.value
                 continue
-            after = None if state.is_cleared else calls.save(state.value, start)
-            if after != before or (self.ttl_ms is not None and moved[number]):
+            after = None if state.is_cleared else calls.save(state.value, touched.starts[number])
+            moved = self.ttl_ms is not None and touch > touched.saved_touches[number]
+            if after != before or moved:
                 changed.append(number)
                 states.append(after)
-        expiring_numbers = np.asarray(list(last), np.int64)
-        expiring_keys = touched.firsts(expiring_numbers)
-        self._notify_evicted(
-            expiring_keys, touches[expiring_numbers], last.values(), calls, given.after_ms
-        )
+        expiring = np.asarray(list(last), np.int64)
+        self._notify_evicted(touched.firsts(expiring), touches[expiring], last.values(), calls)
         numbers = np.asarray(changed, np.int64)
         return touched.state_rows(
             numbers,
@@ -208,6 +202,53 @@ class StatefulMap:
             self.state_schema,
         )
 
+    def _lives(
+        self, touched: TouchedKeys, saved_states: Sequence[bytes | None], calls: UserCalls
+    ) -> Iterator[tuple[State[Any], int]]:
+        """Calls the function with all rows; yields for each key its state and last touch.
+
+        If a state expires before a row of its key, it is evicted, and the row gets a new one.
+        """
+        rows = row_dicts(touched.rows.select(self.row_schema.names))
+        touches, saved_touches = touched.touches.tolist(), touched.saved_touches.tolist()
+        before, begins = self._beginnings(touched)
+        spans = zip(touched.starts.tolist(), touched.stops.tolist(), saved_states, strict=True)
+        for number, (start, stop, saved) in enumerate(spans):
+            of_key, first, living = islice(rows, stop - start), start, saved
+            if self.keeps_dead_letters:
+                of_lives = _GoodLives(self, touched, calls, number)
+                yield of_lives.lived(saved, of_key, saved_touches[number])
+                continue
+            for begin in begins[bisect_left(begins, start) : bisect_left(begins, stop)]:
+                state = self._lived(calls, living, of_key, first, begin)
+                self.evict_one(touched, number, state, int(before[begin]), calls)
+                living, first = None, begin
+            yield self._lived(calls, living, of_key, first, stop), touches[number]
+
+    def _beginnings(self, touched: TouchedKeys) -> tuple[np.ndarray, list[int]]:
+        """Last touches before each row, and the rows that begin a life."""
+        if self.ttl_ms is None or self.keeps_dead_letters:
+            return touched.times, []
+        before = touched.touches_before()
+        return before, np.flatnonzero(touched.begins_life(before, self.ttl_ms)).tolist()
+
+    def _lived(
+        self, calls: UserCalls, saved: bytes | None, rows: Iterator[Row], start: int, stop: int
+    ) -> State[Any]:
+        """The state of a key after these rows of one life."""
+        if start == stop:
+            return State.absent() if saved is None else State(calls.load(saved, start))
+        of_life = islice(rows, stop - start)
+        return calls.over_rows(self.function, self.create, saved, of_life, start)
+
+    def evict_one(
+        self, touched: TouchedKeys, number: int, state: State[Any], touch: int, calls: UserCalls
+    ) -> None:
+        """Calls `on_evict` for the state of a key that has rows in this step."""
+        if self.on_evict is not None and not state.is_cleared:
+            key = touched.firsts(np.asarray([number]))
+            self._notify_evicted(key, np.asarray([touch]), [state.value], calls)
+
     def _evict(self, untouched: pa.Table, calls: UserCalls, after_ms: int | None) -> None:
         """Calls `on_evict` for expired saved keys without rows in this step."""
         if self.on_evict is None or untouched.num_rows == 0:
@@ -216,19 +257,80 @@ class StatefulMap:
         known = untouched.column(STATE_COLUMN).is_valid().to_numpy()
         over = untouched.filter(pa.array(expiring & known))
         values = (calls.load(s, None) for s in over.column(STATE_COLUMN).to_pylist())
-        self._notify_evicted(over, event_times(over), values, calls, after_ms)
+        self._notify_evicted(over, event_times(over), values, calls)
 
     def _notify_evicted(
-        self,
-        keys: pa.Table,
-        touches: np.ndarray,
-        values: Iterable[Any],
-        calls: UserCalls,
-        after_ms: int | None,
+        self, keys: pa.Table, touches: np.ndarray, values: Iterable[Any], calls: UserCalls
     ) -> None:
-        if self.on_evict is None or after_ms is None or self.ttl_ms is None:
+        if self.on_evict is None or self.ttl_ms is None:
             return
-        watermarks = eviction_watermarks(touches, after_ms, self.ttl_ms).tolist()
+        watermarks = eviction_watermarks(touches, self.ttl_ms).tolist()
         each = zip(row_dicts(keys.select(self.keys)), values, watermarks, strict=True)
         for key, value, watermark_ms in each:
             calls.on_eviction(self.on_evict, key, value, watermark_ms)
+
+
+@dataclass
+class _GoodLives:
+    """The lives of one key, with dead letters: as if these had not arrived."""
+
+    operator: StatefulMap
+    touched: TouchedKeys
+    calls: UserCalls
+    number: int
+
+    def lived(self, saved: bytes | None, rows: Iterator[Row], touch: int) -> tuple[State[Any], int]:
+        """Returns the key's state and its last touch after all rows."""
+        calls = self.calls
+        start, stop = (int(n[self.number]) for n in (self.touched.starts, self.touched.stops))
+        while True:
+            mark, end = calls.mark(), self._end(start, stop, touch)
+            state = self._over(saved, rows, start, end)
+            earlier = self._end(start, end, touch)
+            if earlier < end:  # dead letters do not extend the life: once more, up to its end
+                end = earlier
+                calls.cut(mark, end)
+                rows = calls.rows_again(start, stop)
+                state = self._over(saved, rows, start, end)
+            touch = self._touch(start, end, touch)
+            if end == stop:
+                return state, touch
+            mark, saved = calls.mark(), self._saved(state, end)
+            self.operator.evict_one(self.touched, self.number, state, touch, calls)
+            state = self._over(None, rows, end, end + 1)
+            if calls.is_rejected(end):  # it does not begin a life
+                calls.cut(mark, end + 1)
+            else:
+                saved, touch = self._saved(state, end), int(self.touched.times[end])
+            start = end + 1
+
+    def _over(self, saved: bytes | None, rows: Iterator[Row], start: int, end: int) -> State[Any]:
+        if start == end:
+            return State.absent() if saved is None else State(self.calls.load(saved, start))
+        of_life = islice(rows, end - start)
+        operator = self.operator
+        return self.calls.over_good_rows(operator.function, operator.create, saved, of_life, start)
+
+    def _saved(self, state: State[Any], row: int) -> bytes | None:
+        return None if state.is_cleared else self.calls.save(state.value, row)
+
+    def _end(self, start: int, stop: int, touch: int) -> int:
+        """The first row before which the state has expired."""
+        ttl_ms = self.operator.ttl_ms
+        if ttl_ms is None:
+            return stop
+        for row, time in self._good(start, stop):
+            if touch != NEVER_TOUCHED and time > touch + ttl_ms:
+                return row
+            touch = max(touch, time)
+        return stop
+
+    def _touch(self, start: int, end: int, touch: int) -> int:
+        return max([touch, *(time for _, time in self._good(start, end))])
+
+    def _good(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Rows, with their times, that are not dead letters."""
+        times = self.touched.times[start:end].tolist()
+        return (
+            (row, time) for row, time in enumerate(times, start) if not self.calls.is_rejected(row)
+        )

@@ -7,17 +7,20 @@ state of typed columns per key.
 
     StatefulMapInBatches("totals", ("account",), ..., function=running_total, ttl_ms=None)
 
-The function is called once per step with all rows of the step and one state row for each of their
-keys. *A state whose columns are all null is no state*, in both directions: a key without state is
-passed as nulls, and returning nulls clears a key. A key that is not returned keeps its state. Late
-rows, touches, the time to live and the end of the input are as in `StatefulMap`.
+The function is called once per step with all rows of the step, those of one key in order of
+arrival, and one state row for each of their keys. If a key's state expires between two of its rows,
+the later row and those after it are in another call. *A state whose columns are all null is no
+state*, in both directions: a key without state is passed as nulls, and returning nulls clears a
+key. A key that is not returned keeps its state. Late rows, touches, the time to live and the end of
+the input are as in `StatefulMap`.
 
 Saved: per key the state's columns under their own names, and the last touch. A step reads and
 writes only the keys it touched; without a time to live it writes only those that were returned. A
 cleared key leaves a tombstone, as in `StatefulMap`.
 
-`on_evict` is called once per step for all expired keys, with the watermark that each would have got
-alone. There are no dead letters: an error of the function concerns a table, not a single row.
+`on_evict` is called before each such call, and at the end of the step, for all keys that have
+expired by then. There are no dead letters: an error of the function concerns a table, not a single
+row.
 
 At-least-once: as `StatefulMap`. The rows of one call are not defined: after a crash they may be
 different, so a result must depend on a key's rows and state alone.
@@ -38,6 +41,7 @@ from dagster_jet.errors import PipelineError
 from dagster_jet.operators.address import ADDRESS, check_columns
 from dagster_jet.operators.lateness import drop_late, event_times
 from dagster_jet.operators.operator import (
+    ARRIVAL_COLUMN,
     TIME_COLUMN,
     VERSION_COLUMN,
     StateReader,
@@ -46,9 +50,11 @@ from dagster_jet.operators.operator import (
     newest_version,
 )
 from dagster_jet.operators.rows.keys import key_codes
+from dagster_jet.operators.rows.sorting import distinct
 from dagster_jet.operators.touched_keys import (
     TouchedKeys,
     eviction_watermarks,
+    in_arrival_order,
     is_up_to,
     saved_rows,
 )
@@ -101,7 +107,8 @@ class StatefulMapInBatches:
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
-        return (pa.schema([*ADDRESS, *self.row_schema]),)
+        arrival = pa.field(ARRIVAL_COLUMN, pa.int64())
+        return (pa.schema([*ADDRESS, arrival, *self.row_schema]),)
 
     @property
     def state_schema(self) -> pa.Schema:
@@ -140,17 +147,18 @@ class StatefulMapInBatches:
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived
-        rows, late = drop_late(arrived, None if self.ttl_ms is None else given.before_ms)
+        rows, late = drop_late(
+            in_arrival_order(arrived), None if self.ttl_ms is None else given.before_ms
+        )
         expired = self.expired_until(given.after_ms)
         notified_until = None if self.on_evict is None else expired
         saved = saved_rows(rows, state, self.state_schema, notified_until)
         touched = TouchedKeys.of(self.keys, saved, rows)
-        before = self._states_of(touched)
-        results, after, is_returned = self._call(touched, before)
+        results, after, is_returned = self._lives(touched)
         has_state = self._has_state(after)
         is_over = is_up_to(touched.touches, expired)
         # Expired in the step that created it: not saved; older versions have expired as well.
-        is_written = is_returned & (has_state | self._has_state(before))
+        is_written = is_returned & (has_state | self._has_state(touched.saved))
         if self.ttl_ms is not None:
             is_written |= touched.touches > touched.saved_touches
         numbers = np.flatnonzero(is_written & ~is_over)
@@ -162,9 +170,61 @@ class StatefulMapInBatches:
             self.state_schema,
         )
         over = np.flatnonzero(is_over & has_state)
-        states, touches = after.take(pa.array(over)), touched.touches[over]
-        last_words = self._evict(states, touches, touched.untouched, given)
-        return Step(pa.concat_tables([results, *last_words]), delta, arrived.num_rows, late)
+        untouched = touched.untouched
+        others = untouched.filter(
+            pa.array(is_up_to(event_times(untouched), expired) & self._has_state(untouched))
+        )
+        ended = [after.take(pa.array(over)), others.select(self._keyed_states.names)]
+        touches = np.append(touched.touches[over], event_times(others))
+        results += self._evict(pa.concat_tables(ended), touches)
+        return Step(pa.concat_tables(results), delta, arrived.num_rows, late)
+
+    def _lives(self, touched: TouchedKeys) -> tuple[list[pa.Table], pa.Table, np.ndarray]:
+        """Calls the function for all rows, life by life.
+
+        Returns:
+            Its results, the state of each key afterwards, and a mask of the states that it
+            returned.
+        """
+        states = self._states_of(touched)
+        count = touched.rows.num_rows
+        group = np.repeat(np.arange(states.num_rows), touched.stops - touched.starts)
+        lives, before = np.zeros(count, np.int64), touched.times
+        if self.ttl_ms is not None and count:
+            before = touched.touches_before()
+            begun = np.cumsum(touched.begins_life(before, self.ttl_ms))
+            first = touched.starts[group]
+            lives = begun - begun[first] + touched.begins_life(before, self.ttl_ms)[first]
+        results = [self.output_schema.empty_table()]
+        is_returned = np.zeros(states.num_rows, bool)
+        for life in distinct(lives).tolist():
+            in_life = np.flatnonzero(lives == life)
+            numbers = distinct(group[in_life])
+            if life > 0:
+                begin = in_life[np.searchsorted(group[in_life], numbers)]
+                ended = states.take(pa.array(numbers))
+                known = np.flatnonzero(self._has_state(ended))
+                results += self._evict(ended.take(pa.array(known)), before[begin][known])
+                states = self._replaced(states, numbers, self._without_state(ended))
+            rows = touched.rows if len(in_life) == count else touched.rows.take(pa.array(in_life))
+            found, after, returned = self._call(rows, states.take(pa.array(numbers)))
+            results.append(found)
+            states = self._replaced(states, numbers, after)
+            is_returned[numbers] |= returned
+        return results, states, is_returned
+
+    def _without_state(self, states: pa.Table) -> pa.Table:
+        keys = states.select(self.keys).columns
+        nulls = [pa.nulls(states.num_rows, field.type) for field in self.state_columns]
+        return pa.Table.from_arrays([*keys, *nulls], schema=self._keyed_states)
+
+    def _replaced(self, states: pa.Table, numbers: np.ndarray, new: pa.Table) -> pa.Table:
+        """States with the rows `numbers` replaced."""
+        if len(numbers) == states.num_rows:
+            return new
+        places = np.arange(states.num_rows)
+        places[numbers] = states.num_rows + np.arange(len(numbers))
+        return pa.concat_tables([states, new]).take(pa.array(places))
 
     def _states_of(self, touched: TouchedKeys) -> pa.Table:
         """One state row per key, in the order of the keys in `touched.rows`."""
@@ -172,14 +232,10 @@ class StatefulMapInBatches:
         states = touched.saved.select(self.state_columns.names)
         return pa.Table.from_arrays([*keys.columns, *states.columns], schema=self._keyed_states)
 
-    def _call(
-        self, touched: TouchedKeys, before: pa.Table
-    ) -> tuple[pa.Table, pa.Table, np.ndarray]:
+    def _call(self, rows: pa.Table, before: pa.Table) -> tuple[pa.Table, pa.Table, np.ndarray]:
         """Calls the function. Returns its results, the states afterwards (in the order of
         `before`), and a mask of the states that it returned."""
-        if touched.rows.num_rows == 0:
-            return self.output_schema.empty_table(), before, np.zeros(0, bool)
-        rows = touched.rows.select(self.row_schema.names).combine_chunks()
+        rows = rows.select(self.row_schema.names).combine_chunks()
         what = f"{rows.num_rows} rows of {before.num_rows} keys"
         function, stage = self.function, self.stage
         returned = Returned(function, stage)
@@ -224,29 +280,18 @@ class StatefulMapInBatches:
             kept = changed.filter(pa.array(self._has_state(changed)))
             returned.table(kept.select(needed.names), needed, "states", "state_schema")
 
-    def _evict(
-        self, states: pa.Table, touches: np.ndarray, untouched: pa.Table, given: StepInput
-    ) -> list[pa.Table]:
-        """Calls `on_evict` for expired keys, with and without rows in this step.
+    def _evict(self, expired: pa.Table, touches: np.ndarray) -> list[pa.Table]:
+        """Calls `on_evict` for expired states. Returns its results.
 
         Args:
-            states: expired states of keys with rows in this step.
+            expired: keys and states.
             touches: their last touches.
-            untouched: saved rows of the other keys.
         """
-        after_ms, ttl_ms = given.after_ms, self.ttl_ms
-        if self.on_evict is None or after_ms is None or ttl_ms is None:
+        if self.on_evict is None or self.ttl_ms is None or expired.num_rows == 0:
             return []
-        is_over = is_up_to(event_times(untouched), self.expired_until(after_ms))
-        others = untouched.filter(pa.array(is_over & self._has_state(untouched)))
-        expired = pa.concat_tables([states, others.select(self._keyed_states.names)])
-        if expired.num_rows == 0:
-            return []
-        watermarks = eviction_watermarks(np.append(touches, event_times(others)), after_ms, ttl_ms)
+        watermarks = pa.array(eviction_watermarks(touches, self.ttl_ms))
         what = f"{expired.num_rows} expired states"
-        returned = called(
-            self.on_evict, self.stage, what, expired.combine_chunks(), pa.array(watermarks)
-        )
+        returned = called(self.on_evict, self.stage, what, expired.combine_chunks(), watermarks)
         checked = Returned(self.on_evict, self.stage)
         return [checked.table(returned, self.output_schema, "results", "output_schema")]
 

@@ -2,6 +2,10 @@
 
 Each row of a key that is not late touches it. Its *last touch* is the greatest event time of its
 rows so far and never decreases. A key's saved row expires by its last touch.
+
+With a time to live, the rows of a key are divided into *lives*. A row that comes more than the time
+to live after the last touch begins a new life, because the state has expired before it. So the
+result depends on the order of the rows, and not on how they are divided into steps.
 """
 
 from __future__ import annotations
@@ -12,16 +16,19 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.operators.lateness import event_times
 from dagster_jet.operators.operator import (
+    ARRIVAL_COLUMN,
     HASH_COLUMN,
     TIME_COLUMN,
     VERSION_COLUMN,
     StateReader,
 )
 from dagster_jet.operators.rows.keys import key_codes
-from dagster_jet.operators.rows.sorting import distinct, order_by
+from dagster_jet.operators.rows.sorting import dense_codes, distinct, order_by
+
+NEVER_TOUCHED = np.iinfo(np.int64).min
+"""Last touch of a key without saved row."""
 
 
 @dataclass(frozen=True)
@@ -29,24 +36,27 @@ class TouchedKeys:
     """Rows of a step, grouped by key, in the order in which functions get them."""
 
     rows: pa.Table
-    """Rows grouped by key; within a key by event time, then by arrival."""
+    """Rows grouped by key; within a key as they were given."""
     starts: np.ndarray
     """Per key: its rows are `rows[start:stop]`."""
     stops: np.ndarray
     touches: np.ndarray
     """Last touch per key."""
     saved_touches: np.ndarray
-    """Last touch per key before this step; for a new key the smallest int64."""
+    """Last touch per key before this step; for a new key `NEVER_TOUCHED`."""
     saved: pa.Table
     """Saved row per key; nulls for a new key."""
     untouched: pa.Table
     """Saved rows of other keys."""
+    times: np.ndarray
+    """Event time per row, in ms."""
 
     @classmethod
     def of(cls, keys: Sequence[str], saved: pa.Table, rows: pa.Table) -> TouchedKeys:
-        codes, saved_codes = key_codes(keys, rows, saved)  # in order of arrival
-        order = order_by(codes, event_times(rows))
+        codes, saved_codes = key_codes(keys, rows, saved)
+        order = order_by(codes)
         rows, codes = rows.take(pa.array(order)), codes[order]
+        times = event_times(rows)
         starts = np.flatnonzero(np.diff(codes, prepend=-1))
         stops = np.append(starts[1:], len(codes))[: len(starts)]
         place_of = np.full(len(saved_codes) + len(codes), -1)
@@ -56,24 +66,39 @@ class TouchedKeys:
         is_untouched = np.ones(len(saved_codes), bool)
         is_untouched[places[~new]] = False
         before = saved.take(pa.array(places, mask=new))
-        never = np.iinfo(np.int64).min
-        saved_touches = before.column(TIME_COLUMN).fill_null(never).to_numpy()
+        saved_touches = before.column(TIME_COLUMN).fill_null(NEVER_TOUCHED).to_numpy()
+        latest = np.maximum.reduceat(times, starts) if len(starts) else times
         return cls(
             rows,
             starts,
             stops,
-            np.maximum(saved_touches, event_times(rows)[stops - 1]),
+            np.maximum(saved_touches, latest),
             saved_touches,
             before,
             saved.filter(pa.array(is_untouched)),
+            times,
         )
 
-    def touch(self, number: int, last: int | None) -> int:
-        """Last touch of a key whose last row is row `last`; None: it has no row in this step."""
-        saved = int(self.saved_touches[number])
-        if last is None:
-            return saved
-        return max(saved, int(self.rows.column(TIME_COLUMN)[last].as_py()))
+    def touches_before(self) -> np.ndarray:
+        """Last touch of each row's key before that row."""
+        count = len(self.times)
+        if count == 0:
+            return self.times
+        group = np.repeat(np.arange(len(self.starts)), self.stops - self.starts)
+        # One running maximum over all keys: (key, rank of the time) as one ascending integer.
+        ranks = np.maximum.accumulate(group * count + dense_codes(self.times)) % count
+        before = np.empty(count, np.int64)
+        before[1:] = distinct(self.times)[ranks[:-1]]
+        before[self.starts] = NEVER_TOUCHED
+        touches: np.ndarray = np.maximum(before, self.saved_touches[group])
+        return touches
+
+    def begins_life(self, touches_before: np.ndarray, ttl_ms: int) -> np.ndarray:
+        """Per row: True if its key's state has expired before it."""
+        is_known = touches_before != NEVER_TOUCHED
+        latest = np.where(is_known, touches_before, 0) + ttl_ms
+        begins: np.ndarray = is_known & (self.times > latest)
+        return begins
 
     def firsts(self, numbers: np.ndarray) -> pa.Table:
         """The first row of each of these keys: its key columns are those of all rows of the key."""
@@ -122,15 +147,21 @@ def saved_rows(
     return state.find(distinct(hashes))
 
 
-def eviction_watermarks(touches: np.ndarray, after_ms: int, ttl_ms: int) -> np.ndarray:
-    """Watermark of each eviction. At the end of the input all keys expire; it is then the first
-    watermark under which the key would have expired."""
-    if after_ms == FINAL_WATERMARK_MS:
-        watermarks: np.ndarray = touches + ttl_ms + 1
-        return watermarks
-    return np.full(len(touches), after_ms)
+def eviction_watermarks(touches: np.ndarray, ttl_ms: int) -> np.ndarray:
+    """Watermark of each eviction: the first one under which the key has expired."""
+    watermarks: np.ndarray = touches + ttl_ms + 1
+    return watermarks
 
 
 def is_up_to(times: np.ndarray, until_ms: int | None) -> np.ndarray:
     """Per time: True if it is at most `until_ms`; False for all if that is None."""
     return np.zeros(len(times), bool) if until_ms is None else times <= until_ms
+
+
+def in_arrival_order(arrived: pa.Table) -> pa.Table:
+    """Returns the rows in order of their arrival, without `ARRIVAL_COLUMN`."""
+    arrivals = arrived.column(ARRIVAL_COLUMN).to_numpy()
+    rows = arrived.drop_columns([ARRIVAL_COLUMN])
+    if np.all(arrivals[1:] >= arrivals[:-1]):
+        return rows
+    return rows.take(pa.array(order_by(arrivals)))

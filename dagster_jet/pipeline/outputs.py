@@ -5,15 +5,21 @@ from __future__ import annotations
 from typing import Literal, TypeAlias, TypeVar, get_args
 
 from dagster_jet.contract import Sink
-from dagster_jet.pipeline.graph import SinkNode, TimestampsNode
+from dagster_jet.pipeline.graph import SinkNode
 from dagster_jet.pipeline.point import Point
-from dagster_jet.pipeline.stateful import ProcessorNode, StatefulNode
+from dagster_jet.pipeline.stateful import (
+    ProcessorNode,
+    StatefulMapInBatchesNode,
+    StatefulMapNode,
+    StatefulNode,
+)
 from dagster_jet.pipeline.written import Written
 
 _L = TypeVar("_L", bound="LateRows")
 _J = TypeVar("_J", bound="JoinedLateRows")
 _D = TypeVar("_D", bound="DeadLetters")
 _Side: TypeAlias = Literal["left", "right"]
+_MAYBE_UNTIMED = (ProcessorNode, StatefulMapNode, StatefulMapInBatchesNode)
 
 
 class WithSinks(Point):
@@ -46,9 +52,9 @@ class _Late(Point):
         node = self._worker
         assert isinstance(node, StatefulNode)
         reason = ""
-        if isinstance(node, ProcessorNode) and node.time is None:
+        if isinstance(node, _MAYBE_UNTIMED) and node.time is None:
             reason = "the stream has no event time"
-        elif self._is_read_just_now(node):
+        elif self._is_read_just_now(node.upstream):
             reason = "with_ingestion_timestamps() gives rows the time of their reading"
         if reason:
             raise self._refusal(
@@ -56,22 +62,6 @@ class _Late(Point):
                 "Leave late_to() out; rows are late by the event times of with_timestamps().",
             )
         self._builder.add(SinkNode(name, (node.name,), sink, of_late=True, late_input=late_input))
-
-    def _is_read_just_now(self, stage: StatefulNode) -> bool:
-        """Whether all rows come directly from one source with ingestion time, which never
-        decreases, and without `max_lull`, under which the watermark may pass later rows."""
-        found: set[TimestampsNode] = set()
-        pending = list(stage.upstream)
-        while pending:
-            node = self._builder.nodes[pending.pop()]
-            if isinstance(node, StatefulNode):
-                return False
-            if isinstance(node, TimestampsNode):
-                found.add(node)
-            else:
-                pending.extend(node.upstream)
-        times = [node.timestamps for node in found]
-        return len(times) == 1 and times[0].of_ingestion and times[0].max_lull_ms == 0
 
 
 class LateRows(_Late):

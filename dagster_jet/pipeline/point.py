@@ -8,6 +8,7 @@ from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.builder import GraphBuilder
 from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.graph import Node, TimestampsNode
+from dagster_jet.pipeline.stateful import StatefulNode
 
 
 class Point:
@@ -31,6 +32,22 @@ class Point:
                 cure="Call with_timestamps() on its source.",
             )
         return self._time
+
+    def _is_read_just_now(self, upstream: Sequence[str]) -> bool:
+        """Whether all rows come directly from one source with ingestion time, which never
+        decreases, and without `max_lull`, under which the watermark may pass later rows."""
+        found: set[TimestampsNode] = set()
+        pending = list(upstream)
+        while pending:
+            node = self._builder.nodes[pending.pop()]
+            if isinstance(node, StatefulNode):
+                return False
+            if isinstance(node, TimestampsNode):
+                found.add(node)
+            else:
+                pending.extend(node.upstream)
+        times = [node.timestamps for node in found]
+        return len(times) == 1 and times[0].of_ingestion and times[0].max_lull_ms == 0
 
     def _refusal(
         self, message: str, cure: str | None = None, *, stage: str | None = None

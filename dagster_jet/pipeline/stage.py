@@ -34,6 +34,7 @@ from dagster_jet.pipeline.user_functions import (
     OnEvict,
     OnEvictTable,
     RowFunction,
+    RowOrder,
     S,
     StateFormatName,
     TableFunction,
@@ -113,6 +114,7 @@ class Stateful(Point):
         output_schema: str,
         name: str,
         ttl: None = None,
+        order: Literal["arrival"],
         on_error: Literal["fail"] = "fail",
         state_format: StateFormatName = "plain",
     ) -> Stage: ...
@@ -125,7 +127,8 @@ class Stateful(Point):
         create: Callable[[], S],
         output_schema: str,
         name: str,
-        ttl: Duration,
+        ttl: Duration | None = None,
+        order: RowOrder | None = None,
         on_evict: OnEvict[S] | None = None,
         on_error: Literal["fail"] = "fail",
         state_format: StateFormatName = "plain",
@@ -140,6 +143,7 @@ class Stateful(Point):
         output_schema: str,
         name: str,
         ttl: None = None,
+        order: Literal["arrival"],
         on_error: Literal["dead-letter"],
         state_format: StateFormatName = "plain",
     ) -> DeadLetterStage: ...
@@ -152,7 +156,8 @@ class Stateful(Point):
         create: Callable[[], S],
         output_schema: str,
         name: str,
-        ttl: Duration,
+        ttl: Duration | None = None,
+        order: RowOrder | None = None,
         on_evict: OnEvict[S] | None = None,
         on_error: Literal["dead-letter"],
         state_format: StateFormatName = "plain",
@@ -168,6 +173,7 @@ class Stateful(Point):
         output_schema: str,
         name: str,
         ttl: None = None,
+        order: Literal["arrival"],
     ) -> Stage: ...
 
     @overload
@@ -179,7 +185,8 @@ class Stateful(Point):
         state_schema: str,
         output_schema: str,
         name: str,
-        ttl: Duration,
+        ttl: Duration | None = None,
+        order: RowOrder | None = None,
         on_evict: OnEvictTable | None = None,
     ) -> LateStage: ...
 
@@ -191,6 +198,7 @@ class Stateful(Point):
         output_schema: str,
         name: str,
         ttl: Duration | None = None,
+        order: RowOrder | None = None,
         on_evict: Callable[..., Any] | None = None,
         on_error: OnError = "fail",
         state_format: StateFormatName = "plain",
@@ -199,8 +207,10 @@ class Stateful(Point):
     ) -> Any:
         """Calls `function(state, row)` for every row, with the state of the row's key.
 
-        A stream that is not grouped has a single state. Within an epoch, rows of one key are in
-        order of event time.
+        A stream that is not grouped has a single state. The rows of one key are passed in order of
+        event time, after the watermark has passed them. So the results do not depend on how rows
+        are divided into epochs, and they come later by the allowed lag. `order="arrival"` passes
+        rows at once.
 
         Args:
             function: called with the key's `dagster_jet.State` (`state.value`, `state.clear()`) and
@@ -208,9 +218,13 @@ class Stateful(Point):
             create: returns the state of a new key. Not with `in_batches`.
             output_schema: DDL of the rows that `function` returns ("key string, n bigint").
             name: name of the stage, unique in the pipeline; saved state is matched by it.
-            ttl: a state expires when the watermark is more than this past its last touch.
-            on_evict: called with the key, its expired state, and a watermark in ms since 1970 under
-                which the state has expired; may return rows, too.
+            ttl: a state expires when the watermark is more than this past its last touch, and
+                before a row of its key whose event time is.
+            order: None: "event time" if rows bring their event time, else "arrival". Rows of one
+                event time are in order of arrival. The rows of one source partition arrive in its
+                order; those of different partitions arrive in no defined order.
+            on_evict: called with the key, its expired state, and the first watermark, in ms since
+                1970, under which the state has expired; may return rows, too.
             on_error: treatment of a row for which `function` raises, or returns rows that do not
                 fit `output_schema`. "fail": the job fails, and the error names the row.
                 "dead-letter": the row goes to the sink of `dead_letter_to`, which must follow, and
@@ -237,7 +251,12 @@ class Stateful(Point):
         if on_error not in get_args(OnError):
             unknown = f"on_error={on_error!r} is unknown."
             raise self._refusal(unknown, 'Use "fail" or "dead-letter".', stage=name)
-        time = self._event_time(name) if ttl is not None else self._time
+        if order not in (None, *get_args(RowOrder)):
+            unknown = f"order={order!r} is unknown."
+            raise self._refusal(unknown, 'Use "event time" or "arrival".', stage=name)
+        needs_time = ttl is not None or order == "event time"
+        time = self._event_time(name) if needs_time else self._time
+        brings_time = time is not None and not self._is_read_just_now([self._node])
         node = stateful_map_node(
             self._builder.job,
             name,
@@ -248,6 +267,7 @@ class Stateful(Point):
             output_schema=output_schema,
             ttl_ms=None if ttl is None else to_ms(ttl, "ttl"),
             time=time,
+            in_event_order=order == "event time" or (order is None and brings_time),
             on_evict=on_evict,
             keeps_dead_letters=on_error == "dead-letter",
             state_format=state_format_of(self, name, state_format),
@@ -260,7 +280,8 @@ class Stateful(Point):
             (False, True): DeadLetterStage,
             (True, True): LateDeadLetterStage,
         }
-        kind = kinds[ttl is not None, on_error == "dead-letter"]
+        can_be_late = ttl is not None or order != "arrival"
+        kind = kinds[can_be_late, on_error == "dead-letter"]
         return self._after(node, kind, time_kept(time, output_schema))
 
     def apply_processor(
@@ -433,7 +454,7 @@ class DeadLetterStage(DeadLetters, Stage):
 
 
 class LateDeadLetterStage(LateRows, DeadLetters, Stage):
-    """A stream behind a function with a `ttl` and `on_error="dead-letter"`."""
+    """A stream behind a function with late rows and `on_error="dead-letter"`."""
 
 
 class KeyedStage(Stateful):

@@ -157,6 +157,8 @@ class StatefulMapNode(StatefulNode):
     ttl_ms: int | None
     output_schema: str
     time: EventTime | None
+    in_event_order: bool
+    """Rows wait for the watermark; otherwise they are passed on in order of arrival."""
     keeps_dead_letters: bool = False
     """Rows that fail in the function go to dead-letter sinks; otherwise they fail the job."""
     saved_as: StateFormat = StateFormat.PLAIN
@@ -168,12 +170,13 @@ class StatefulMapNode(StatefulNode):
 
     def describe(self) -> dict[str, str]:
         ttl = {} if self.ttl_ms is None else {"ttl": in_words(self.ttl_ms)}
-        return {"keys": ", ".join(self.keys), **ttl}
+        return {"keys": ", ".join(self.keys), "order": _order(self), **ttl}
 
     def shape(self) -> Mapping[str, Any]:
         return {
             "keys": list(self.keys),
             "ttl": self.ttl_ms is not None,
+            "order": _order(self),
             PLAIN: _plain({"states": self.saved_as}),
         }
 
@@ -189,6 +192,8 @@ class StatefulMapInBatchesNode(StatefulNode):
     ttl_ms: int | None
     output_schema: str
     time: EventTime | None
+    in_event_order: bool
+    """Rows wait for the watermark; otherwise they are passed on in order of arrival."""
     kind: ClassVar = StageKind.MAP_STATEFUL_IN_BATCHES
 
     @property
@@ -197,11 +202,13 @@ class StatefulMapInBatchesNode(StatefulNode):
 
     def describe(self) -> dict[str, str]:
         ttl = {} if self.ttl_ms is None else {"ttl": in_words(self.ttl_ms)}
-        return {"keys": ", ".join(self.keys), "state": self.state_schema, **ttl}
+        own = {"state": self.state_schema, "order": _order(self)}
+        return {"keys": ", ".join(self.keys), **own, **ttl}
 
     def shape(self) -> Mapping[str, Any]:
         # The analysis compares the state's columns.
-        return {"keys": list(self.keys), "ttl": self.ttl_ms is not None}
+        ttl = self.ttl_ms is not None
+        return {"keys": list(self.keys), "ttl": ttl, "order": _order(self)}
 
 
 @dataclass(frozen=True)
@@ -226,6 +233,10 @@ class ProcessorNode(StatefulNode):
 
     def shape(self) -> Mapping[str, Any]:
         return {"keys": list(self.keys), PLAIN: _plain({"entries": self.saved_as})}
+
+
+def _order(node: StatefulMapNode | StatefulMapInBatchesNode) -> str:
+    return "event time" if node.in_event_order else "arrival"
 
 
 def _read_times(*times: EventTime) -> Mapping[str, Any]:

@@ -22,6 +22,7 @@ def stateful_map_node(
     output_schema: str,
     ttl_ms: int | None,
     time: EventTime | None,
+    in_event_order: bool,
     on_evict: Callable[..., Any] | None,
     keeps_dead_letters: bool,
     state_format: StateFormat,
@@ -55,7 +56,7 @@ def stateful_map_node(
             )
         return StatefulMapNode(
             name, (upstream,), keys, function, create, on_evict, ttl_ms, output_schema, time,
-            keeps_dead_letters, state_format,
+            in_event_order, keeps_dead_letters, state_format,
         )  # fmt: skip
     if keeps_dead_letters:
         raise refusal(
@@ -76,5 +77,14 @@ def stateful_map_node(
             'Name them, for example state_schema="total double, n bigint".',
         )
     return StatefulMapInBatchesNode(
-        name, (upstream,), keys, function, state_schema, on_evict, ttl_ms, output_schema, time
+        name,
+        (upstream,),
+        keys,
+        function,
+        state_schema,
+        on_evict,
+        ttl_ms,
+        output_schema,
+        time,
+        in_event_order,
     )

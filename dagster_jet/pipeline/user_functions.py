@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 OnError: TypeAlias = Literal["fail", "dead-letter"]
 """Treatment of a row that fails in a user's function."""
+RowOrder: TypeAlias = Literal["event time", "arrival"]
+"""Order in which a user's function gets the rows of a key."""
 StateFormatName: TypeAlias = Literal["plain", "pickle"]
 """Format of the saved data of a user's code; see `map_stateful`."""
 S = TypeVar("S")

@@ -112,12 +112,8 @@ class UserCalls:
         saved: bytes | None,
         rows: Iterator[Row],
         first_row: int,
-    ) -> tuple[State[Any], int | None]:
-        """Like `over_rows`, but a row for which the function raises becomes a dead letter.
-
-        Returns:
-            The key's state, and the number of the last good row; None if there was none.
-        """
+    ) -> State[Any]:
+        """Like `over_rows`, but a row for which the function raises becomes a dead letter."""
         self._begin(function, first_row)
         outputs, rejected, checks_each = self._outputs, self._rejected, self._checks_each
         stored, since, mark = saved, first_row, len(outputs)
@@ -147,11 +143,28 @@ class UserCalls:
                 break
             outputs.cut(mark)
             state = self._from_stored(stored, first_row)
-            # Read again from the table: the function may have changed the dict.
-            again = iter([*row_dicts(self._rows.slice(since, number + 1 - since)), *again])
+            again = iter([*self.rows_again(since, number + 1), *again])
             begin = since
-        good = (n for n in range(number, first_row - 1, -1) if n not in rejected)
-        return state, next(good, None)
+        return state
+
+    def is_rejected(self, row: int) -> bool:
+        """Whether a row has become a dead letter."""
+        return row in self._rejected
+
+    def mark(self) -> tuple[int, int]:
+        """The outputs and calls so far, for `cut`."""
+        return len(self._outputs), len(self._callers)
+
+    def cut(self, mark: tuple[int, int], rows_from: int) -> None:
+        """Takes back all outputs after `mark`, and the dead letters from a row on."""
+        outputs, begun = mark
+        self._outputs.cut(outputs)
+        del self._output_counts[begun:], self._callers[begun:]
+        self._rejected = {n: why for n, why in self._rejected.items() if n < rows_from}
+
+    def rows_again(self, start: int, stop: int) -> Iterator[Row]:
+        """The rows, read again: the function may have changed the dicts."""
+        return row_dicts(self._rows.slice(start, stop - start))
 
     def on_eviction(self, function: OnEvict, key: Row, value: Any, watermark_ms: int) -> None:
         """Calls `on_evict` for a key whose time to live is over."""

@@ -12,8 +12,9 @@ from pyspark.sql.types import StructType
 from dagster_jet.dag import Processor, new_processor
 from dagster_jet.errors import PipelineError
 from dagster_jet.operators.deduplicate import Deduplicate
+from dagster_jet.operators.in_event_order import InEventOrder
 from dagster_jet.operators.interval_join import IntervalJoin
-from dagster_jet.operators.operator import HASH_COLUMN, TIME_COLUMN, Operator
+from dagster_jet.operators.operator import ARRIVAL_COLUMN, HASH_COLUMN, TIME_COLUMN, Operator
 from dagster_jet.operators.row_input import RowInput
 from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
@@ -111,7 +112,7 @@ def plan_join(
 
 def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -> OperatorPlan:
     """A user's function on whole rows."""
-    operator = StatefulMap(
+    inner = StatefulMap(
         stage=node.name,
         keys=node.keys,
         row_schema=arrow_schema(source.schema),
@@ -124,14 +125,14 @@ def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -
         has_time=node.time is not None,
         state_format=node.saved_as,
     )
-    return _map_plan(operator, node, source, partitions)
+    return _map_plan(inner, node, source, partitions)
 
 
 def plan_map_in_batches(
     node: StatefulMapInBatchesNode, source: DataFrame, partitions: Partitions
 ) -> OperatorPlan:
     """A user's function on tables of whole rows."""
-    operator = StatefulMapInBatches(
+    inner = StatefulMapInBatches(
         stage=node.name,
         keys=node.keys,
         row_schema=arrow_schema(source.schema),
@@ -141,18 +142,19 @@ def plan_map_in_batches(
         ttl_ms=node.ttl_ms,
         on_evict=node.on_evict,
     )
-    return _map_plan(operator, node, source, partitions)
+    return _map_plan(inner, node, source, partitions)
 
 
 def _map_plan(
-    operator: Operator,
+    inner: StatefulMap | StatefulMapInBatches,
     node: StatefulMapNode | StatefulMapInBatchesNode,
     source: DataFrame,
     partitions: Partitions,
 ) -> OperatorPlan:
-    shape = _addressed(source, node.keys, node.time, partitions)
-    # As in the operator: a ttl of 0 counts.
-    time = None if node.ttl_ms is None else node.time
+    operator = InEventOrder(inner) if node.in_event_order else inner
+    shape = _addressed(source, node.keys, node.time, partitions, in_order=True)
+    can_be_late = node.in_event_order or node.ttl_ms is not None
+    time = node.time if can_be_late else None
     rows = row_input(operator, 0, node.keys, partitions, node.time)
     return _row_plan(operator, shape, rows, source, time)
 
@@ -201,8 +203,14 @@ def _addressed(
     partitions: Partitions,
     columns: Sequence[str] | None = None,
     key_hash: Column | None = None,
+    *,
+    in_order: bool = False,
 ) -> Shape:
-    """Rows with their address in front: partition, key hash, event time."""
+    """Rows with their address in front: partition, key hash, event time.
+
+    Args:
+        in_order: with the order of their arrival, which a shuffle does not keep.
+    """
     time = F.lit(0).cast("long") if event_time is None else event_time_ms(source, event_time)
     key_hash = partitions.hash(keys) if key_hash is None else key_hash
     address: list[Column] = [
@@ -210,6 +218,8 @@ def _addressed(
         key_hash.alias(HASH_COLUMN),
         time.alias(TIME_COLUMN),
     ]
+    if in_order:
+        address.append(F.monotonically_increasing_id().alias(ARRIVAL_COLUMN))
     selected = [*address, *quoted(columns or source.columns)]
     return lambda frame: frame.select(*selected)
 

@@ -40,7 +40,13 @@ from dagster_jet.dag import (
 )
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import PipelineError, SnapshotInvalidError
-from dagster_jet.operators.operator import PARTITION_COLUMN, MemoryState, Operator, StepInput
+from dagster_jet.operators.operator import (
+    ARRIVAL_COLUMN,
+    PARTITION_COLUMN,
+    MemoryState,
+    Operator,
+    StepInput,
+)
 
 _Item = tuple[object, "tuple[int, ...] | None"]
 """An item and the edges it goes out on; None: all edges."""
@@ -207,4 +213,10 @@ def _table(items: Sequence[pa.Table | pa.RecordBatch], schema: pa.Schema) -> pa.
         pa.Table.from_batches([item]) if isinstance(item, pa.RecordBatch) else item
         for item in items
     ]
-    return pa.concat_tables(tables) if tables else schema.empty_table()
+    if not tables:
+        return schema.empty_table()
+    table, place = pa.concat_tables(tables), schema.get_field_index(ARRIVAL_COLUMN)
+    if place < 0:
+        return table
+    numbers = pa.array(np.arange(table.num_rows))
+    return table.set_column(place, schema.field(place), numbers)

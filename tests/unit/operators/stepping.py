@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from dagster_jet.core.partition import key_hash
 from dagster_jet.operators.operator import (
+    ARRIVAL_COLUMN,
     HASH_COLUMN,
     PARTITION_COLUMN,
     TIME_COLUMN,
@@ -44,7 +45,7 @@ class Stepping:
         after = self.watermark if watermark is None else watermark
         self.version += 1
         tables = tuple(
-            pa.Table.from_pylist(list(rows), schema=schema)
+            as_input(list(rows), schema)
             for rows, schema in zip(arrived, self.operator.input_schemas, strict=True)
         )
         given = StepInput(tables, self.watermark, after, self.version, early=early)
@@ -123,6 +124,13 @@ def addressed(time, keys, hash_of=key_hash, **payload):
         **keys,
         **payload,
     }
+
+
+def as_input(rows, schema):
+    """The rows in this order of arrival, as an input of an operator."""
+    return pa.Table.from_pylist(
+        [{**row, ARRIVAL_COLUMN: number} for number, row in enumerate(rows)], schema=schema
+    )
 
 
 def colliding(*_values):

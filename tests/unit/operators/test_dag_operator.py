@@ -28,7 +28,7 @@ from tests.unit.operators.frame_stage import FrameStage
 from tests.unit.operators.rolling_stage import RollingStage
 from tests.unit.operators.session_stage import SessionStage
 from tests.unit.operators.stage import ms
-from tests.unit.operators.stepping import addressed
+from tests.unit.operators.stepping import addressed, as_input
 
 ROWS = pa.schema([("k", pa.string()), ("n", pa.int64())])
 PAIRS = pa.schema([("k", pa.string()), ("l", pa.int64()), ("r", pa.int64())])
@@ -75,7 +75,7 @@ IN_BATCHES = StatefulMapInBatches("totals", ("k",), ROWS, ROWS, SUM, running_tot
 
 def batch(operator, ordinal, *rows):
     """One item; its rows are of one partition, as on a partitioned edge."""
-    return pa.Table.from_pylist(list(rows), schema=operator.input_schemas[ordinal])
+    return as_input(list(rows), operator.input_schemas[ordinal])
 
 
 def item(operator, time, k, ordinal=0, **payload):

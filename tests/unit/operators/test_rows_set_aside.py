@@ -16,7 +16,7 @@ from dagster_jet.operators.operator import MemoryState, StepInput
 from dagster_jet.operators.stateful_map import STATE_COLUMN, StatefulMap
 from dagster_jet.operators.user import saved_value
 from dagster_jet.operators.user.dead_letters import row_json
-from tests.unit.operators.stepping import Stepping, addressed
+from tests.unit.operators.stepping import Stepping, addressed, as_input
 
 ROWS = pa.schema([("k", pa.string()), ("n", pa.int64())])
 HISTORY = pa.schema([("k", pa.string()), ("seen", pa.list_(pa.int64()))])
@@ -164,7 +164,7 @@ def test_what_a_generator_gave_before_it_raised_is_not_emitted():
 
 def one_step(an_operator, rows):
     """Not by `Stepping`, which takes every step twice."""
-    table = pa.Table.from_pylist(rows, schema=an_operator.input_schemas[0])
+    table = as_input(rows, an_operator.input_schemas[0])
     return an_operator.step(StepInput((table,), None, None, 1), MemoryState(an_operator))
 
 

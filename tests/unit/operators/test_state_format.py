@@ -10,11 +10,11 @@ from dagster_jet import aggregates as agg
 from dagster_jet.core.state_format import StateFormat
 from dagster_jet.dag import ItemProcessor, PartitionKey
 from dagster_jet.errors import ConfigurationError, JetError, StoreMismatchError
-from dagster_jet.operators.address import ADDRESS
 from dagster_jet.operators.aggregates.computation import computation
 from dagster_jet.operators.operator import MemoryState, Operator, StepInput
 from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.user.spark_processor import SparkProcessor
+from tests.unit.operators.stepping import as_input
 
 PLAIN, PICKLE = StateFormat.PLAIN, StateFormat.PICKLE
 ROWS = pa.schema([("k", pa.string())])
@@ -67,8 +67,8 @@ def processor(state_format: StateFormat) -> Operator:
 
 
 def after(operator: Operator, state: MemoryState, version: int) -> pa.Table:
-    row = pa.Table.from_pylist(
-        [{"__partition": 0, "__hash": 7, "__time": 0, "k": "a"}], pa.schema([*ADDRESS, *ROWS])
+    row = as_input(
+        [{"__partition": 0, "__hash": 7, "__time": 0, "k": "a"}], operator.input_schemas[0]
     )
     step = operator.step(StepInput((row,), None, None, version), state)
     state.append(step.delta, None)
