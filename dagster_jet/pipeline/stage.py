@@ -113,6 +113,21 @@ class Stateful(Point):
         create: Callable[[], S],
         output_schema: str,
         name: str,
+        ttl: Duration | None = None,
+        order: Literal["event time"] | None = None,
+        on_evict: OnEvict[S] | None = None,
+        on_error: Literal["fail"] = "fail",
+        state_format: StateFormatName = "plain",
+    ) -> LateStage: ...
+
+    @overload
+    def map_stateful(
+        self,
+        function: RowFunction[S],
+        *,
+        create: Callable[[], S],
+        output_schema: str,
+        name: str,
         ttl: None = None,
         order: Literal["arrival"],
         on_error: Literal["fail"] = "fail",
@@ -127,12 +142,27 @@ class Stateful(Point):
         create: Callable[[], S],
         output_schema: str,
         name: str,
-        ttl: Duration | None = None,
-        order: RowOrder | None = None,
+        ttl: Duration,
+        order: Literal["arrival"],
         on_evict: OnEvict[S] | None = None,
         on_error: Literal["fail"] = "fail",
         state_format: StateFormatName = "plain",
     ) -> LateStage: ...
+
+    @overload
+    def map_stateful(
+        self,
+        function: RowFunction[S],
+        *,
+        create: Callable[[], S],
+        output_schema: str,
+        name: str,
+        ttl: Duration | None = None,
+        order: Literal["event time"] | None = None,
+        on_evict: OnEvict[S] | None = None,
+        on_error: Literal["dead-letter"],
+        state_format: StateFormatName = "plain",
+    ) -> LateDeadLetterStage: ...
 
     @overload
     def map_stateful(
@@ -156,12 +186,26 @@ class Stateful(Point):
         create: Callable[[], S],
         output_schema: str,
         name: str,
-        ttl: Duration | None = None,
-        order: RowOrder | None = None,
+        ttl: Duration,
+        order: Literal["arrival"],
         on_evict: OnEvict[S] | None = None,
         on_error: Literal["dead-letter"],
         state_format: StateFormatName = "plain",
     ) -> LateDeadLetterStage: ...
+
+    @overload
+    def map_stateful(
+        self,
+        function: TableFunction,
+        *,
+        in_batches: Literal[True],
+        state_schema: str,
+        output_schema: str,
+        name: str,
+        ttl: Duration | None = None,
+        order: Literal["event time"] | None = None,
+        on_evict: OnEvictTable | None = None,
+    ) -> LateStage: ...
 
     @overload
     def map_stateful(
@@ -185,8 +229,8 @@ class Stateful(Point):
         state_schema: str,
         output_schema: str,
         name: str,
-        ttl: Duration | None = None,
-        order: RowOrder | None = None,
+        ttl: Duration,
+        order: Literal["arrival"],
         on_evict: OnEvictTable | None = None,
     ) -> LateStage: ...
 

@@ -133,11 +133,12 @@ def test_a_stage_has_only_the_methods_that_it_supports():
         (joined, late),
         (joined.merge(joined, name="merged"), set()),
         (numbered(p, rows), late),
-        (mapped(Pipeline("p")), set()),
-        (mapped(Pipeline("p"), ttl="1 hour"), late),
-        (mapped(Pipeline("p"), on_error="dead-letter"), bad),
-        (mapped(Pipeline("p"), on_error="dead-letter", ttl="1 hour"), bad | late),
-        (in_batches(Pipeline("p")), set()),
+        (mapped(Pipeline("p")), late),
+        (mapped(Pipeline("p"), order="arrival"), set()),
+        (mapped(Pipeline("p"), order="arrival", ttl="1 hour"), late),
+        (mapped(Pipeline("p"), order="arrival", on_error="dead-letter"), bad),
+        (mapped(Pipeline("p"), on_error="dead-letter"), bad | late),
+        (in_batches(Pipeline("p"), order="arrival"), set()),
         (in_batches(Pipeline("p"), ttl="1 hour"), late),
     ):
         assert {name for name in bad | late if hasattr(stage, name)} == has, stage._node
@@ -188,7 +189,12 @@ def test_a_function_over_tables_is_a_kind_of_its_own():
     stage = in_batches(p, ttl="2 hours", on_evict=print, output_schema="n int, at timestamp")
     stage.late_to(sinks.files("late", format="json"), name="late")
     (node,) = p.graph.stages
-    assert node.describe() == {"keys": "origin", "state": "n long", "ttl": "2 hours"}
+    assert node.describe() == {
+        "keys": "origin",
+        "state": "n long",
+        "order": "event time",
+        "ttl": "2 hours",
+    }
     assert node.output_delay_ms == 7_200_000
     per_row = Pipeline("p")
     mapped(per_row, ttl="2 hours").write_to(sinks.files("o", format="json"), name="late")
@@ -200,6 +206,25 @@ def mapped(p: Pipeline, **options):
     keyed = flights(p).group_by("origin")
     options = {"create": int, **options}
     return keyed.map_stateful(max, output_schema="n int", name="mapped", **options)
+
+
+def test_functions_get_rows_by_event_time_where_rows_bring_one():
+    def order_of(stage, **options):
+        mapped = stage.group_by("origin").map_stateful(
+            max, create=int, output_schema="n int", name="mapped", **options
+        )
+        return mapped._builder.nodes["mapped"].in_event_order
+
+    assert order_of(flights(Pipeline("p")))
+    assert not order_of(flights(Pipeline("p")), order="arrival")
+    assert not order_of(read_just_now(Pipeline("p")))
+    assert order_of(read_just_now(Pipeline("p")), order="event time")
+    untimed = sources.files("in", format="json", schema="origin string")
+    assert not order_of(Pipeline("p").read_from(untimed, name="rows"))
+    with pytest.raises(PipelineError, match="stage 'mapped'"):
+        order_of(Pipeline("p").read_from(untimed, name="rows"), order="event time")
+    with pytest.raises(PipelineError, match="order='time' is unknown"):
+        order_of(flights(Pipeline("p")), order="time")
 
 
 def numbered(p: Pipeline, rows):
