@@ -1,0 +1,111 @@
+"""Functions with state give the same results however epochs are cut, with twelve tasks."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dagster_jet import JobConfig, Pipeline, State, sinks, sources
+from dagster_jet.connectors.files import part_tasks, slices
+from dagster_jet.execution import epoch_driver
+from dagster_jet.execution.events import EpochCompleted
+
+from .oracle import committed, difference
+from .world import World, write_input
+
+TASKS, ROWS, KEYS, LAG_MS, TTL_MS = 12, 3_000, 40, 500, 700
+
+
+@pytest.fixture
+def many_tasks(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(epoch_driver, "FEW_ROWS", 0)
+    conf = spark.sparkContext._jsc.sc().conf()
+    conf.set("spark.default.parallelism", str(TASKS))
+    yield
+    conf.remove("spark.default.parallelism")
+
+
+def rows_out_of_order() -> list[dict[str, Any]]:
+    """One row per 2 ms of event time, each up to the lag ahead of its place."""
+    rng = random.Random("order")
+    return [
+        {"k": rng.randrange(KEYS), "ts": 2 * place + rng.randrange(LAG_MS), "v": place}
+        for place in range(ROWS)
+    ]
+
+
+def previous(state: State[int], row: dict[str, Any]) -> dict[str, Any]:
+    before, state.value = state.value, row["v"]
+    return {"k": row["k"], "v": row["v"], "before": before}
+
+
+def last_word(key: dict[str, Any], value: int, watermark_ms: int) -> dict[str, Any]:
+    return {"k": key["k"], "v": watermark_ms, "before": -value}
+
+
+def expected(rows: list[dict[str, Any]], order: str, ttl_ms: int | None) -> Counter[Any]:
+    """The rows of each key, one after the other."""
+    by_key: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows if order == "arrival" else sorted(rows, key=lambda row: row["ts"]):
+        by_key[row["k"]].append(row)
+    results: Counter[Any] = Counter()
+    for k, mine in by_key.items():
+        before, touch = 0, mine[0]["ts"]
+        for row in mine:
+            if ttl_ms is not None and row["ts"] > touch + ttl_ms:
+                results[k, touch + ttl_ms + 1, -before] += 1
+                before = 0
+            results[k, row["v"], before] += 1
+            before, touch = row["v"], max(touch, row["ts"])
+        if ttl_ms is not None:
+            results[k, touch + ttl_ms + 1, -before] += 1
+    return results
+
+
+@pytest.mark.parametrize("rows_per_epoch", [ROWS, 170])
+@pytest.mark.parametrize("ttl_ms", [None, TTL_MS])
+@pytest.mark.parametrize("order", ["event time", "arrival"])
+def test_results_are_those_of_one_row_after_the_other(
+    world: World,
+    many_tasks: None,
+    monkeypatch: pytest.MonkeyPatch,
+    order: Any,
+    ttl_ms: int | None,
+    rows_per_epoch: int,
+) -> None:
+    for module, name in (
+        (slices, "_LEAST_BYTES_TO_CUT"),
+        (slices, "_LEAST_BYTES"),
+        (part_tasks, "_LEAST_TASK_BYTES"),
+    ):
+        monkeypatch.setattr(module, name, 2_000)  # one file: several epochs, or twelve tasks
+    rows = rows_out_of_order()
+    write_input(world.folder / "in", 0, rows)
+    epochs = 0
+
+    def see(event: Any) -> None:
+        nonlocal epochs
+        epochs += isinstance(event, EpochCompleted)
+
+    p = Pipeline("ordered")
+    source = sources.files(f"{world.folder}/in", format="json", schema="k long, ts long, v long")
+    timed = p.read_from(source, name="rows").with_timestamps("ts", allowed_lag=f"{LAG_MS} ms")
+    timed.group_by("k").map_stateful(
+        previous,
+        create=int,
+        output_schema="k long, v long, before long",
+        ttl=None if ttl_ms is None else f"{ttl_ms} ms",
+        on_evict=None if ttl_ms is None else last_word,
+        order=order,
+        name="previous",
+    ).write_to(sinks.files(f"{world.folder}/out", format="json"), name="out")
+    with world.jet() as jet:
+        config = JobConfig(parallelism=TASKS, max_items_per_epoch=rows_per_epoch)
+        jet.run(p, config, until="completed", on_event=see)
+    assert (epochs > 5) == (rows_per_epoch < ROWS), epochs
+    found = committed(world.folder / "out", ("k", "v", "before"))
+    assert not difference(found, expected(rows, order, ttl_ms))
