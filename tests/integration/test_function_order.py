@@ -14,6 +14,8 @@ from dagster_jet.connectors.files import part_tasks, slices
 from dagster_jet.execution import epoch_driver
 from dagster_jet.execution.events import EpochCompleted
 
+from tests.long import long
+
 from .oracle import committed, difference
 from .world import World, write_input
 
@@ -67,7 +69,7 @@ def expected(rows: list[dict[str, Any]], order: str, ttl_ms: int | None) -> Coun
 
 
 @pytest.mark.parametrize("rows_per_epoch", [ROWS, 170])
-@pytest.mark.parametrize("ttl_ms", [None, TTL_MS])
+@pytest.mark.parametrize("ttl_ms", [pytest.param(None, marks=long), TTL_MS])
 @pytest.mark.parametrize("order", ["event time", "arrival"])
 def test_results_are_those_of_one_row_after_the_other(
     world: World,
