@@ -13,7 +13,6 @@ from dagster_jet import JobConfig, Pipeline, State, sinks, sources
 from dagster_jet.connectors.files import part_tasks, slices
 from dagster_jet.execution import epoch_driver
 from dagster_jet.execution.events import EpochCompleted
-
 from tests.long import long
 
 from .oracle import committed, difference
