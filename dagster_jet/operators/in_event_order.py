@@ -99,8 +99,11 @@ class InEventOrder:
         return None if watermark_ms is None else watermark_ms - 1
 
     def describe_state(self, state: pa.Table) -> pa.Table:
-        """Readable form of the inner operator's state, without the waiting rows."""
-        return self.inner.describe_state(self._inner_rows(without_waiting(state)))
+        """Readable form of the inner operator's state; `waiting` has the waiting rows."""
+        states = self.inner.describe_state(self._inner_rows(without_waiting(state)))
+        waiting = rows_that_wait(state).select([*self.keys, ROW_COLUMN])
+        waiting = waiting.rename_columns([*self.keys, "waiting"])
+        return pa.concat_tables([states, waiting], promote_options="default")
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived

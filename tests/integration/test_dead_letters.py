@@ -161,19 +161,20 @@ def test_every_shard_is_a_task_of_its_own(
 def test_without_the_option_the_job_fails_and_names_the_row_and_goes_on_with_it(
     world: DeadLetterWorld,
 ) -> None:
-    """Two good files, one that ends with a bad row, and those of the others."""
+    """Two good files, one with a bad row that its watermark passes, and those of the others."""
     for number in (0, 1):
         rows = [{"k": "a", "ts": number * 1000 + n, "v": n} for n in (1, 2, 3)]
         write_input(world.folder / "in" / "left", number, rows)
-    bad = {"k": "a", "ts": 2999, "v": 70}
-    write_input(world.folder / "in" / "left", 2, [{"k": "a", "ts": 2998, "v": 1}, bad])
+    bad = {"k": "a", "ts": 2400, "v": 70}
+    rows = [{"k": "a", "ts": 2399, "v": 1}, bad, {"k": "a", "ts": 2999, "v": 1}]
+    write_input(world.folder / "in" / "left", 2, rows)
     with world.jet() as jet, pytest.raises(UserFunctionError) as told:
         config = JobConfig(**{**child.CONFIG, "restart_attempts_max": 0})
         jet.run(dead_letter_child.failing(world.folder), config, until="completed")
     said = str(told.value)
     for part in (
-        *("job 'beside'", "stage 'balances'", "k='a' at 1970-01-01T00:00:02.999+00:00"),
-        *("add raised ValueError: 70 is bad.", 'The row: {"k":"a","ts":2999,"v":70}'),
+        *("job 'beside'", "stage 'balances'", "k='a' at 1970-01-01T00:00:02.400+00:00"),
+        *("add raised ValueError: 70 is bad.", 'The row: {"k":"a","ts":2400,"v":70}'),
         *('on_error="dead-letter"', "dead_letter_to()"),
     ):
         assert part in said, said
