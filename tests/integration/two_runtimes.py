@@ -23,6 +23,7 @@ from dagster_jet.core.partition import DEFAULT_PARTITION_COUNT, partition_of_key
 from dagster_jet.core.state_format import StateFormat
 from dagster_jet.dag import BroadcastKey, PartitionKey, Watermark
 from dagster_jet.dag.local import LocalJob, Snapshot
+from dagster_jet.operators.in_event_order import ROW_COLUMN
 from dagster_jet.operators.interval_join import (
     MARK,
     ROLE_COLUMN,
@@ -31,6 +32,7 @@ from dagster_jet.operators.interval_join import (
     IntervalJoin,
 )
 from dagster_jet.operators.operator import (
+    ARRIVAL_COLUMN,
     PARTITION_COLUMN,
     VERSION_COLUMN,
     Operator,
@@ -59,7 +61,7 @@ Row = dict[str, Any]
 Files = Mapping[str, Sequence[Sequence[Row]]]
 """Per source its files' rows, in order."""
 
-_BOOKKEEPING = {VERSION_COLUMN, ROW_STEP_COLUMN, ROW_INDEX_COLUMN, SINCE_COLUMN}
+_BOOKKEEPING = {ARRIVAL_COLUMN, VERSION_COLUMN, ROW_STEP_COLUMN, ROW_INDEX_COLUMN, SINCE_COLUMN}
 """Which step wrote a row: the runtimes take different steps."""
 _ESTIMATES = ("__hll(", "__kll(")
 """Sketches: bytes depend on the order of merging, answers (for few values) do not."""
@@ -285,7 +287,10 @@ def _as_it_counts(
     table = merge_whole(operator, [table])
     for name in (STATE_COLUMN, VALUE_COLUMN):
         if name in table.column_names:
-            table = table.filter(table.column(name).is_valid())  # with a time to live they stay
+            counts = table.column(name).is_valid()  # with a time to live they stay
+            if ROW_COLUMN in table.column_names:
+                counts = pc.or_(counts, table.column(ROW_COLUMN).is_valid())
+            table = table.filter(counts)
     if isinstance(operator, IntervalJoin):
         table = table.filter(pc.not_equal(table.column(ROLE_COLUMN), MARK))
     return table
