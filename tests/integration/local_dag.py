@@ -29,6 +29,7 @@ from dagster_jet.dag import (
 )
 from dagster_jet.operators.aggregates.aggregation import Aggregation
 from dagster_jet.operators.operator import (
+    ARRIVAL_COLUMN,
     HASH_COLUMN,
     PARTITION_COLUMN,
     TIME_COLUMN,
@@ -257,6 +258,7 @@ def addressed(rows: pa.Table, keys: Sequence[str], time: EventTime | None) -> pa
         PARTITION_COLUMN: pa.array([h % DEFAULT_PARTITION_COUNT for h in hashes], pa.int32()),
         HASH_COLUMN: pa.array(hashes, pa.int64()),
         TIME_COLUMN: pa.array(times, pa.int64()),
+        ARRIVAL_COLUMN: pa.array(range(len(times)), pa.int64()),
     }
     return pa.table({**address, **{name: rows.column(name) for name in rows.column_names}})
 
