@@ -96,7 +96,12 @@ def stateful(late: Stage) -> None:
     )
     expiring.late_to(sinks.console(), name="late").dead_letter_to(sinks.console(), name="dead")
     failing = keyed.map_stateful(
-        counted, create=int, output_schema="n int", name="failing", on_error="dead-letter"
+        counted,
+        create=int,
+        output_schema="n int",
+        name="failing",
+        order="arrival",
+        on_error="dead-letter",
     )
     failing.late_to(sinks.console(), name="late")  # refused: attr-defined
     late.apply_processor(Counter, output_schema="n int", name="processor")
