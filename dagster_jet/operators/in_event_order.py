@@ -98,13 +98,6 @@ class InEventOrder:
     def expired_until(self, watermark_ms: int | None) -> int | None:
         return None if watermark_ms is None else watermark_ms - 1
 
-    def describe_state(self, state: pa.Table) -> pa.Table:
-        """Readable form of the inner operator's state; `waiting` has the waiting rows."""
-        states = self.inner.describe_state(self._inner_rows(without_waiting(state)))
-        waiting = rows_that_wait(state).select([*self.keys, ROW_COLUMN])
-        waiting = waiting.rename_columns([*self.keys, "waiting"])
-        return pa.concat_tables([states, waiting], promote_options="default")
-
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived
         rows, late = drop_late(arrived, given.before_ms)

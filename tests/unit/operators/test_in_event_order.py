@@ -99,10 +99,6 @@ def test_a_row_waits_until_the_watermark_is_past_it():
     ]
     assert run.step([row(3, 4)], watermark=6) == [{"k": "x", "seen": "2,3,1,"}]
     assert run.late == 1
-    run.step([row(9, 5)])
-    state, waiting = run.operator.describe_state(run.state.scan()).to_pylist()
-    assert waiting["waiting"] == {"k": "x", "n": 5} and waiting["state"] is None
-    assert state["state"] == "'2,3,1,'" and state["last_touch"].microsecond == 5_000
 
 
 def test_waiting_rows_are_seen_beside_the_states():

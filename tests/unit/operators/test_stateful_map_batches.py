@@ -564,7 +564,7 @@ def test_the_example_of_the_docs():
     p = Pipeline("docs")
     source = sources.files("in", format="json", schema="origin string, delay double")
     exec(code, {"flights": p.read_from(source, name="flights")})
-    node = p._nodes["totals"]
+    node = p._builder.nodes["totals"]
     origin, delay = pa.field("origin", pa.string()), pa.field("delay", pa.float64())
     kept = [("n", pa.int64()), ("total", pa.float64())]
     run = Stepping(
