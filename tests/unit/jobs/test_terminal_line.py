@@ -295,7 +295,7 @@ ELSEWHERE = """
         record = ExecutionRecord("shop", 4, JobStatus.RUNNING, lease=lease)
         jet.store.register(record_register("shop")).claim(4, "owner").write(record.to_bytes())
         try:
-            jet.job("shop").join(timeout=0.5)
+            jet.job("shop").result(timeout=0.5)
         except TimeoutError:
             print("given up")
 """
