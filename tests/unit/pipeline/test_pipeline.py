@@ -423,7 +423,11 @@ class LikeAConnector:
         return "hunter2"
 
 
-@pytest.mark.parametrize("wrong", [LikeAConnector(), LikeAConnector, sources.files], ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [LikeAConnector(), LikeAConnector, sources.files],
+    ids=["an object", "its class", "a function"],
+)
 @pytest.mark.parametrize("kind", ["Source", "Sink", "Table"])
 def test_what_is_of_no_base_class_is_refused_when_the_pipeline_is_built(kind, wrong):
     rows = Pipeline("shop").read_from(sources.sequence(rate=1), name="n")
