@@ -65,6 +65,7 @@ from dagster_jet.pipeline import (
 
 if TYPE_CHECKING:
     from dagster_jet import dag, events, testing
+    from dagster_jet.exports.export import Export, ExportState
     from dagster_jet.jet import Jet
     from dagster_jet.job_config import JobConfig
     from dagster_jet.jobs.job import Job, JobResult
