@@ -85,7 +85,11 @@ def pipeline(folder: Path) -> Pipeline:
         return {"k": row["k"], "ts": row["ts"], "total": state.value}
 
     totals = by_key.map_stateful(
-        running_total, create=int, output_schema="k string, ts long, total long", name="totals"
+        running_total,
+        create=int,
+        output_schema="k string, ts long, total long",
+        order="arrival",
+        name="totals",
     )
     for name, stage in {
         "counts": counts,

@@ -72,7 +72,7 @@ def _sessions(rows: list[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
 
 def _totals(folder: Path) -> Iterator[tuple[Any, ...]]:
     totals: Counter[str] = Counter()
-    for row in input_rows(folder):  # epoch by epoch is file by file, each by time
+    for row in input_rows(folder):  # by arrival: file by file
         totals[row["k"]] += row["v"]
         yield row["k"], row["ts"], totals[row["k"]]
 
