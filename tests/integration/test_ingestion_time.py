@@ -61,5 +61,5 @@ def test_time_of_reading_never_goes_back(world: World, monkeypatch: pytest.Monke
 
 def test_a_column_of_that_name_is_refused(world: World) -> None:
     write_input(world.folder / "in", 0, [{"v": 1}])
-    with world.jet() as jet, pytest.raises(PipelineError, match="a column 'v' already"):
+    with world.jet() as jet, pytest.raises(PipelineError, match="the column 'v' already exists"):
         jet.run(counted_as_read(world.folder, column="v"), until="completed")

@@ -11,7 +11,7 @@ from dagster_jet import JobConfig, JobResult
 
 from .. import child
 from ..oracle import windowed
-from ..world import World, random_rows
+from ..world import START_OPTIONS, World, random_rows
 from . import kafka_child
 from .held_transactions import open_transactions
 from .kafka_world import KafkaWorld
@@ -48,12 +48,14 @@ class KafkaPipelineWorld(World):
             self.sent += rows
 
     def run(self, until: str = "completed", **config: Any) -> JobResult:
+        start = {name: config.pop(name) for name in START_OPTIONS & config.keys()}
         with self.jet() as jet:
             return jet.run(
                 kafka_child.kafka_pipeline(self.folder),
                 JobConfig(**{**child.CONFIG, "max_items_per_epoch": 12, **config}),
                 until=until,
                 on_event=self.see,
+                **start,
             )
 
     def found(self) -> dict[str, Counter[tuple[Any, ...]]]:

@@ -538,26 +538,6 @@ def make_anew(kafka: KafkaWorld, topic: str) -> None:
     kafka.create(topic)
 
 
-def test_a_position_of_an_older_version_has_no_ids_of_topics(kafka: KafkaWorld):
-    topic = kafka.topic()
-    kafka.send(topic, [{"v": v} for v in range(3)])
-    source = sources.kafka(kafka.servers, topics=[topic], schema="v long")
-
-    def restored(offset: int) -> Any:
-        reader = source.open("j", "s", None)
-        reader.restore({"offsets": {f"{topic}/0": offset}}, None)
-        return reader
-
-    reader = restored(1)
-    reader.accept(reader.poll())
-    assert reader.waiting().items == 2 and reader.position()["topics"].keys() == {topic}
-    late = restored(4)
-    with pytest.raises(
-        InputLostError, match=rf"'{topic}/0@4': the topic ends before the saved offset, at 3"
-    ):
-        late.accept(late.poll())
-
-
 def test_offsets_are_written_for_dashboards(kafka: KafkaWorld, jet: Jet):
     from confluent_kafka import Consumer, TopicPartition
 

@@ -214,5 +214,5 @@ def test_a_tombstone_of_a_compacted_topic_does_not_end_the_job(
     jet.run(p)
     found = collected("compacted").to_pylist()
     assert [row["_key"] for row in found] == [b"k"] * len(rows)
-    name = "value" if words.get("value") == "raw" else "v"
+    name = "value" if words.get("format") == "raw" else "v"
     assert sorted((row[name] for row in found), key=lambda v: (v is None, v)) == rows
