@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.long import long
+
 REPOSITORY = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 
@@ -17,7 +19,7 @@ BIN = Path(sys.executable).parent
     "command",
     [
         ["dg", "check", "defs"],
-        ["dagster", "definitions", "validate"],
+        pytest.param(["dagster", "definitions", "validate"], marks=long),
         ["dagster", "definitions", "validate", "--workspace", "workspace.yaml"],
     ],
     ids=" ".join,

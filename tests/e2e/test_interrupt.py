@@ -38,6 +38,7 @@ def test_a_users_cancel_drains_and_pauses(worker: Worker) -> None:
     assert supervision is not None and supervision.intent == "paused"
 
 
+@long
 def test_an_eviction_drains_and_does_not_pause(worker: Worker) -> None:
     worker.process.send_signal(signal.SIGTERM)
     worker.end()

@@ -16,6 +16,7 @@ from dagster.components.testing.utils import component_defs
 from dagster_webserver.webserver import DagsterWebserver
 
 from dagster_jet import JetPipelineComponent
+from tests.long import long
 
 from .run_worker import REPOSITORY, TIMEOUT_SECONDS
 from .test_drained_schedule import scheduled_run
@@ -106,7 +107,10 @@ def by_the_ui(folder: Path) -> None:
         assert run.status is dg.DagsterRunStatus.SUCCESS
 
 
-@pytest.mark.parametrize("start", [by_plain_code, by_a_schedule, by_the_component, by_the_ui])
+@pytest.mark.parametrize(
+    "start",
+    [by_plain_code, by_a_schedule, by_the_component, pytest.param(by_the_ui, marks=long)],
+)
 def test_the_same_rows(tmp_path: Path, start: Callable[[Path], None]) -> None:
     for number in range(3):
         put_file(tmp_path, number)

@@ -18,6 +18,7 @@ from dagster_jet import JobStatus, StopKind
 from dagster_jet.ownership.supervision import read_supervision
 from demo.observer import PIPELINE, Run
 from demo.oracle import check_outputs
+from tests.long import long
 from tests.servers.chromium import start_chromium
 
 from .page import Page
@@ -188,6 +189,7 @@ def suspend(project: Project, page: Page) -> None:
     )
 
 
+@long
 def test_suspended_by_the_form_it_is_launched(project: Project, page: Page) -> None:
     before = project.record().execution_id
     suspend(project, page)
