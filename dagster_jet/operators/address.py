@@ -21,8 +21,6 @@ ADDRESS = (
 )
 """Partition, hash of the key, event time in ms. Never null."""
 
-READABLE_TIME = pa.timestamp("ms", tz="UTC")
-
 
 def check_columns(operator: Operator, keys: Sequence[str]) -> None:
     """Refuses, when a stage is planned, schemas that would fail with the first row.

@@ -7,10 +7,11 @@ that have waited long enough are passed on, by event time, rows of one time in o
 the results do not depend on how the rows are divided into steps. Rows before the watermark are
 late: dropped and counted.
 
-Saved: the rows of the inner operator, and the waiting rows, which have `ROW_COLUMN`. `__time` is
-the time by which a row expires: the event time of a waiting row; for the inner operator's rows
-their own time plus a constant, so that one watermark expires both. A waiting row has the complement
-of its key's hash, so that the inner operator's look-ups do not read it.
+Saved: the rows of the inner operator, and the waiting rows, which have `ROW_COLUMN`. Both have the
+time by which they expire: a waiting row its event time, a row of the inner operator its own time
+plus the time to live. A start computes these times again, because the time to live may be another
+one now. A waiting row has the complement of its key's hash, so that the inner operator's look-ups
+do not read it.
 
 The cost: each row is written to the state once and read from it once, and results come later by the
 allowed lag.
@@ -24,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -45,11 +45,13 @@ from dagster_jet.operators.rows.sorting import order_by
 from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 
+EXPIRY_COLUMN = "__expiry"
+"""int64 ms: a row expires when the watermark is past this time."""
 ROW_COLUMN = "__row"
 """struct: the stream's columns of a waiting row; null in rows of the inner operator."""
 
 _NEVER_MS = 10**17
-"""Added to the times of rows that never expire: beyond every watermark."""
+"""Time to live of rows that never expire: beyond every watermark."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,11 @@ class InEventOrder:
     @property
     def state_schema(self) -> pa.Schema:
         row = pa.struct([field.with_nullable(True) for field in self.inner.row_schema])
-        own = (pa.field(ARRIVAL_COLUMN, pa.int64()), pa.field(ROW_COLUMN, row))
+        own = (
+            pa.field(EXPIRY_COLUMN, pa.int64()),
+            pa.field(ARRIVAL_COLUMN, pa.int64()),
+            pa.field(ROW_COLUMN, row),
+        )
         return pa.schema([*self.inner.state_schema, *own])
 
     @property
@@ -78,25 +84,34 @@ class InEventOrder:
 
     @property
     def time_column(self) -> str:
-        return TIME_COLUMN
-
-    @cached_property
-    def _lives_for_ms(self) -> int:
-        """How long after its time a row of the inner operator expires."""
-        expired = self.inner.expired_until(0)
-        return _NEVER_MS if expired is None else -1 - expired
+        return EXPIRY_COLUMN
 
     def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
-        waiting = [rows_that_wait(table) for table in tables]
-        states = [self._inner_rows(without_waiting(table)) for table in tables]
-        return pa.concat_tables([self._outer_rows(self.inner.merge(states)), *waiting])
+        states = self.inner.merge([without_waiting(table) for table in tables])
+        return pa.concat_tables([states, *map(rows_that_wait, tables)])
 
     def without_tombstones(self, merged: pa.Table) -> pa.Table:
-        kept = self.inner.without_tombstones(self._inner_rows(without_waiting(merged)))
-        return pa.concat_tables([self._outer_rows(kept), rows_that_wait(merged)])
+        kept = self.inner.without_tombstones(without_waiting(merged))
+        return pa.concat_tables([kept, rows_that_wait(merged)])
 
     def expired_until(self, watermark_ms: int | None) -> int | None:
         return None if watermark_ms is None else watermark_ms - 1
+
+    def with_expiry(self, restored: pa.Table, expired_until_ms: int | None) -> pa.Table:
+        expiry = self._expiry(restored)
+        if expired_until_ms is not None:
+            # A shorter time to live is over with the next watermark, which evicts the state.
+            expiry = np.maximum(expiry, expired_until_ms + 1)
+        waits = restored.column(ROW_COLUMN).is_valid().to_numpy()
+        expiry = np.where(waits, event_times(restored), expiry)
+        place = restored.schema.get_field_index(EXPIRY_COLUMN)
+        return restored.set_column(place, restored.schema.field(place), pa.array(expiry))
+
+    def _expiry(self, rows: pa.Table) -> np.ndarray:
+        """Times by which rows of the inner operator expire."""
+        ttl_ms = self.inner.ttl_ms
+        expiry: np.ndarray = event_times(rows) + (_NEVER_MS if ttl_ms is None else ttl_ms)
+        return expiry
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived
@@ -108,10 +123,10 @@ class InEventOrder:
             due, waits = state.due(passed), event_times(rows) > passed
         released = self._in_order(rows.filter(pa.array(~waits)), rows_that_wait(due), given.version)
         inner = self.inner.step(
-            replace(given, arrived=(released,)), _InnerState(self, state, without_waiting(due))
+            replace(given, arrived=(released,)), _InnerState(self, state, self.inner_rows(due))
         )
         kept = self._waiting_rows(rows.filter(pa.array(waits)), given.version)
-        delta = pa.concat_tables([self._outer_rows(inner.delta), kept])
+        delta = pa.concat_tables([self._state_rows(inner.delta), kept])
         return Step(inner.results, delta, arrived.num_rows, late, inner.rejected)
 
     def _in_order(self, arrived: pa.Table, waited: pa.Table, version: int) -> pa.Table:
@@ -143,6 +158,7 @@ class InEventOrder:
         own = {
             HASH_COLUMN: pa.array(~rows.column(HASH_COLUMN).to_numpy()),
             VERSION_COLUMN: pa.array(np.full(rows.num_rows, version)),
+            EXPIRY_COLUMN: rows.column(TIME_COLUMN),
             ROW_COLUMN: pa.StructArray.from_arrays(values, fields=fields),
         }
         names = (PARTITION_COLUMN, TIME_COLUMN, ARRIVAL_COLUMN, *self.keys)
@@ -153,14 +169,15 @@ class InEventOrder:
         ]
         return pa.Table.from_arrays(columns, schema=self.state_schema)
 
-    def _inner_rows(self, rows: pa.Table) -> pa.Table:
-        """Rows of the state as the inner operator has written them."""
-        return _moved(rows.select(self.inner.state_schema.names), -self._lives_for_ms)
+    def inner_rows(self, state: pa.Table) -> pa.Table:
+        """The inner operator's rows of a state, as it has written them."""
+        return without_waiting(state).select(self.inner.state_schema.names)
 
-    def _outer_rows(self, rows: pa.Table) -> pa.Table:
-        own = list(self.state_schema)[len(rows.schema) :]
-        columns = [*_moved(rows, self._lives_for_ms).columns]
-        columns += [pa.chunked_array([pa.nulls(rows.num_rows, field.type)]) for field in own]
+    def _state_rows(self, rows: pa.Table) -> pa.Table:
+        """Rows of the inner operator as rows of the state."""
+        *_, arrival, row = self.state_schema
+        nulls = [pa.nulls(rows.num_rows, field.type) for field in (arrival, row)]
+        columns = [*rows.columns, pa.array(self._expiry(rows)), *nulls]
         return pa.Table.from_arrays(columns, schema=self.state_schema)
 
 
@@ -175,14 +192,14 @@ class _InnerState:
 
     def due(self, until_ms: int) -> pa.Table:
         """Only called with the time up to which the step's watermark expires rows."""
-        return self.outer._inner_rows(self.expired)
+        return self.expired
 
     def find(self, hashes: np.ndarray, within: Intervals | None = None) -> pa.Table:
         assert within is None, "the inner operator looks up whole keys"
-        return self.outer._inner_rows(without_waiting(self.state.find(hashes)))
+        return self.outer.inner_rows(self.state.find(hashes))
 
     def scan(self) -> pa.Table:
-        return self.outer._inner_rows(without_waiting(self.state.scan()))
+        return self.outer.inner_rows(self.state.scan())
 
 
 def rows_that_wait(state: pa.Table) -> pa.Table:
@@ -194,9 +211,3 @@ def without_waiting(state: pa.Table) -> pa.Table:
     """Rows of a state that belong to the inner operator."""
     waits = state.column(ROW_COLUMN)
     return state if waits.null_count == len(waits) else state.filter(waits.is_null())
-
-
-def _moved(rows: pa.Table, by_ms: int) -> pa.Table:
-    place = rows.schema.get_field_index(TIME_COLUMN)
-    times = pa.array(event_times(rows) + by_ms)
-    return rows.set_column(place, rows.schema.field(place), times)

@@ -170,6 +170,20 @@ class LeavesTombstones(Protocol):
 
 
 @runtime_checkable
+class SavesExpiry(Protocol):
+    """An operator whose state rows have the time by which they expire."""
+
+    def with_expiry(self, restored: pa.Table, expired_until_ms: int | None) -> pa.Table:
+        """Returns rows of a snapshot with the times by which they expire now.
+
+        Args:
+            expired_until_ms: rows up to this time had expired at the snapshot. All others expire
+                later, so that a step can evict them.
+        """
+        ...
+
+
+@runtime_checkable
 class SharesRows(Protocol):
     """An operator some of whose state rows are needed by every shard at another parallelism. Each
     shard saves its own in the partition that has the shard's number."""
@@ -285,6 +299,7 @@ __all__ = [
     "LeavesTombstones",
     "MemoryState",
     "Operator",
+    "SavesExpiry",
     "SharesRows",
     "StateReader",
     "Step",

@@ -16,7 +16,12 @@ import pyarrow.compute as pc
 
 from dagster_jet.operators.aggregates.aggregation import ROW_COUNT
 from dagster_jet.operators.aggregates.grouping import merge_groups, rows_where
-from dagster_jet.operators.in_event_order import ROW_COLUMN, rows_that_wait, without_waiting
+from dagster_jet.operators.in_event_order import (
+    EXPIRY_COLUMN,
+    ROW_COLUMN,
+    rows_that_wait,
+    without_waiting,
+)
 from dagster_jet.operators.interval_join import MARK, MATCHED_COLUMN, ROLE_COLUMN, with_marks
 from dagster_jet.operators.operator import (
     HASH_COLUMN,
@@ -112,7 +117,8 @@ def is_partial(column: str) -> bool:
 
 
 def _unexpired(table: pa.Table, until_ms: int | None) -> pa.Table:
-    times = next((n for n in (WINDOW_END_MS, TIME_COLUMN) if n in table.column_names), None)
+    by = (WINDOW_END_MS, EXPIRY_COLUMN, TIME_COLUMN)
+    times = next((n for n in by if n in table.column_names), None)
     if until_ms is None or times is None:
         return table
     return table.filter(pc.greater(table.column(times), until_ms))

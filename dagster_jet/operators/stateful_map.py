@@ -59,7 +59,6 @@ from dagster_jet.operators.touched_keys import (
     NEVER_TOUCHED,
     TouchedKeys,
     eviction_watermarks,
-    in_arrival_order,
     is_up_to,
     saved_rows,
 )
@@ -141,9 +140,7 @@ class StatefulMap:
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived
-        rows, late = drop_late(
-            in_arrival_order(arrived), None if self.ttl_ms is None else given.before_ms
-        )
+        rows, late = drop_late(arrived, None if self.ttl_ms is None else given.before_ms)
         expired = self.expired_until(given.after_ms)
         notified_until = None if self.on_evict is None else expired
         saved = saved_rows(rows, state, self.state_schema, notified_until)

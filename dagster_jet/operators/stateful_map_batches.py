@@ -54,7 +54,6 @@ from dagster_jet.operators.rows.sorting import distinct
 from dagster_jet.operators.touched_keys import (
     TouchedKeys,
     eviction_watermarks,
-    in_arrival_order,
     is_up_to,
     saved_rows,
 )
@@ -147,9 +146,7 @@ class StatefulMapInBatches:
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived
-        rows, late = drop_late(
-            in_arrival_order(arrived), None if self.ttl_ms is None else given.before_ms
-        )
+        rows, late = drop_late(arrived, None if self.ttl_ms is None else given.before_ms)
         expired = self.expired_until(given.after_ms)
         notified_until = None if self.on_evict is None else expired
         saved = saved_rows(rows, state, self.state_schema, notified_until)
@@ -192,9 +189,9 @@ class StatefulMapInBatches:
         lives, before = np.zeros(count, np.int64), touched.times
         if self.ttl_ms is not None and count:
             before = touched.touches_before()
-            begun = np.cumsum(touched.begins_life(before, self.ttl_ms))
-            first = touched.starts[group]
-            lives = begun - begun[first] + touched.begins_life(before, self.ttl_ms)[first]
+            begins = touched.begins_life(before, self.ttl_ms)
+            begun, first = np.cumsum(begins), touched.starts[group]
+            lives = begun - begun[first] + begins[first]
         results = [self.output_schema.empty_table()]
         is_returned = np.zeros(states.num_rows, bool)
         for life in distinct(lives).tolist():

@@ -36,7 +36,7 @@ class TouchedKeys:
     """Rows of a step, grouped by key, in the order in which functions get them."""
 
     rows: pa.Table
-    """Rows grouped by key; within a key as they were given."""
+    """Rows grouped by key; within a key in order of arrival."""
     starts: np.ndarray
     """Per key: its rows are `rows[start:stop]`."""
     stops: np.ndarray
@@ -54,8 +54,9 @@ class TouchedKeys:
     @classmethod
     def of(cls, keys: Sequence[str], saved: pa.Table, rows: pa.Table) -> TouchedKeys:
         codes, saved_codes = key_codes(keys, rows, saved)
-        order = order_by(codes)
-        rows, codes = rows.take(pa.array(order)), codes[order]
+        order = order_by(rows.column(ARRIVAL_COLUMN).to_numpy())
+        order = order[order_by(codes[order])]
+        rows, codes = rows.drop_columns([ARRIVAL_COLUMN]).take(pa.array(order)), codes[order]
         times = event_times(rows)
         starts = np.flatnonzero(np.diff(codes, prepend=-1))
         stops = np.append(starts[1:], len(codes))[: len(starts)]
@@ -156,12 +157,3 @@ def eviction_watermarks(touches: np.ndarray, ttl_ms: int) -> np.ndarray:
 def is_up_to(times: np.ndarray, until_ms: int | None) -> np.ndarray:
     """Per time: True if it is at most `until_ms`; False for all if that is None."""
     return np.zeros(len(times), bool) if until_ms is None else times <= until_ms
-
-
-def in_arrival_order(arrived: pa.Table) -> pa.Table:
-    """Returns the rows in order of their arrival, without `ARRIVAL_COLUMN`."""
-    arrivals = arrived.column(ARRIVAL_COLUMN).to_numpy()
-    rows = arrived.drop_columns([ARRIVAL_COLUMN])
-    if np.all(arrivals[1:] >= arrivals[:-1]):
-        return rows
-    return rows.take(pa.array(order_by(arrivals)))

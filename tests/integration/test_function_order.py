@@ -67,6 +67,22 @@ def expected(rows: list[dict[str, Any]], order: str, ttl_ms: int | None) -> Coun
     return results
 
 
+def pipeline(world: World, order: Any, ttl_ms: int | None) -> Pipeline:
+    p = Pipeline("ordered")
+    source = sources.files(f"{world.folder}/in", format="json", schema="k long, ts long, v long")
+    timed = p.read_from(source, name="rows").with_timestamps("ts", allowed_lag=f"{LAG_MS} ms")
+    timed.group_by("k").map_stateful(
+        previous,
+        create=int,
+        output_schema="k long, v long, before long",
+        ttl=None if ttl_ms is None else f"{ttl_ms} ms",
+        on_evict=None if ttl_ms is None else last_word,
+        order=order,
+        name="previous",
+    ).write_to(sinks.files(f"{world.folder}/out", format="json"), name="out")
+    return p
+
+
 @pytest.mark.parametrize("rows_per_epoch", [ROWS, 170])
 @pytest.mark.parametrize("ttl_ms", [pytest.param(None, marks=long), TTL_MS])
 @pytest.mark.parametrize("order", ["event time", "arrival"])
@@ -92,21 +108,55 @@ def test_results_are_those_of_one_row_after_the_other(
         nonlocal epochs
         epochs += isinstance(event, EpochCompleted)
 
-    p = Pipeline("ordered")
-    source = sources.files(f"{world.folder}/in", format="json", schema="k long, ts long, v long")
-    timed = p.read_from(source, name="rows").with_timestamps("ts", allowed_lag=f"{LAG_MS} ms")
-    timed.group_by("k").map_stateful(
-        previous,
-        create=int,
-        output_schema="k long, v long, before long",
-        ttl=None if ttl_ms is None else f"{ttl_ms} ms",
-        on_evict=None if ttl_ms is None else last_word,
-        order=order,
-        name="previous",
-    ).write_to(sinks.files(f"{world.folder}/out", format="json"), name="out")
     with world.jet() as jet:
         config = JobConfig(parallelism=TASKS, max_items_per_epoch=rows_per_epoch)
-        jet.run(p, config, until="completed", on_event=see)
+        jet.run(pipeline(world, order, ttl_ms), config, until="completed", on_event=see)
     assert (epochs > 5) == (rows_per_epoch < ROWS), epochs
     found = committed(world.folder / "out", ("k", "v", "before"))
     assert not difference(found, expected(rows, order, ttl_ms))
+
+
+@pytest.mark.parametrize(("first_ms", "then_ms"), [(TTL_MS, 90), (90, TTL_MS)])
+def test_another_time_to_live_counts_for_the_states_that_are_there(
+    world: World, first_ms: int, then_ms: int
+) -> None:
+    """And another parallelism, while rows wait."""
+    rows = rows_out_of_order()[:400]
+    for number, turn in enumerate((first_ms, then_ms)):
+        write_input(world.folder / "in", number, rows[number * 200 : (number + 1) * 200])
+        with world.jet() as jet:
+            config = JobConfig(parallelism=2 + number)
+            until = "completed" if number else "drained"
+            jet.run(pipeline(world, "event time", turn), config, until=until)
+    changed_at = max(row["ts"] for row in rows[:200]) - LAG_MS
+    wanted = expected_with_another_ttl(rows, first_ms, then_ms, changed_at)
+    assert not difference(committed(world.folder / "out", ("k", "v", "before")), wanted)
+
+
+def expected_with_another_ttl(
+    rows: list[dict[str, Any]], first_ms: int, then_ms: int, changed_at: int
+) -> Counter[Any]:
+    """Rows before the watermark `changed_at` met the first time to live, the others the second."""
+    results: Counter[Any] = Counter()
+    states: dict[int, tuple[int, int]] = {}
+
+    def end(k: int) -> int:
+        """When the state of a key expires."""
+        touch = states[k][1]
+        return touch + (first_ms if touch + first_ms < changed_at else then_ms)
+
+    def evict(k: int, at: int) -> None:
+        before, _ = states.pop(k)
+        results[k, at + 1, -before] += 1
+
+    for row in sorted(rows, key=lambda row: row["ts"]):
+        k, ts = row["k"], row["ts"]
+        if k in states:
+            over = states[k][1] + first_ms if ts < changed_at else end(k)
+            if ts > over:
+                evict(k, over)
+        results[k, row["v"], states.get(k, (0, 0))[0]] += 1
+        states[k] = row["v"], ts
+    for k in list(states):
+        evict(k, end(k))
+    return results

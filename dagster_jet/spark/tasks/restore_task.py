@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.operators.operator import Operator, SharesRows, merge_whole
+from dagster_jet.operators.operator import Operator, SavesExpiry, SharesRows, merge_whole
 from dagster_jet.operators.saved_schema import in_state_schema
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
 from dagster_jet.snapshot.storage.chains import ChainReader
@@ -78,9 +78,10 @@ class RestoreTask:
             portions = chain(portions, shared)
         saved: list[Run] = []
         for tables in _gathered(portions, ROWS_AT_ONCE):
-            saved += runs.write(
-                merge_whole(item.operator, runs.live_rows(tables, item.expired_until_ms))
-            )
+            rows = merge_whole(item.operator, runs.live_rows(tables, item.expired_until_ms))
+            if isinstance(item.operator, SavesExpiry):
+                rows = item.operator.with_expiry(rows, item.expired_until_ms)
+            saved += runs.write(rows)
         fail_point("restore.after")
         if not is_redivided:
             return Ack(item.vertex, item.shard, attempt, saved=tuple(saved))

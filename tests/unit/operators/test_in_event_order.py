@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dagster_jet.core.partition import key_hash
 from dagster_jet.errors import SnapshotInvalidError
 from dagster_jet.operators.in_event_order import ROW_COLUMN, InEventOrder
+from dagster_jet.operators.operator import MemoryState
 from dagster_jet.operators.saved_rows import living_rows
 from dagster_jet.operators.saved_schema import in_state_schema, saved_columns
 from dagster_jet.operators.stateful_map import StatefulMap
@@ -144,6 +145,37 @@ def test_however_rows_are_divided_into_steps(
         ours, theirs = ([r for r in side if r["k"] == key] for side in (found, expected))
         assert ours == theirs, "in the order of the key's rows"
     assert as_multiset(divided.rejected) == as_multiset(whole.rejected)
+
+
+def with_ttl(run, operator):
+    """The run goes on from its snapshot with another time to live."""
+    saved, expired = run.state.scan(), run.operator.expired_until(run.watermark)
+    run.operator = operator
+    run.state = MemoryState(operator)
+    run.state.append(operator.with_expiry(in_state_schema(saved, operator, "s"), expired), None)
+
+
+@pytest.mark.parametrize("operator_of", [per_row, with_dead_letters, in_batches])
+def test_another_time_to_live_counts_from_the_last_touch(operator_of):
+    def seen(results):
+        return [result["seen"] for result in results]
+
+    shorter = Stepping(InEventOrder(operator_of(20)))
+    shorter.step([row(0, 1), row(6, 2, "y")], watermark=10)
+    with_ttl(shorter, InEventOrder(operator_of(4)))
+    assert seen(shorter.step([], watermark=10)) == []
+    assert seen(shorter.step([], watermark=11)) == ["1, until 5", "2, until 11"]
+
+    touched = Stepping(InEventOrder(operator_of(20)))
+    touched.step([row(0, 1), row(4, 2)], watermark=2)
+    with_ttl(touched, InEventOrder(operator_of(5)))
+    assert seen(touched.step([row(12, 3)], watermark=13)) == ["1,2,", "1,2, until 10", "3,"]
+
+    longer = Stepping(InEventOrder(operator_of(4)))
+    longer.step([row(0, 1)], watermark=3)
+    with_ttl(longer, InEventOrder(operator_of(20)))
+    assert seen(longer.step([row(15, 2)], watermark=16)) == ["1,2,"]
+    assert seen(longer.complete()) == ["1,2, until 36"]
 
 
 MORE = pa.schema([*ROWS, ("more", pa.float64())])
