@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from dagster_jet.operators.address import ADDRESS
 from dagster_jet.operators.deduplicate import Deduplicate
 from dagster_jet.operators.interval_join import IntervalJoin
-from dagster_jet.operators.operator import MemoryState, Operator, StepInput
+from dagster_jet.operators.operator import ARRIVAL_COLUMN, MemoryState, Operator, StepInput
 from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 from dagster_jet.operators.user.state import State
@@ -98,6 +98,7 @@ def batch(schema: pa.Schema, count: int, keys: int, step: int) -> pa.Table:
         ADDRESS[0].name: lambda: pa.array((hashes % 271).astype(np.int32)),
         ADDRESS[1].name: lambda: pa.array(hashes),
         ADDRESS[2].name: lambda: pa.array(times),
+        ARRIVAL_COLUMN: lambda: pa.array(np.arange(count)),
         "account": lambda: pa.array([f"account-{k}" for k in key.tolist()]),
         "at": lambda: pa.array(times).cast(pa.timestamp("ms", tz="UTC")).cast(AT.type),
     }

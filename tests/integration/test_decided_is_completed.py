@@ -19,7 +19,7 @@ from dagster_jet.connectors.maps.sink import MapSink
 from dagster_jet.contract import CommitContext
 from dagster_jet.errors import BadRowError, SinkUnavailableError
 from dagster_jet.execution.epoch_driver import EpochDriver
-from dagster_jet.execution.epoch_planner import Look
+from dagster_jet.execution.epoch_planner import PollRequest
 from dagster_jet.execution.events import EpochCompleted, JobEvent, SnapshotFailed
 from dagster_jet.execution.loop import Loop
 from dagster_jet.snapshot.protocol import CancelRequested, EpochFailed, StopKind
@@ -42,14 +42,14 @@ class Beside:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: type[Any], sink: str) -> None:
-        self.refused, self.heard, self.may_look = (threading.Event() for _ in range(3))
-        commit, feed, look = kind.commit, Loop._feed, EpochDriver.look
+        self.refused, self.heard, self.may_poll = (threading.Event() for _ in range(3))
+        commit, feed, poll = kind.commit, Loop._feed, EpochDriver.poll
 
         def refuse(target: Any, artifacts: Any, context: CommitContext) -> None:
             epoch = max((one.epoch_id for one in artifacts), default=0)
             if context.sink == sink and epoch >= BLOCKED_EPOCH and not self.heard.is_set():
                 self.refused.set()
-                self.may_look.set()
+                self.may_poll.set()
                 raise SinkUnavailableError("the share does not answer.")
             commit(target, artifacts, context)
 
@@ -59,18 +59,18 @@ class Beside:
                 if isinstance(event, EpochFailed | CancelRequested):
                     self.heard.set()
             elif loop.view.is_pending:
-                self.may_look.clear()
+                self.may_poll.clear()
             else:
-                self.may_look.set()
+                self.may_poll.set()
             return commands
 
-        def look_alone(driver: EpochDriver, wanted: Look) -> Any:
-            assert self.may_look.wait(60)
-            return look(driver, wanted)
+        def poll_alone(driver: EpochDriver, wanted: PollRequest) -> Any:
+            assert self.may_poll.wait(60)
+            return poll(driver, wanted)
 
         monkeypatch.setattr(kind, "commit", refuse)
         monkeypatch.setattr(Loop, "_feed", hear)
-        monkeypatch.setattr(EpochDriver, "look", look_alone)
+        monkeypatch.setattr(EpochDriver, "poll", poll_alone)
 
 
 def files_left(world: World, jet: Jet) -> list[Any]:

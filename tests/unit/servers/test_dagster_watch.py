@@ -66,7 +66,8 @@ class TestOwners:
 
     def test_a_watch_that_dies_says_why(self) -> None:
         class Broken:
-            def record(self, job: str) -> Any:
+            @property
+            def store(self) -> Any:
                 raise LookupError("no such thing")
 
         watch = Watch(Broken(), "soak")  # type: ignore[arg-type]

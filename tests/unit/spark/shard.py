@@ -15,7 +15,7 @@ from dagster_jet.spark.tasks.restore_task import RestoreItem, RestoreTask, resto
 from dagster_jet.spark.tasks.stage_input import StageInput, StageSpec
 from dagster_jet.spark.tasks.stage_task import StageTask
 from dagster_jet.store import Store
-from tests.unit.operators.stepping import PARTITIONS
+from tests.unit.operators.stepping import PARTITIONS, as_input
 
 Row = dict[str, Any]
 
@@ -44,7 +44,7 @@ class Shard:
         given = StageInput((self.state,), self.watermark, watermark, self.dead)
         task = StageTask(self._barrier(saves), StageSpec("s", self.operator), given)
         schemas = self.operator.input_schemas
-        tables = tuple(map(pa.Table.from_pylist, arrived, schemas))
+        tables = tuple(map(as_input, arrived, schemas))
         with ThreadPoolExecutor(1) as savers:
             run = task.run_shard(0, tables, f"{self.epoch}", savers)
             ack = run.acked()

@@ -30,7 +30,7 @@ from dagster_jet.spark.tasks.fused_task import FusedTask
 from dagster_jet.spark.tasks.fusion import Fusion, InputRef
 from dagster_jet.spark.tasks.stage_input import StageInput, StageSpec
 from dagster_jet.store import Store
-from tests.unit.operators.stepping import PARTITIONS, addressed
+from tests.unit.operators.stepping import PARTITIONS, addressed, as_input
 from tests.unit.spark.shard import Row, Shard
 
 # --- a task that is run twice ---------------------------------------------------------------------
@@ -57,7 +57,7 @@ class TwiceRun(Shard):
         task = FusedTask(self._barrier(saves), fusion, {"s": given})
         (schema,) = self.operator.input_schemas
         rows = [addressed(0, {"k": "a"}, v=value) for value in values]
-        table = pa.Table.from_pylist(rows, schema)
+        table = as_input(rows, schema)
         shard = pa.array([0] * len(rows), pa.int32())
         batches = table.append_column(SHARD_COLUMN, shard).to_batches()
         acks = [batch.column(ACK_COLUMN) for batch in task(iter(batches))]
