@@ -23,6 +23,7 @@ def build_jet_job(
     assets: dg.AssetsDefinition,
     *,
     name: str | None = None,
+    description: str | None = None,
     tags: Mapping[str, str] | None = None,
     config: dg.RunConfig | None = None,
     executor_def: dg.ExecutorDefinition | None = None,
@@ -43,6 +44,8 @@ def build_jet_job(
         assets: the result of `@jet_assets`.
         name: the job's name; by default the pipeline's name plus ``_job``, or plus
             ``_partitions_job`` if the assets have partitions.
+        description: the job's description; by default it says when a run ends, and for a stream
+            which condition launches the assets behind it.
         tags: additional run tags.
         config: run config, for example `until`.
         executor_def: by default the in-process one, or with a retry policy the multiprocess one.
@@ -67,6 +70,7 @@ def build_jet_job(
     executor_def = executor_def or (dg.multiprocess_executor if retries else dg.in_process_executor)
     return dg.define_asset_job(
         name=name or by_default,
+        description=description or _description(pipeline.name, assets),
         selection=dg.AssetSelection.assets(assets).without_checks(),
         executor_def=executor_def,
         tags={
@@ -76,6 +80,17 @@ def build_jet_job(
             **(tags or {}),
         },
         config=config,
+    )
+
+
+def _description(pipeline: str, assets: dg.AssetsDefinition) -> str:
+    if assets.partitions_def is not None:
+        return f"Computes a partition of `{pipeline}`: the run ends when its input is read."
+    return (
+        f"Runs the streaming job `{pipeline}` until it is stopped. Such a run does not end, so no "
+        "asset or check behind the stream can run in it. Give these a condition of their own, such "
+        "as `AutomationCondition.any_deps_match(AutomationCondition.data_version_changed())"
+        ".since_last_handled()`, or launch them by `build_jet_snapshot_sensor`."
     )
 
 

@@ -71,6 +71,8 @@ class AssetReports:
     sources: Mapping[str, dg.AssetKey] = field(default_factory=dict)
     partition: str | None = None
     tables: TableFacts = field(default_factory=TableFacts)
+    has_materialized: bool = field(default=False, init=False)
+    """Whether this run has reported a materialization."""
     _reported_s: dict[str, float] = field(default_factory=dict, init=False)
     _facts: dict[str, Metadata] = field(default_factory=dict, init=False)
     """Facts of the newest report, by stage."""
@@ -93,23 +95,25 @@ class AssetReports:
     def restored(self, event: ExecutionStarted, now_ms: int) -> Iterator[AssetEvent]:
         """Yield materializations of the restored snapshot, or observations if Dagster knows it.
 
-        Nothing is yielded if no snapshot was restored.
+        Nothing is yielded if no snapshot was restored, or the one of epoch 0, which has no output.
         """
-        if event.restored_snapshot_id is None or event.restored_epoch_id is None:
+        if not event.restored_epoch_id:
             return
+        assert event.restored_snapshot_id is not None
         facts = {asset.stage: facts_of_restore(event, asset, now_ms) for asset in self.assets}
         is_news = self._take(event.restored_snapshot_id, event.stages)
         yield from self._events(facts, event.sources, now_ms, as_news=is_news, or_else_observe=True)
 
-    def missed(self, event: ExecutionStarted, now_ms: int) -> Iterator[AssetEvent]:
-        """Yield materializations of a commit that no run reported; nothing if Dagster knows it."""
+    def missed(
+        self, event: ExecutionStarted, now_ms: int, *, again: bool = False
+    ) -> Iterator[AssetEvent]:
+        """Yield materializations of a commit that no run reported; nothing if Dagster knows it,
+        unless it is to be reported `again`."""
         assert event.restored_snapshot_id is not None
-        facts = {
-            asset.stage: facts_of_restore(event, asset, now_ms, keys.REPLAYED)
-            for asset in self.assets
-        }
         is_news = self._take(event.restored_snapshot_id, event.stages)
-        yield from self._events(facts, event.sources, now_ms, as_news=is_news)
+        mark = keys.REPLAYED if is_news else keys.UNCHANGED
+        facts = {asset.stage: facts_of_restore(event, asset, now_ms, mark) for asset in self.assets}
+        yield from self._events(facts, event.sources, now_ms, as_news=is_news or again)
 
     def last_committed(self, event: SnapshotCommitted, now_ms: int) -> Iterator[AssetEvent]:
         """Yield the final reports of a run: observations if its last snapshot has no new rows."""
@@ -170,6 +174,7 @@ class AssetReports:
         for asset in self.assets:
             self._reported_s[asset.stage] = now_ms / 1000
             if as_news:
+                self.has_materialized = True
                 yield self._materialization(asset, facts[asset.stage])
             else:
                 yield dg.AssetObservation(

@@ -56,7 +56,8 @@ def build_jet_schedule(
     parse_until(until)
     base = dagster_name(pipeline.name)
     run_config = {"ops": {assets.op.name: {"config": {UNTIL: until}}}}
-    job = build_jet_job(assets, name=f"{base}_drained_job")
+    ends = f"Runs the streaming job `{pipeline.name}` until it is {until}."
+    job = build_jet_job(assets, name=f"{base}_drained_job", description=ends)
 
     def tick(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         with jet_of_tick(jet, context) as opened:
@@ -69,7 +70,7 @@ def build_jet_schedule(
         cron_schedule=cron_schedule,
         execution_fn=tick,
         execution_timezone=execution_timezone,
-        description=f"Runs the streaming job `{pipeline.name}` until it is {until}.",
+        description=ends,
         default_status=default_status,
         required_resource_keys=required_key(jet),
     )

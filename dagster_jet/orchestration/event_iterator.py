@@ -6,9 +6,12 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any, TypeAlias
 
+import dagster as dg
+
 from dagster_jet.orchestration.asset_reports import AssetEvent
 
-JetEvent: TypeAlias = AssetEvent
+JetEvent: TypeAlias = AssetEvent | dg.MaterializeResult[Any]
+"""A report on an asset, or at the end of a run the output of an asset."""
 
 
 class JetEventIterator(Generator[JetEvent, None, None]):

@@ -99,6 +99,8 @@ class JobWatch:
     on_started: Callable[[int], None] = lambda execution_id: None
     is_idle: Callable[[], bool] = lambda: False
     warnings: Callable[[], list[str]] = list
+    is_anothers: bool = field(default=False, init=False)
+    """Whether the job has ended here because another run executes it."""
     _is_up: bool = field(default=False, init=False)
     """Whether an execution has started and data flows."""
     _is_over: bool = field(default=False, init=False)
@@ -300,6 +302,7 @@ class JobWatch:
             self.job.result()
         except LeaseHeldError as error:
             # A failure would mark the assets as failed, although the stream that writes them runs.
+            self.is_anothers = True
             self.log.warning(f"Already running, nothing to do here: {error}")
         except JetError as error:
             raise as_failure(error) from error

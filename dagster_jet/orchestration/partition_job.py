@@ -136,14 +136,15 @@ class PartitionJob:
     name: str
     is_completed: bool
 
-    def refusal(self) -> str:
+    def why_nothing_to_do(self) -> str:
         """Explains why a completed partition is not computed again, and how to recompute it."""
         places = sorted({place for place in map(_place, self.pipeline.graph.sinks) if place})
         where = f" ({', '.join(places)})" if places else ""
         return (
-            f"partition {self.key!r} of {self.pipeline.name!r} is complete: its rows are in its "
-            f"sinks{where}, and computing it again would write them twice. To compute it again, "
-            "remove its rows from the sinks, then launch it with the op config anew: true."
+            f"Partition {self.key!r} of {self.pipeline.name!r} is complete, and there is nothing "
+            f"to do: its rows are in its sinks{where}, and computing it again would write them "
+            "twice. To compute it again, remove its rows from the sinks, then launch it with the "
+            "op config anew: true."
         )
 
 

@@ -20,6 +20,7 @@ from dagster_jet.orchestration.asset_job import build_jet_job
 from dagster_jet.orchestration.asset_specs import build_jet_source_assets
 from dagster_jet.orchestration.control_job import build_jet_control_job
 from dagster_jet.orchestration.drained_schedule import build_jet_schedule
+from dagster_jet.orchestration.event_iterator import JetEvent
 from dagster_jet.orchestration.pipeline_scaffolder import PipelineScaffolder
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.sensor import build_jet_supervisor_sensor
@@ -186,9 +187,7 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         """Return the translator of keys, groups and kinds; subclasses may override it."""
         return DagsterJetTranslator()
 
-    def execute(
-        self, context: dg.AssetExecutionContext, jet: JetResource
-    ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+    def execute(self, context: dg.AssetExecutionContext, jet: JetResource) -> Iterator[JetEvent]:
         """Run the pipeline; subclasses may override it."""
         yield from jet.run(context=context)
 

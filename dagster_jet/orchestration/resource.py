@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,30 +15,29 @@ from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.job_config import JobConfig
 from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.orchestration import metadata_keys as keys
-from dagster_jet.orchestration.asset_reports import AssetEvent, AssetReports
-from dagster_jet.orchestration.committed_snapshot import newest_commit, nothing_committed
+from dagster_jet.orchestration.asset_reports import AssetReports
 from dagster_jet.orchestration.defined_pipeline import DefinedPipeline, defined_in
 from dagster_jet.orchestration.event_buffer import EventBuffer
-from dagster_jet.orchestration.event_iterator import JetEventIterator
+from dagster_jet.orchestration.event_iterator import JetEvent, JetEventIterator
 from dagster_jet.orchestration.job_watch import JobWatch, as_failure
-from dagster_jet.orchestration.launches import is_cancelled_by_hand, is_launched_by_hand
-from dagster_jet.orchestration.partition_job import PartitionJob, partition_job
+from dagster_jet.orchestration.partition_job import partition_job
 from dagster_jet.orchestration.report_schedule import ReportSchedule
 from dagster_jet.orchestration.reported_assets import asset_reports
 from dagster_jet.orchestration.run_config import (
     RunContext,
     default_until,
     is_anew,
-    is_made_up,
+    is_of_stream,
     op_context,
+    proceeds_if_running,
     start_options,
     until_in,
+    warn_if_endless,
 )
-from dagster_jet.orchestration.run_worker import RunWorker
+from dagster_jet.orchestration.run_notes import RunNotes
+from dagster_jet.orchestration.run_outputs import outputs
 from dagster_jet.orchestration.store_watch import StoreWatch
-from dagster_jet.ownership.supervision import Intent, read_supervision, set_intent
 from dagster_jet.pipeline import Pipeline
-from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.store.config import StoreConfig
 from dagster_jet.store.members import member_id_of, refuse_memory
 
@@ -258,30 +255,37 @@ class JetResource(dg.ConfigurableResource[Any]):
         initial_snapshot: int | str | None = None,
         accept_loss: bool = False,
         refused_to_dead_letters: bool = False,
+        if_running: str | None = None,
     ) -> JetEventIterator:
         """Run a pipeline and report on its assets while it runs; ``yield from`` the result.
 
         The job runs on a separate driver thread. Materializations follow committed snapshots at a
-        limited rate; one comes immediately after a recovery, and one at the end.
+        limited rate; one comes immediately after a recovery, and one at the end. When the job has
+        ended, each asset of which rows are committed yields an output, so that the checks and
+        assets behind it in the same run are executed.
 
         A cancel, an eviction or Ctrl-C triggers a terminal snapshot within `drain_budget_seconds`
         and is re-raised. A user's cancel also pauses the job for the supervisor sensor. Launching
         the job by hand ends the pause.
 
-        If another run already executes the job, this run logs that and ends without events or
+        If another run already executes the job, this run logs that and ends without reports or
         error, before Spark is started.
 
         Args:
             context: the asset's or op's context.
             until: "stopped", "drained", "completed" or a duration. The default is the run config's
-                value, else "completed" for a partition, "drained" for a run without a job of its
-                own ("Materialize all" in the UI, `dg.materialize`), and otherwise "stopped".
+                value, else "completed" for a partition, "stopped" for a run of a job made by
+                `build_jet_job`, and otherwise "drained" ("Materialize all" in the UI,
+                `dg.materialize`, a job of your own).
             pipeline: required only outside of `jet_assets`.
             config: the job's settings, or the fields that override this resource's.
             initial_snapshot: as for `Jet.run`; by default the run config's value, as for the two
                 options that follow.
             accept_loss: as for `Jet.run`.
             refused_to_dead_letters: as for `Jet.run`.
+            if_running: what happens in this run behind the assets if another run executes the job:
+                "proceed" computes it from the rows committed so far, "skip" leaves it out. The
+                default is the run config's value, else "proceed". Partitions always skip.
 
         Raises:
             dg.Failure: the job ended with an error, there is no pipeline, or a setting is wrong.
@@ -291,7 +295,7 @@ class JetResource(dg.ConfigurableResource[Any]):
             "accept_loss": accept_loss,
             "refused_to_dead_letters": refused_to_dead_letters,
         }
-        return JetEventIterator(self._run(context, until, pipeline, config, options))
+        return JetEventIterator(self._run(context, until, pipeline, config, options, if_running))
 
     def _run(
         self,
@@ -300,14 +304,15 @@ class JetResource(dg.ConfigurableResource[Any]):
         pipeline: Pipeline | None,
         config: JobConfig | Mapping[str, Any] | None,
         options: Mapping[str, Any],
-    ) -> Generator[AssetEvent, None, None]:
+        if_running: str | None,
+    ) -> Generator[JetEvent, None, None]:
         try:
             defined = defined_in(_metadata_by_key(context))
             if pipeline is None and defined is not None and defined.of_partition is not None:
                 yield from self._run_partition(context, until, defined, config, options)
             else:
                 pipeline = pipeline or _pipeline(defined)
-                yield from self._run_stream(context, until, pipeline, config, options)
+                yield from self._run_stream(context, until, pipeline, config, options, if_running)
         except JetError as error:
             raise as_failure(error) from error
 
@@ -318,15 +323,17 @@ class JetResource(dg.ConfigurableResource[Any]):
         pipeline: Pipeline,
         config: JobConfig | Mapping[str, Any] | None,
         options: Mapping[str, Any],
-    ) -> Generator[AssetEvent, None, None]:
+        if_running: str | None,
+    ) -> Generator[JetEvent, None, None]:
         """Runs the stream's job, launched by a supervisor, a schedule or a user."""
-        self._note_worker(context, pipeline.name, {})
+        notes = RunNotes(context, self.jet.store, pipeline.name)
+        notes.worker({})
         said = until or until_in(context)
         until = said or default_until(context, pipeline)
         # "Materialize all" does not express an intent for the time after the run.
-        wish = None if said is None and is_made_up(context) else until
+        wish = None if said is None and not is_of_stream(context, pipeline) else until
         job_config = self._job_config(config)
-        if not self._is_wanted(context, pipeline.name, wish):
+        if not notes.is_wanted(wish):
             context.log.warning(
                 f"{pipeline.name!r} is paused, and a schedule does not start a paused job. "
                 f"Resume it with 'dagster-jet job {pipeline.name} resume', or launch it by hand."
@@ -334,20 +341,25 @@ class JetResource(dg.ConfigurableResource[Any]):
             return
 
         def started(execution_id: int) -> None:
-            self._note_execution(context, execution_id)
-            self._note_start(context, pipeline.name, wish)
+            notes.execution(execution_id)
+            notes.start(wish)
 
-        yield from self._drive(
+        proceeds = proceeds_if_running(context, if_running)
+        warn_if_endless(context, until, pipeline.name)
+        reports = asset_reports(pipeline, _metadata_by_key(context), context.instance)
+        was_ours = yield from self._drive(
             context,
             pipeline,
             until,
             job_config,
             options,
-            asset_reports(pipeline, _metadata_by_key(context), context.instance),
+            reports,
             on_started=started,
-            on_cancel=lambda job: self._note_cancel(context, job),
+            on_cancel=notes.cancel,
         )
-        self._note_execution(context, 0)
+        notes.execution(0)
+        if was_ours or proceeds:
+            yield from outputs(context, self.jet, pipeline, reports)
 
     def _run_partition(
         self,
@@ -356,26 +368,24 @@ class JetResource(dg.ConfigurableResource[Any]):
         defined: DefinedPipeline,
         config: JobConfig | Mapping[str, Any] | None,
         options: Mapping[str, Any],
-    ) -> Generator[AssetEvent, None, None]:
+    ) -> Generator[JetEvent, None, None]:
         """Runs a partition's bounded job. It has no intent: only Dagster decides when it runs."""
         job = partition_job(op_context(context), self.jet, defined, anew=is_anew(context))
-        self._note_worker(context, job.name, {keys.TAG_PIPELINE: job.name})
+        RunNotes(context, self.jet.store, job.name).worker({keys.TAG_PIPELINE: job.name})
         reports = asset_reports(
             job.pipeline, _metadata_by_key(context), context.instance, partition=job.key
         )
+        pipeline = job.pipeline.renamed(job.name)
         if job.is_completed:
-            said = [*_unsaid(self.jet, job, reports)]
-            if not said:
-                raise dg.Failure(job.refusal(), allow_retries=False)
-            yield from said
+            context.log.info(job.why_nothing_to_do())
+            yield from outputs(context, self.jet, pipeline, reports, report=True)
             return
         until = until or until_in(context) or "completed"
-        pipeline = job.pipeline.renamed(job.name)
-        yield from self._drive(context, pipeline, until, self._job_config(config), options, reports)
-        record = self.jet.job(job.name).record()
-        if record is not None and record.status is JobStatus.COMPLETED:
-            # If no input was read there is no snapshot; that result is reported too.
-            yield from _unsaid(self.jet, job, reports)
+        was_ours = yield from self._drive(
+            context, pipeline, until, self._job_config(config), options, reports
+        )
+        if was_ours:
+            yield from outputs(context, self.jet, pipeline, reports, report=True)
 
     def _drive(
         self,
@@ -388,7 +398,8 @@ class JetResource(dg.ConfigurableResource[Any]):
         *,
         on_started: Callable[[int], None] = lambda execution_id: None,
         on_cancel: Callable[[PipelineJob], None] = lambda job: None,
-    ) -> Generator[AssetEvent, None, None]:
+    ) -> Generator[JetEvent, None, bool]:
+        """Runs the job and reports on it; returns whether this run had the job."""
         event_buffer = EventBuffer()
         job = self.jet.submit(
             pipeline,
@@ -417,63 +428,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         with store_watch:
             self._store_watches.append(store_watch)
             yield from watch.events()
-
-    def _note_worker(self, context: RunContext, job: str, tags: Mapping[str, str]) -> None:
-        """Tags the run with its worker process, so that a dead run differs from a busy one.
-
-        Raises:
-            dg.Failure: the run was cancelled, and a retry policy has restarted it.
-        """
-        run_id = context.run.run_id
-        if is_cancelled_by_hand(context.instance, run_id):
-            # A retry policy in the run's own process: Dagster answers an interrupt with a retry.
-            raise dg.Failure(f"{job!r} was cancelled.", allow_retries=False)
-        worker = RunWorker.here(run_id).to_tag()
-        context.instance.add_run_tags(run_id, {keys.TAG_WORKER: worker, **tags})
-
-    def _note_execution(self, context: RunContext, execution_id: int) -> None:
-        """Tags the run with its execution; 0 once the job has ended while the run continues."""
-        run_id = context.run.run_id
-        worker = replace(RunWorker.here(run_id), execution_id=execution_id)
-        context.instance.add_run_tags(run_id, {keys.TAG_WORKER: worker.to_tag()})
-
-    def _is_wanted(self, context: RunContext, job: str, until: Until | None) -> bool:
-        """Whether this run may execute the job. A launch by hand ends a pause and resets the
-        failure count. A schedule does not, nor does a run without an intent (`until` None)."""
-        wanted = read_supervision(self.jet.store, job)
-        now = Intent.ALWAYS_ON if wanted is None else wanted.intent
-        if keys.DAGSTER_SCHEDULE_NAME in context.run.tags:
-            return now is not Intent.PAUSED
-        if until is not None and is_launched_by_hand(context.instance, context.run, job):
-            always = until == "stopped" or now is Intent.ALWAYS_ON
-            set_intent(self.jet.store, job, Intent.ALWAYS_ON if always else Intent.DRAINED)
-        return True
-
-    def _note_start(self, context: RunContext, job: str, until: Until | None) -> None:
-        """Sets the intent DRAINED: after a run that ends by itself only such a run starts the
-        job."""
-        if until is None or until == "stopped":
-            return
-        try:
-            set_intent(self.jet.store, job, Intent.DRAINED, unless_paused=True)
-        except JetError as error:
-            context.log.warning(
-                f"The store could not save that the run of {job!r} ends by itself, so a "
-                f"supervisor may start the job again: {error}"
-            )
-
-    def _note_cancel(self, context: RunContext, job: PipelineJob) -> None:
-        """Sets the intent PAUSED after a user's cancel. An eviction does not pause the job, nor
-        does a cancelled run that does not have the job."""
-        try:
-            if not is_cancelled_by_hand(context.instance, context.run.run_id) or job.is_anothers:
-                return
-            set_intent(self.jet.store, job.name, Intent.PAUSED)
-        except JetError as error:
-            context.log.warning(
-                f"The store could not save the cancel of {job.name!r}, so a supervisor may start "
-                f"it again: {error}"
-            )
+        return not watch.is_anothers
 
     def _job_config(self, config: JobConfig | Mapping[str, Any] | None) -> JobConfig:
         if isinstance(config, JobConfig):
@@ -515,13 +470,6 @@ def _pipeline(defined: DefinedPipeline | None) -> Pipeline:
         "jet.run() does not know which pipeline to run.",
         cure="Define the asset with @jet_assets, or pass pipeline=.",
     )
-
-
-def _unsaid(jet: Jet, job: PartitionJob, reports: AssetReports) -> Iterator[AssetEvent]:
-    """Yields the reports on a completed partition that Dagster lacks; it may have no rows."""
-    graph, found = job.pipeline.graph, newest_commit(jet, job.name)
-    event = nothing_committed(job.name, graph) if found is None else found.as_restored(graph)
-    yield from reports.missed(event, time.time_ns() // 1_000_000)
 
 
 def _metadata_by_key(context: RunContext) -> Mapping[dg.AssetKey, Mapping[str, Any]]:

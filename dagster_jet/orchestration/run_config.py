@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 import dagster as dg
 
+from dagster_jet.errors import ConfigurationError
+from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.pipeline import Pipeline
 
 RunContext: TypeAlias = dg.AssetExecutionContext | dg.OpExecutionContext
-
-_MADE_UP_JOBS = ("__ASSET_JOB", "__ephemeral_asset_job__")
 
 UNTIL = "until"
 """Field that says when a run ends."""
@@ -38,6 +39,8 @@ _START_FIELDS = {
     ),
 }
 """Options of one start, as in `Jet.run`."""
+_IF_RUNNING = "if_running"
+_PROCEED, _SKIP = "proceed", "skip"
 
 STREAM_SCHEMA = {
     UNTIL: dg.Field(
@@ -46,8 +49,14 @@ STREAM_SCHEMA = {
         description='When the run ends: "stopped" (when it is cancelled), "drained" (when it has '
         'read the available input), "completed" (when the input has ended and all '
         'windows are closed), or a duration such as "10 minutes". The default is '
-        '"stopped"; for a run without a job of its own, as after "Materialize all", '
-        'it is "drained".',
+        '"stopped" in a job that build_jet_job made, otherwise "drained", as after '
+        '"Materialize all".',
+    ),
+    _IF_RUNNING: dg.Field(
+        dg.Enum("JetIfRunning", [dg.EnumValue(_PROCEED), dg.EnumValue(_SKIP)]),
+        is_required=False,
+        description="If another run executes the job: proceed (the default) computes what is "
+        "behind the stream in this run from the rows committed so far; skip leaves it out.",
     ),
     **_START_FIELDS,
 }
@@ -75,15 +84,15 @@ def until_in(context: RunContext) -> str | None:
     return until if isinstance(until, str) else None
 
 
-def is_made_up(context: RunContext) -> bool:
-    """Whether Dagster made up the run's job, as for "Materialize all" and `dg.materialize`."""
-    return context.run.job_name.startswith(_MADE_UP_JOBS)
+def is_of_stream(context: RunContext, pipeline: Pipeline) -> bool:
+    """Whether the run belongs to a job that `build_jet_job` made, or a supervisor requested it."""
+    return context.run.tags.get(keys.TAG_PIPELINE) == pipeline.name
 
 
 def default_until(context: RunContext, pipeline: Pipeline) -> str:
-    """Returns when a run ends that does not say it: "drained" in a job that Dagster made up, since
-    such a run must end, else "stopped"."""
-    if not is_made_up(context):
+    """Returns when a run ends that does not say it: "stopped" in a job of `build_jet_job`, else
+    "drained": whatever is behind the stream in the run waits for its end."""
+    if is_of_stream(context, pipeline):
         return "stopped"
     context.log.info(
         f"{pipeline.name!r} reads the available input and ends, because this run does not belong "
@@ -93,9 +102,34 @@ def default_until(context: RunContext, pipeline: Pipeline) -> str:
     return "drained"
 
 
+def warn_if_endless(context: RunContext, until: str | timedelta, job: str) -> None:
+    """Logs a warning if steps of the run wait for a stream that does not end."""
+    if until == "stopped" and len(op_context(context).job_def.nodes) > 1:
+        context.log.warning(
+            f"{job!r} runs until it is stopped, so the steps behind it in this run wait for ever. "
+            "Set until: drained, or launch them in runs of their own, by an automation condition "
+            "or by build_jet_snapshot_sensor."
+        )
+
+
 def is_anew(context: RunContext) -> bool:
     """Whether a partition's run is to recompute."""
     return bool(_fields(context).get(_ANEW))
+
+
+def proceeds_if_running(context: RunContext, given: str | None) -> bool:
+    """Whether the run yields outputs although another run executes the job.
+
+    Raises:
+        ConfigurationError: the word is not one of the two.
+    """
+    said = given or _fields(context).get(_IF_RUNNING) or _PROCEED
+    if said not in (_PROCEED, _SKIP):
+        raise ConfigurationError(
+            f"if_running: expected {_PROCEED!r} or {_SKIP!r}, not {said!r}.",
+            cure="Correct it where jet.run() is called.",
+        )
+    return said == _PROCEED
 
 
 def start_options(context: RunContext, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -132,9 +132,7 @@ def test_what_is_for_streams_is_refused(build: Any, what: str) -> None:
         build(assets_of())
 
 
-def test_a_complete_partition_that_dagster_missed_is_reported_and_then_refused(
-    jet: Jet, tmp_path: Path
-) -> None:
+def test_a_complete_partition_is_a_success_without_work(jet: Jet, tmp_path: Path) -> None:
     job = RecordedJob(jet, "shop@mon", listed=True)
     job.commits(7, {"out": 5}, reads={"rows": 5})
     job.has_ended(JobStatus.COMPLETED)
@@ -146,12 +144,17 @@ def test_a_complete_partition_that_dagster_missed_is_reported_and_then_refused(
         (run,) = instance.get_runs()
         assert run.tags["dagster_jet/pipeline"] == "shop@mon"
         again = launch(tmp_path, assets_of(), partition_key="mon", instance=instance)
-        assert not again.success
-        assert failure(again) == (
-            "partition 'mon' of 'shop' is complete: its rows are in its sinks (/out/mon), and "
-            "computing it again would write them twice. To compute it again, remove its rows from "
-            "the sinks, then launch it with the op config anew: true."
-        )
+        assert again.success, "failed before, and painted the partition as FAILED"
+        (same,) = again.get_asset_materialization_events()
+        assert same.materialization.metadata["unchanged"].value is True
+        version = event.materialization.tags["dagster/data_version"]
+        assert same.materialization.tags["dagster/data_version"] == version
+        said = [entry.user_message for entry in instance.all_logs(again.run_id)]
+        assert (
+            "Partition 'mon' of 'shop' is complete, and there is nothing to do: its rows are in "
+            "its sinks (/out/mon), and computing it again would write them twice. To compute it "
+            "again, remove its rows from the sinks, then launch it with the op config anew: true."
+        ) in said
         record = jet.job("shop@mon").record()
         assert record is not None and record.status is JobStatus.COMPLETED
 

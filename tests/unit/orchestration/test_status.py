@@ -24,6 +24,7 @@ from dagster_jet import (
     DagsterJetTranslator,
     Jet,
     Pipeline,
+    build_jet_job,
     build_jet_source_assets,
     jet_assets,
     sinks,
@@ -299,7 +300,7 @@ def test_an_idle_stream_is_fresh_and_a_dead_one_is_not(
     assert site.freshness(OUT) is FreshnessState.PASS
 
 
-def test_materialize_all_ends(pipeline: Pipeline) -> None:
+def test_only_a_job_of_build_jet_job_does_not_end(pipeline: Pipeline) -> None:
     seen: dict[str, str] = {}
 
     @jet_assets(pipeline=pipeline)
@@ -309,11 +310,15 @@ def test_materialize_all_ends(pipeline: Pipeline) -> None:
 
     dg.materialize([stream])
     definitions = dg.Definitions(
-        assets=[stream], jobs=[dg.define_asset_job("mine", [*stream.keys])]
+        assets=[stream],
+        jobs=[dg.define_asset_job("mine", dg.AssetSelection.all()), build_jet_job(stream)],
     )
     definitions.resolve_implicit_global_asset_job_def().execute_in_process()
-    definitions.resolve_job_def("mine").execute_in_process()
-    assert [*seen.values()] == ["drained", "drained", "stopped"], seen
+    said = definitions.resolve_job_def("shop_job").description
+    assert said is not None and "data_version_changed" in said, "what to launch behind it"
+    for job in ("mine", "shop_job"):
+        definitions.resolve_job_def(job).execute_in_process()
+    assert [*seen.values()] == ["drained", "drained", "drained", "stopped"], seen
 
 
 def test_a_member_that_is_lost_is_a_warning(tmp_path: Path) -> None:

@@ -12,13 +12,15 @@ import dagster as dg
 import pytest
 from pyspark import SparkContext
 
-from dagster_jet import JetResource, Pipeline, jet_assets
+from dagster_jet import Jet, JetResource, Pipeline, jet_assets
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.launches import is_launched_by_hand
 from dagster_jet.ownership.record_keeper import RecordKeeper, read_record
 from dagster_jet.ownership.supervision import Intent, read_supervision, set_intent
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.store import Store, StoreConfig
+
+from .recorded_job import RecordedJob
 
 GENERATION = {keys.TAG_PIPELINE: "shop", keys.TAG_GENERATION: "4"}
 AS_A_STREAM = {"ops": {"shop": {"config": {"until": "stopped"}}}}
@@ -86,6 +88,68 @@ def test_a_duplicate_launch_ends_softly_and_before_spark(
     said = [entry.user_message for entry in instance.all_logs(result.run_id)]
     assert any("Already running" in text and "run-of-the-owner" in text for text in said)
     assert record(store).execution_id == 1 and not owner.fenced.is_set()
+
+
+@pytest.mark.parametrize(("word", "runs"), [(None, True), ("proceed", True), ("skip", False)])
+def test_what_is_behind_a_stream_that_another_run_has(
+    instance: dg.DagsterInstance,
+    store: Store,
+    pipeline: Pipeline,
+    tmp_path: Path,
+    word: str | None,
+    runs: bool,
+) -> None:
+    """Failed before: it was always skipped, although the rows are there."""
+    with Jet(store=[f"file://{tmp_path}/store"], backup_count=0) as jet:
+        RecordedJob(jet).commits(7, {"revenue_out": 5, "large_out": 9, "bad_orders": 0})
+    owner = RecordKeeper(store, "shop", 60_000, run_id="run-of-the-owner")
+    claimed = owner.claim(change=None)
+
+    @dg.asset(deps=[dg.AssetKey(["shop", "revenue_out"])])
+    def report() -> None: ...
+
+    config = {} if word is None else {"ops": {"shop": {"config": {"if_running": word}}}}
+    result = dg.materialize(
+        [assets(pipeline), report],
+        instance=instance,
+        resources={"jet": resource(tmp_path)},
+        run_config=config,
+    )
+    assert result.success
+    materialized = [event.asset_key for event in result.get_asset_materialization_events()]
+    assert materialized == ([dg.AssetKey("report")] if runs else [])
+    owner.release(claimed)
+
+
+def test_steps_that_would_wait_for_ever_are_a_warning(
+    instance: dg.DagsterInstance,
+    owner: RecordKeeper,
+    pipeline: Pipeline,
+    tmp_path: Path,
+) -> None:
+    @dg.asset(deps=[dg.AssetKey(["shop", "revenue_out"])])
+    def report() -> None: ...
+
+    for more, warnings in (([report], 1), ([], 0)):
+        result = dg.materialize(
+            [assets(pipeline), *more],
+            instance=instance,
+            resources={"jet": resource(tmp_path)},
+            run_config=AS_A_STREAM,
+        )
+        said = [entry.user_message for entry in instance.all_logs(result.run_id)]
+        assert len([text for text in said if "wait for ever" in text]) == warnings
+
+
+def test_a_word_of_the_code_that_means_nothing(
+    instance: dg.DagsterInstance, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    @jet_assets(pipeline=pipeline)
+    def stream(context, jet: JetResource):  # type: ignore[no-untyped-def]
+        yield from jet.run(context=context, if_running="pass")
+
+    with pytest.raises(dg.Failure, match="expected 'proceed' or 'skip', not 'pass'"):
+        dg.materialize([stream], instance=instance, resources={"jet": resource(tmp_path)})
 
 
 def test_a_cancel_of_it_does_not_pause_the_job(

@@ -1,0 +1,97 @@
+"""Notes of a run: its worker process in a tag, and the wanted state of its job in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from dagster_jet.errors import JetError
+from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.orchestration.launches import is_cancelled_by_hand, is_launched_by_hand
+from dagster_jet.orchestration.run_config import RunContext
+from dagster_jet.orchestration.run_worker import RunWorker
+from dagster_jet.ownership.supervision import Intent, read_supervision, set_intent
+from dagster_jet.store import Store
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from dagster_jet.jobs.pipeline_job import PipelineJob
+
+
+@dataclass(frozen=True)
+class RunNotes:
+    """Written by one run about one job.
+
+    Attributes:
+        context: context of the run.
+        store: the job's store.
+        job: name of the job.
+    """
+
+    context: RunContext
+    store: Store
+    job: str
+
+    def worker(self, tags: Mapping[str, str]) -> None:
+        """Tags the run with its worker process, so that a dead run differs from a busy one.
+
+        Raises:
+            dg.Failure: the run was cancelled, and a retry policy has restarted it.
+        """
+        run_id = self.context.run.run_id
+        if is_cancelled_by_hand(self.context.instance, run_id):
+            # A retry policy in the run's own process: Dagster answers an interrupt with a retry.
+            raise dg.Failure(f"{self.job!r} was cancelled.", allow_retries=False)
+        worker = RunWorker.here(run_id).to_tag()
+        self.context.instance.add_run_tags(run_id, {keys.TAG_WORKER: worker, **tags})
+
+    def execution(self, execution_id: int) -> None:
+        """Tags the run with its execution; 0 once the job has ended while the run continues."""
+        run_id = self.context.run.run_id
+        worker = replace(RunWorker.here(run_id), execution_id=execution_id)
+        self.context.instance.add_run_tags(run_id, {keys.TAG_WORKER: worker.to_tag()})
+
+    def is_wanted(self, until: str | timedelta | None) -> bool:
+        """Whether this run may execute the job. A launch by hand ends a pause and resets the
+        failure count. A schedule does not, nor does a run without an intent (`until` None)."""
+        wanted = read_supervision(self.store, self.job)
+        now = Intent.ALWAYS_ON if wanted is None else wanted.intent
+        if keys.DAGSTER_SCHEDULE_NAME in self.context.run.tags:
+            return now is not Intent.PAUSED
+        if until is not None and is_launched_by_hand(
+            self.context.instance, self.context.run, self.job
+        ):
+            always = until == "stopped" or now is Intent.ALWAYS_ON
+            set_intent(self.store, self.job, Intent.ALWAYS_ON if always else Intent.DRAINED)
+        return True
+
+    def start(self, until: str | timedelta | None) -> None:
+        """Sets the intent DRAINED: after a run that ends by itself only such a run starts the
+        job."""
+        if until is None or until == "stopped":
+            return
+        try:
+            set_intent(self.store, self.job, Intent.DRAINED, unless_paused=True)
+        except JetError as error:
+            self.context.log.warning(
+                f"The store could not save that the run of {self.job!r} ends by itself, so a "
+                f"supervisor may start the job again: {error}"
+            )
+
+    def cancel(self, job: PipelineJob) -> None:
+        """Sets the intent PAUSED after a user's cancel. An eviction does not pause the job, nor
+        does a cancelled run that does not have the job."""
+        instance, run_id = self.context.instance, self.context.run.run_id
+        try:
+            if not is_cancelled_by_hand(instance, run_id) or job.is_anothers:
+                return
+            set_intent(self.store, self.job, Intent.PAUSED)
+        except JetError as error:
+            self.context.log.warning(
+                f"The store could not save the cancel of {self.job!r}, so a supervisor may start "
+                f"it again: {error}"
+            )
