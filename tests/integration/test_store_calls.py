@@ -118,7 +118,7 @@ class CallsWorld(World):
     def meet(self, call: StoreCall, condition: Condition) -> None:
         """The reaction that the table promises, and no other; then all rows, each once."""
         reaction, before = REACTIONS[call][condition], len(self.events)
-        where = self.first_holder if condition is Condition.DAMAGED else self.one_member
+        where = self.needed_members(call, condition)
         meant = call
         if condition is Condition.DAMAGED:  # what is read, or removed, has to be written first
             meant = {StoreCall.GARBAGE: StoreCall.MANIFEST, StoreCall.START: StoreCall.NOTE}.get(
@@ -162,6 +162,12 @@ class CallsWorld(World):
                 is_retried = "is being retried" in event.reason
                 found.add(StoreReaction.RETRY if is_retried else StoreReaction.DISCARD)
         return found
+
+    def needed_members(
+        self, call: StoreCall, condition: Condition
+    ) -> Callable[[Asked], Sequence[str]]:
+        """Members that the call cannot do without; a damaged copy is of the one asked first."""
+        return self.first_holder if condition is Condition.DAMAGED else self.one_member
 
     def one_member(self, asked: Asked) -> Sequence[str]:
         return self.members.urls[1:2]
@@ -236,6 +242,14 @@ class Topics(CallsWorld):
         topic = sinks.kafka(self.kafka.servers, topic=self.topic)
         p.read_from(source, name="read").write_to(topic, name="topic_out")
         return p
+
+    def needed_members(
+        self, call: StoreCall, condition: Condition
+    ) -> Callable[[Asked], Sequence[str]]:
+        """Phase 2 only reads, for which any replica is enough."""
+        if call is StoreCall.COMMIT and condition is not Condition.DAMAGED:
+            return lambda asked: self.members.urls
+        return super().needed_members(call, condition)
 
     def make_places(self) -> None:
         self.kafka = KafkaWorld()

@@ -155,6 +155,29 @@ def is_lasting(error: KafkaError) -> bool:
     )
 
 
+def is_moving(error: KafkaError) -> bool:
+    """True while a partition has no leader that all brokers agree on: its topic was just created,
+    its leader moves, or a broker has restarted."""
+    code = client_library().KafkaError
+    return error.code() in {
+        code.NOT_LEADER_FOR_PARTITION,
+        code.LEADER_NOT_AVAILABLE,
+        code.FENCED_LEADER_EPOCH,
+        code.UNKNOWN_LEADER_EPOCH,
+        code.OFFSET_NOT_AVAILABLE,
+        code.REPLICA_NOT_AVAILABLE,
+        code.KAFKA_STORAGE_ERROR,
+        code.NOT_CONTROLLER,
+    }
+
+
+def is_unknown_topic(error: KafkaError) -> bool:
+    """True if a broker does not know a topic: it does not exist, or this broker has not heard of
+    it yet."""
+    code = client_library().KafkaError
+    return error.code() in {code.UNKNOWN_TOPIC_OR_PART, code._UNKNOWN_TOPIC}
+
+
 def is_unsupported(error: KafkaError) -> bool:
     """True if the cluster lacks the call: an older Kafka, or another server with its protocol."""
     code = client_library().KafkaError

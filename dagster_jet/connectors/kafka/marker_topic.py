@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from typing import Any
 
+from dagster_jet.connectors.kafka.admin_client import Administration
 from dagster_jet.connectors.kafka.cluster import (
     Cluster,
-    Troubles,
     admin_library,
     client_library,
     error_of,
     is_lasting,
     is_refusal,
+    is_unknown_topic,
     said,
 )
-from dagster_jet.connectors.kafka.markers import PARTITIONS, ends
+from dagster_jet.connectors.kafka.markers import PARTITIONS
 from dagster_jet.errors import ConfigurationError, SourceUnavailableError
 
 MARKER_RIGHTS = "READ, WRITE, DESCRIBE and DESCRIBE_CONFIGS"
@@ -34,32 +34,33 @@ _CALL_S = 10.0
 _PAUSE_S = 0.05
 
 
-def _await_topic(admin: Any, topic: str) -> None:
-    """Waits until brokers know a new topic and lead its partitions.
-
-    Raises:
-        TimeoutError: no broker knows it in time.
-    """
-    asked = client_library().TopicCollection([topic])
+def _await_topic(admin: Administration, topic: str) -> None:
+    """Waits until brokers know a new topic and lead its partitions. Raises the last error."""
+    library = client_library()
+    asked = library.TopicCollection([topic])
     began = time.monotonic()
     while True:
         try:
-            admin.describe_topics(asked, request_timeout=_CALL_S)[topic].result(_CALL_S)
-            ends(admin, topic, range(PARTITIONS))
+            admin.call(
+                lambda client: client.describe_topics(asked, request_timeout=_CALL_S)[topic].result(
+                    _CALL_S
+                )
+            )
+            admin.ends(topic, range(PARTITIONS))
             return
-        except client_library().KafkaException as error:
+        except library.KafkaException as error:
             raised = error_of(error)
             if raised is not None and is_refusal(raised):
                 return  # the check of permissions reports it
             if time.monotonic() - began > _CALL_S:
-                raise TimeoutError from None
+                raise
             time.sleep(_PAUSE_S)
 
 
 def is_there(cluster: Cluster, topic: str) -> bool:
     """Whether the cluster has the topic. Raises `KafkaException` if it does not answer."""
-    admin = admin_library().AdminClient(cluster.settings(error_cb=Troubles()))
-    return topic in admin.list_topics(timeout=_CALL_S).topics
+    known = Administration(cluster).call(lambda client: client.list_topics(timeout=_CALL_S))
+    return topic in known.topics
 
 
 def check_marker_topic(
@@ -76,38 +77,41 @@ def check_marker_topic(
     """
     library, administration = client_library(), admin_library()
     code = library.KafkaError
-    troubles = Troubles()
-    admin = administration.AdminClient(cluster.settings(error_cb=troubles))
+    admin = Administration(cluster)
     try:
-        known = admin.list_topics(timeout=_CALL_S)
+        known = admin.call(lambda client: client.list_topics(timeout=_CALL_S))
         if topic not in known.topics and not creates:
             return False
         if topic not in known.topics:
             replicas = min(3, len(known.brokers))
             wanted = administration.NewTopic(topic, PARTITIONS, replicas, config=SETTINGS)
             try:
-                admin.create_topics([wanted])[topic].result(_CALL_S)
+                admin.call(lambda client: client.create_topics([wanted])[topic].result(_CALL_S))
             except library.KafkaException as error:
                 raised = error_of(error)
-                if raised is None or raised.code() != code.TOPIC_ALREADY_EXISTS:
+                if raised is not None and is_lasting(raised):
                     raise ConfigurationError(
                         f"the marker topic {topic!r} does not exist or this user may not see it, "
-                        f"and it cannot be created: {said(raised) if raised else error}.",
+                        f"and it cannot be created: {said(raised)}.",
                         job=job,
                         stage=stage,
                         cure=f"Create it with {PARTITIONS} partitions and the settings {_SHOWN}, "
                         f"grant {MARKER_RIGHTS} on it, or name another: "
                         "sinks.kafka(marker_topic=...).",
                     ) from None
+                if raised is None or raised.code() != code.TOPIC_ALREADY_EXISTS:
+                    raise  # the cluster cannot create it now
             _await_topic(admin, topic)
             return True
         resource = administration.ConfigResource(administration.ResourceType.TOPIC, topic)
-        described = admin.describe_configs([resource])[resource].result(_CALL_S)
+        described = admin.call(
+            lambda client: client.describe_configs([resource])[resource].result(_CALL_S)
+        )
     except library.KafkaException as error:
-        admin.poll(0)
         raised = error_of(error)
-        explained = None if raised is None else troubles.explain(raised)
-        if explained is not None and is_lasting(explained):
+        explained = None if raised is None else admin.troubles.explain(raised)
+        # The topic was listed: a broker that does not know it hears of it soon.
+        if explained is not None and is_lasting(explained) and not is_unknown_topic(explained):
             raise ConfigurationError(
                 f"the settings of the marker topic {topic!r} cannot be read: {said(explained)}.",
                 job=job,

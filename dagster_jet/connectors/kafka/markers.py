@@ -12,17 +12,16 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import xxhash
 
+from dagster_jet.connectors.kafka.admin_client import Administration
 from dagster_jet.connectors.kafka.cluster import (
     Cluster,
     Troubles,
-    admin_library,
-    answered,
     client_library,
     error_of,
     is_lasting,
@@ -35,7 +34,6 @@ HELD_SUFFIX = "-held"
 PARTITIONS = 32
 """A sink's markers are in one partition, whose reader waits for the open transactions there."""
 _SILENCE_S = 10.0
-_CALL_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,10 @@ class MarkerReader:
     owner: Owner
     _newest: dict[int, Marker] = field(default_factory=dict)
     _read_to: int = 0
-    _admin: Any = None
+    _administration: Administration = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._administration = Administration(self.cluster)
 
     def newest(self) -> dict[int, Marker]:
         """Newest marker by timeline; for a producer that has just fenced all others.
@@ -150,7 +151,7 @@ class MarkerReader:
             TimeoutError: a transaction of another sink stays open, or the topic does not exist.
         """
         partition = self.owner.partition
-        end = self._end(partition)
+        end = _end(self._administration, self.topic, partition)
         if end < self._read_to:  # the topic was created again
             self._newest, self._read_to = {}, 0
         if end > self._read_to:
@@ -162,21 +163,7 @@ class MarkerReader:
         return dict(self._newest)
 
     def close(self) -> None:
-        self._admin = None
-
-    def _end(self, partition: int) -> int:
-        """Calls the function of this name with the previous call's client.
-
-        After an error the next call has a new client. librdkafka's admin client keeps a partition's
-        leader epoch until its metadata is five minutes old: until then a restarted broker refuses
-        each call (FENCED_LEADER_EPOCH).
-        """
-        admin, self._admin = self._admin, None
-        if admin is None:
-            admin = admin_library().AdminClient(self.cluster.settings(error_cb=Troubles()))
-        end = _end(admin, self.topic, partition)
-        self._admin = admin
-        return end
+        self._administration.close()
 
     def _take(self, message: Any) -> None:
         *of, timeline = json.loads(message.key())
@@ -199,8 +186,8 @@ class Place:
 
 def has_markers(cluster: Cluster, topic: str, owner: Owner) -> bool:
     """True if the sink or its parts have any marker. Raises as `read_markers`."""
-    admin = admin_library().AdminClient(cluster.settings(error_cb=Troubles()))
-    place = Place(topic, owner.partition, 0, _end(admin, topic, owner.partition))
+    end = _end(Administration(cluster), topic, owner.partition)
+    place = Place(topic, owner.partition, 0, end)
     return place.end > 0 and any(owner.owns(message.key()) for message in _messages(cluster, place))
 
 
@@ -265,7 +252,7 @@ def _messages(cluster: Cluster, place: Place) -> Iterator[Any]:
         consumer.close()
 
 
-def _end(admin: Any, topic: str, partition: int) -> int:
+def _end(administration: Administration, topic: str, partition: int) -> int:
     """End of the partition, including undecided messages.
 
     Raises:
@@ -274,7 +261,7 @@ def _end(admin: Any, topic: str, partition: int) -> int:
     """
     library = client_library()
     try:
-        return ends(admin, topic, [partition])[partition]
+        return administration.ends(topic, [partition])[partition]
     except library.KafkaException as error:
         raised = error_of(error)
         if raised is None or raised.code() not in (
@@ -283,17 +270,3 @@ def _end(admin: Any, topic: str, partition: int) -> int:
         ):
             raise
         raise TimeoutError(f"the topic {topic} does not exist: {said(raised)}") from None
-
-
-def ends(admin: Any, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-    """Ends of partitions, including undecided messages."""
-    library, administration = client_library(), admin_library()
-    places = {number: library.TopicPartition(topic, number) for number in partitions}
-    futures = admin.list_offsets(
-        dict.fromkeys(places.values(), administration.OffsetSpec.latest()),
-        isolation_level=library.IsolationLevel.READ_UNCOMMITTED,
-        request_timeout=_CALL_S,
-    )
-    return {
-        number: answered(futures[place].result(_CALL_S).offset) for number, place in places.items()
-    }

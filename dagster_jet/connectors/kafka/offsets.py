@@ -7,24 +7,26 @@ from __future__ import annotations
 
 import concurrent.futures
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
+from dagster_jet.connectors.kafka.admin_client import Administration
 from dagster_jet.connectors.kafka.cluster import (
     Cluster,
-    Troubles,
     admin_library,
     answered,
     client_library,
     error_of,
     is_lasting,
+    is_unknown_topic,
     is_unsupported,
     said,
 )
 from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError
 
+T = TypeVar("T")
 CALL_S = 5.0
 Start: TypeAlias = Literal["earliest", "latest"] | int | Mapping[str, Mapping[int, int]]
 """Start of the partitions that exist when a job first starts. A number is a time in ms since
@@ -84,9 +86,7 @@ class Offsets:
 
     def __init__(self, cluster: Cluster, topics: Topics, job: str, stage: str) -> None:
         self._topics, self._job, self._stage = topics, job, stage
-        self._troubles = Troubles()
-        self._cluster = cluster
-        self._admin: Any = None
+        self._administration = Administration(cluster)
 
     def partitions(self) -> list[Partition]:
         """Returns all current partitions.
@@ -95,7 +95,7 @@ class Offsets:
             SourceError: a named topic does not exist, or may not be read.
             SourceUnavailableError: the cluster does not answer.
         """
-        found = self._call(lambda: self._client().list_topics(timeout=CALL_S)).topics
+        found = self._call(lambda client: client.list_topics(timeout=CALL_S)).topics
         if self._topics.pattern is not None:
             wanted = [name for name in found if self._topics.has(name)]
         else:
@@ -103,11 +103,7 @@ class Offsets:
         return [partition for name in wanted for partition in self._of(name, found.get(name))]
 
     def _of(self, name: str, topic: Any) -> Iterable[Partition]:
-        code = client_library().KafkaError
-        if topic is None or (
-            topic.error is not None
-            and topic.error.code() in (code.UNKNOWN_TOPIC_OR_PART, code._UNKNOWN_TOPIC)
-        ):
+        if topic is None or (topic.error is not None and is_unknown_topic(topic.error)):
             raise SourceError(
                 f"the topic {name!r} does not exist, or this user may not see it.",
                 job=self._job,
@@ -126,12 +122,10 @@ class Offsets:
         library = client_library()
         unknown = library.KafkaError.UNKNOWN_TOPIC_OR_PART
 
-        def call() -> dict[str, str]:
+        def call(client: Any) -> dict[str, str]:
             asked = library.TopicCollection(list(topics))
             found: dict[str, str] = {}
-            for name, future in (
-                self._client().describe_topics(asked, request_timeout=CALL_S).items()
-            ):
+            for name, future in client.describe_topics(asked, request_timeout=CALL_S).items():
                 try:
                     id = future.result(CALL_S).topic_id
                 except library.KafkaException as error:
@@ -144,7 +138,7 @@ class Offsets:
                     found[name] = "".join(f"{half % (1 << 64):016x}" for half in halves)
             return found
 
-        return self._call(call)  # type: ignore[no-any-return]
+        return self._call(call)
 
     # The calls below omit partitions unknown to their broker: not created yet, or deleted.
 
@@ -197,10 +191,8 @@ class Offsets:
         seen = level.READ_COMMITTED if committed else level.READ_UNCOMMITTED
         unknown = library.KafkaError.UNKNOWN_TOPIC_OR_PART
 
-        def call() -> dict[Partition, int]:
-            futures = self._client().list_offsets(
-                asked, isolation_level=seen, request_timeout=CALL_S
-            )
+        def call(client: Any) -> dict[Partition, int]:
+            futures = client.list_offsets(asked, isolation_level=seen, request_timeout=CALL_S)
             found = {}
             for one, future in futures.items():
                 try:
@@ -213,7 +205,7 @@ class Offsets:
                 found[Partition(one.topic, one.partition)] = offset
             return found
 
-        return self._call(call)  # type: ignore[no-any-return]
+        return self._call(call)
 
     def _spec(self, of: Any) -> Any:
         spec = admin_library().OffsetSpec
@@ -221,22 +213,15 @@ class Offsets:
             return spec.for_timestamp(of)
         return spec.earliest() if of == "earliest" else spec.latest()
 
-    def _client(self) -> Any:
-        if self._admin is None:
-            self._admin = admin_library().AdminClient(
-                self._cluster.settings(error_cb=self._troubles)
-            )
-        return self._admin
-
-    def _call(self, call: Any) -> Any:
+    def _call(self, call: Callable[[Any], T]) -> T:
         try:
-            return call()
+            # The caller looks again: until then it knows that the cluster is away.
+            return self._administration.call(call, repeats_s=0)
         except client_library().KafkaException as error:
             raised = error_of(error)
             if raised is None:
                 raise
-            self._admin.poll(0)  # delivers background errors
-            raise self.error(self._troubles.explain(raised)) from None
+            raise self.error(self._administration.troubles.explain(raised)) from None
         except (TimeoutError, concurrent.futures.TimeoutError):
             raise self.error(None) from None
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from dagster_jet.connectors.kafka.admin_client import Administration
 from dagster_jet.connectors.kafka.cluster import (
     Cluster,
-    Troubles,
-    admin_library,
     client_library,
     error_of,
     is_lasting,
+    is_unknown_topic,
     is_unsupported,
     said,
 )
@@ -33,28 +34,30 @@ def check_rights(
     """
     if not wanted:
         return
-    library, administration = client_library(), admin_library()
-    troubles = Troubles()
-    admin = administration.AdminClient(cluster.settings(error_cb=troubles))
+    library = client_library()
     asked = library.TopicCollection(list(wanted))
-    described = admin.describe_topics(
-        asked, include_authorized_operations=True, request_timeout=_CALL_S
-    )
-    lacking = []
+
+    def call(client: Any) -> dict[str, Any]:
+        described = client.describe_topics(
+            asked, include_authorized_operations=True, request_timeout=_CALL_S
+        )
+        return {topic: future.result(_CALL_S) for topic, future in described.items()}
+
+    admin, lacking = Administration(cluster), []
     try:
-        for topic, future in described.items():
+        for topic, description in admin.call(call).items():
             # None: the broker does not report them.
-            operations = future.result(_CALL_S).authorized_operations
+            operations = description.authorized_operations
             if operations is not None:
                 have = {operation.name for operation in operations}
                 lacking += [f"{right} on {topic!r}" for right in wanted[topic] if right not in have]
     except library.KafkaException as error:
-        admin.poll(0)
         raised = error_of(error)
-        explained = None if raised is None else troubles.explain(raised)
+        explained = None if raised is None else admin.troubles.explain(raised)
         if explained is not None and is_unsupported(explained):
             return
-        if explained is None or not is_lasting(explained):
+        # The topics were listed: a broker that does not know one hears of it soon.
+        if explained is None or is_unknown_topic(explained) or not is_lasting(explained):
             text = error if explained is None else said(explained)
             raise SourceUnavailableError(f"the cluster cannot be reached: {text}.") from None
         lacking.append(said(explained))

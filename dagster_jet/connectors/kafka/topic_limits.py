@@ -10,8 +10,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.kafka.cluster import Cluster, Troubles, admin_library, client_library
+from dagster_jet.connectors.kafka.admin_client import Administration
+from dagster_jet.connectors.kafka.cluster import (
+    Cluster,
+    admin_library,
+    client_library,
+    error_of,
+    is_refusal,
+    is_unsupported,
+)
 from dagster_jet.contract import Refused
+from dagster_jet.errors import SinkUnavailableError
 
 _CALL_S = 5.0
 _UNLIMITED_MS = 1 << 62
@@ -130,14 +139,26 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _settings(cluster: Cluster, topic: str) -> Mapping[str, Any]:
-    """Settings of the topic; empty if we may not query them."""
+    """Settings of the topic; empty if we may not query them, or the cluster has no such call.
+
+    Raises:
+        SinkUnavailableError: the cluster does not answer now.
+    """
     administration = admin_library()
-    admin = administration.AdminClient(cluster.settings(error_cb=Troubles()))
     resource = administration.ConfigResource(administration.ResourceType.TOPIC, topic)
     try:
-        described = admin.describe_configs([resource])[resource].result(_CALL_S)
-    except (
-        client_library().KafkaException, TimeoutError, concurrent.futures.TimeoutError,
-    ):  # fmt: skip
-        return {}
+        described = Administration(cluster).call(
+            lambda client: client.describe_configs([resource])[resource].result(_CALL_S)
+        )
+    except client_library().KafkaException as error:
+        raised = error_of(error)
+        if raised is not None and (is_refusal(raised) or is_unsupported(raised)):
+            return {}
+        raise SinkUnavailableError(
+            f"the settings of the topic {topic!r} cannot be read."
+        ) from error
+    except (TimeoutError, concurrent.futures.TimeoutError):
+        raise SinkUnavailableError(
+            f"the settings of the topic {topic!r} cannot be read: the cluster does not answer."
+        ) from None
     return {name: entry.value for name, entry in described.items() if entry.value is not None}

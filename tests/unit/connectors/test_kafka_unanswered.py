@@ -3,7 +3,7 @@ one, another server that speaks as Kafka does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
 from types import SimpleNamespace
@@ -15,12 +15,19 @@ from confluent_kafka import KafkaError, KafkaException
 
 from dagster_jet.connectors.kafka import probe as probing
 from dagster_jet.connectors.kafka import rights
+from dagster_jet.connectors.kafka.admin_client import Administration
 from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.marker_topic import check_marker_topic
 from dagster_jet.connectors.kafka.markers import MARKER_TOPIC
-from dagster_jet.connectors.kafka.offsets import Offsets, Topics
+from dagster_jet.connectors.kafka.offsets import Offsets, Partition, Topics
+from dagster_jet.connectors.kafka.topic_limits import TopicLimits
 from dagster_jet.core.findings import Verdict
-from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError
+from dagster_jet.errors import (
+    ConfigurationError,
+    SinkUnavailableError,
+    SourceError,
+    SourceUnavailableError,
+)
 
 CLUSTER = Cluster("a:9092")
 NOTHING = SimpleNamespace(authorized_operations=None)
@@ -113,6 +120,14 @@ def test_a_probe_says_of_each_question_why_it_is_open(
     assert {one.meaning.removeprefix("It is there. ") for one in open_} == words
 
 
+def moving() -> Exception:
+    return KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
+
+
+def unknown() -> Exception:
+    return KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+
+
 @pytest.mark.parametrize("why", [refused, unsupported, None])
 def test_a_probe_of_a_cluster_without_the_marker_topic(
     answers: Any, monkeypatch: pytest.MonkeyPatch, why: Any
@@ -141,19 +156,69 @@ def test_a_start_takes_a_cluster_that_cannot_tell_rights_at_its_word(answers: An
         rights.check_rights(CLUSTER, {"t": ("READ",)}, "j", "s")
 
 
+def test_a_topic_that_one_broker_does_not_know_yet_is_no_lack_of_rights(answers: Any) -> None:
+    answers(unknown)
+    with pytest.raises(SourceUnavailableError, match="Unknown topic"):
+        rights.check_rights(CLUSTER, {"t": ("READ",)}, "j", "s")
+
+
+def test_limits_that_cannot_be_read_now_are_not_taken_for_none(answers: Any) -> None:
+    """Failed before: an execution that began in an outage checked no message."""
+    for why in (refused, unsupported):
+        answers(why)
+        assert TopicLimits.of(CLUSTER, "t", 1) == TopicLimits("t", 1)
+    for why in (silent, unknown):
+        answers(why)
+        with pytest.raises(SinkUnavailableError, match="cannot be read"):
+            TopicLimits.of(CLUSTER, "t", 1)
+
+
+class Moving(Untold):
+    """The first clients ask a broker that does not lead the partition, or not yet."""
+
+    def __init__(self, refusals: int) -> None:
+        super().__init__(None)
+        self.clients, self._refusals = 0, refusals
+
+    def __call__(self, settings: Any) -> Moving:
+        self.clients += 1
+        return self
+
+    def list_offsets(self, asked: Mapping[Any, Any], **_: Any) -> dict[Any, Future[Any]]:
+        self._why = moving if self.clients <= self._refusals else None
+        return {place: self._answer(SimpleNamespace(offset=7)) for place in asked}
+
+
+def test_a_leader_that_moves_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a new client, which does not remember the old one. Failed before: NOT_LEADER_FOR_PARTITION
+    right after a topic was created."""
+    clients = Moving(2)
+    monkeypatch.setattr(confluent_kafka.admin, "AdminClient", clients)
+    admin = Administration(CLUSTER)
+    assert admin.ends("t", [0, 1]) == {0: 7, 1: 7} and clients.clients == 3
+    assert admin.ends("t", [0]) == {0: 7} and clients.clients == 3, "a good client is kept"
+    offsets, clients.clients = Offsets(CLUSTER, Topics(("t",)), "j", "s"), 1
+    with pytest.raises(SourceUnavailableError, match="leader"):
+        offsets.last([Partition("t", 0)])
+    assert offsets.last([Partition("t", 0)]) == {Partition("t", 0): 7}, (
+        "the next poll has a new one"
+    )
+
+
 @pytest.mark.parametrize(
     ("why", "kind", "words"),
     [
         (refused, ConfigurationError, "cannot be read: Broker: Topic authorization failed."),
         (unsupported, ConfigurationError, "cannot be read: Local: Required feature not"),
         (silent, SourceUnavailableError, "the cluster cannot be reached."),
+        (unknown, SourceUnavailableError, "the cluster cannot be reached: Broker: Unknown topic"),
         (
             None,
             ConfigurationError,
             "has cleanup.policy=unknown: the cluster may delete its messages.",
         ),
     ],
-    ids=["refused", "unsupported", "silent", "nothing"],
+    ids=["refused", "unsupported", "silent", "unknown", "nothing"],
 )
 def test_a_start_says_why_a_marker_topic_is_not_good(
     answers: Any, why: Any, kind: type[Exception], words: str
