@@ -129,7 +129,7 @@ class CallsWorld(World):
             if meant is StoreCall.START:
                 self.running.restart()
             self.until(fault.asked.is_set, f"{call.name} meets {condition.name}")
-            self.await_reaction(reaction, fault, before)
+            self.await_reaction(call, reaction, before)
         if condition is Condition.DAMAGED and call in READ_AT_A_START:
             executions = len(self.events_of(ExecutionStarted))
             self.running.restart()
@@ -142,11 +142,13 @@ class CallsWorld(World):
         allowed = {StoreReaction.RESTART, StoreReaction.DISCARD, StoreReaction.RETRY} & {reaction}
         assert self.reactions(before) == allowed, [str(e) for e in self.events[before:]]
 
-    def await_reaction(self, reaction: StoreReaction, fault: Fault, before: int) -> None:
+    def await_reaction(self, call: StoreCall, reaction: StoreReaction, before: int) -> None:
         """While the member is not well."""
         match reaction:
             case StoreReaction.WAIT:
-                assert not self.is_right() and not self.reactions(before)
+                assert not self.reactions(before)
+                # Rows are visible before what was staged for them is removed.
+                assert call is StoreCall.GARBAGE or not self.is_right()
             case StoreReaction.RESTART | StoreReaction.DISCARD | StoreReaction.RETRY:
                 self.until(lambda: reaction in self.reactions(before), f"{reaction.name}")
             case _:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from dagster_jet.connectors.kafka.cluster import (
     Cluster,
@@ -31,6 +32,7 @@ from dagster_jet.errors import (
     SinkUnavailableError,
 )
 
+T = TypeVar("T")
 _SILENCE_S, _CONNECTING_S, _ASKING_S, _PAUSE_S = 10.0, 5.0, 2.0, 0.005
 _END_TXN_VERSION_MAX = 3
 """From version 5 on, EndTxn changes the producer epoch (KIP-890), unlike librdkafka's other calls;
@@ -84,19 +86,20 @@ class TransactionCoordinator:
             SinkUnavailableError: temporarily unavailable; the transaction may be ended.
         """
         errors = _errors()
-        error = self._until_free(
-            lambda: self._connected().end(transactional_id, producer_id, producer_epoch, commit)
-        )
-        if error is errors.NoError:
-            return True
-        if error in (
+        try:
+            self._until_free(
+                lambda client: client.end(transactional_id, producer_id, producer_epoch, commit)
+            )
+        except (
             errors.ProducerFencedError,
             errors.InvalidProducerEpochError,
             errors.InvalidProducerIdMappingError,
             errors.InvalidTxnStateError,
         ):
             return False
-        raise self._named(error())
+        except (errors.KafkaError, OSError) as error:
+            raise self._named(error) from None
+        return True
 
     def describe(self, transactional_id: str) -> Described | None:
         """Returns None if the coordinator does not know the id, or not any more.
@@ -106,7 +109,7 @@ class TransactionCoordinator:
         """
         errors = _errors()
         try:
-            found = self._connected().describe(transactional_id)
+            found = self._until_free(lambda client: client.describe(transactional_id))
         except errors.TransactionalIdNotFoundError:
             return None
         except (errors.KafkaError, OSError) as error:
@@ -118,28 +121,24 @@ class TransactionCoordinator:
         if client is not None:
             client.close()
 
-    def _until_free(self, call: Any) -> Any:
-        """Repeats the call until the coordinator has ended other work and loaded its log."""
+    def _until_free(self, call: Callable[[_EndsTransactions], T]) -> T:
+        """Repeats the call until a coordinator has loaded its log and ended other work. Raises the
+        client's errors."""
         errors = _errors()
+        moves = errors.NotCoordinatorError, errors.CoordinatorNotAvailableError
+        works = errors.ConcurrentTransactionsError, errors.CoordinatorLoadInProgressError
         began = time.monotonic()
         while True:
             try:
-                error = call()
-            except (errors.KafkaError, OSError) as raised:
-                raise self._named(raised) from None
-            if error not in (
-                errors.ConcurrentTransactionsError,
-                errors.CoordinatorLoadInProgressError,
-            ):
-                return error
-            if time.monotonic() - began >= _SILENCE_S:
-                raise self._named(error())
+                if self._client is None:
+                    self._client = _EndsTransactions(self.cluster)
+                return call(self._client)
+            except (*moves, *works) as error:
+                if time.monotonic() - began >= _SILENCE_S:
+                    raise
+                if isinstance(error, moves):
+                    self.close()  # the client keeps the coordinator's address
             time.sleep(_PAUSE_S)
-
-    def _connected(self) -> _EndsTransactions:
-        if self._client is None:
-            self._client = _EndsTransactions(self.cluster)
-        return self._client  # type: ignore[no-any-return]
 
     def _named(self, error: Exception) -> SinkError:
         errors = _errors()
@@ -205,8 +204,8 @@ class _EndsTransactions:
 
     def end(
         self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool
-    ) -> type[Exception]:
-        """Error class of the coordinator's answer."""
+    ) -> None:
+        """Raises the error of the coordinator's answer."""
         from kafka.protocol.metadata import CoordinatorType
         from kafka.protocol.producer import EndTxnRequest
 
@@ -224,8 +223,9 @@ class _EndsTransactions:
             places = await admin._find_coordinator_ids([transactional_id], key_type=kind)
             return await admin._manager.send(request, node_id=places[transactional_id])
 
-        found: type[Exception] = _errors().for_code(admin._manager.run(send).error_code)
-        return found
+        found = _errors().for_code(admin._manager.run(send).error_code)
+        if found is not _errors().NoError:
+            raise found()
 
     def close(self) -> None:
         self._admin.close()
