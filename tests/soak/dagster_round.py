@@ -27,8 +27,6 @@ from .driver import JOB
 from .round import Round
 
 _MARK = "JET_SOAK_FOLDER"
-_PATIENCE = Patience()
-"""With the supervisor's defaults, and the default lease's."""
 
 
 class DagsterRound(Round):
@@ -87,9 +85,10 @@ class DagsterRound(Round):
         ticks, unfinished = self._asked_dagster()
         if unfinished > 1:  # the newest was killed with everything else
             self.verdict.broken.append(f"{unfinished} runs are still started")
+        patience = Patience().on_a_machine_so_slow(self._waiting.slowest)
         outages = [outage for outage in self._watch.outages if outage.end < float("inf")]
         for outage in outages:
-            self.verdict.broken += faults(outage, ticks, self._killed_at, _PATIENCE)
+            self.verdict.broken += faults(outage, ticks, self._killed_at, patience)
         self.verdict.broken += self._watch.doubles
         if self._watch.died:
             self.verdict.broken.append(f"the watch of the job is dead: {self._watch.died}")

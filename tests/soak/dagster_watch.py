@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dagster_jet import Jet
 from dagster_jet.errors import StoreError
@@ -151,7 +151,7 @@ _WAITS = re.compile(
 
 @dataclass(frozen=True)
 class Patience:
-    """How long what may take, in seconds.
+    """How long what may take, in seconds: with the supervisor's defaults, and the default lease's.
 
     Attributes:
         interval: between two ticks.
@@ -168,6 +168,15 @@ class Patience:
     lost_request: float = 180.0
     lease_ttl: float = 10.0
     back: float = 90.0
+
+    def on_a_machine_so_slow(self, slowness: float) -> Patience:
+        """Of what a processor does each part takes so many times as long."""
+        return replace(
+            self,
+            slow=self.slow * slowness,
+            start_up=self.start_up * slowness,
+            back=self.back * slowness,
+        )
 
 
 def faults(

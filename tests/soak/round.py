@@ -23,11 +23,13 @@ from ..integration.child import ROLLUP_MS, WINDOW_MS
 from ..integration.oracle import Rows, by_manifest, committed, input_rows, windowed
 from ..integration.world import random_rows, write_input
 from .driver import OUTPUTS
+from .patience import Waiting
 
 VICTIMS = ("driver", "jvm", "worker", "executor", "member", "broker", "database")
 UNDER_DAGSTER = ("run worker", "daemon", "webserver", "code server")
 _PROGRESS_S = 300.0
-"""So long a job that is not killed may take to its next committed epoch, start included."""
+"""So long a job that is not killed may take to its next committed epoch, start included, on a
+machine of our own."""
 FILES_AHEAD = 12
 """Per source. As fast as the job goes: what waits is what one execution or two can do."""
 ROWS = 12
@@ -106,6 +108,7 @@ class Round:
         self._started: dict[int, psutil.Process] = {}
         """Every process of ours that was ever seen, so that none outlives the round."""
         self._files = 0
+        self._waiting = Waiting(_PROGRESS_S)
         self._fed = threading.Event()
 
     def play(self) -> Verdict:
@@ -188,10 +191,11 @@ class Round:
         time.sleep(self._rng.uniform(0, 1.5))
 
     def _wait_for_progress(self) -> None:
-        before, begun = self._epochs(), time.monotonic()
+        before = self._epochs()
+        self._waiting.progress()
         while self._epochs() <= before:
             self._restart_if_dead("stopped")
-            if time.monotonic() - begun > _PROGRESS_S:
+            if self._waiting.has_lasted():
                 raise TimeoutError(f"no epoch was committed for {_PROGRESS_S:.0f} s: {self.folder}")
             time.sleep(0.05)
 
@@ -269,12 +273,14 @@ class Round:
 
     def _wait_for_completion(self) -> None:
         assert self._driver is not None
-        before, moved_at = self._epochs(), time.monotonic()
+        before = self._epochs()
+        self._waiting.progress()
         while self._driver.poll() != 0:
             self._restart_if_dead("completed")
             if (now := self._epochs()) > before:
-                before, moved_at = now, time.monotonic()
-            if time.monotonic() - moved_at > _PROGRESS_S:
+                before = now
+                self._waiting.progress()
+            if self._waiting.has_lasted():
                 raise TimeoutError(f"not completed: {self.folder}")
             time.sleep(0.1)
 
