@@ -187,6 +187,31 @@ def test_a_topic_that_the_pipeline_reads_no_longer_is_not_lost(
     assert only.position()["offsets"][f"{first}/0"] == 2, "it is read on when it comes back"
 
 
+@pytest.mark.parametrize("messages", [1, 5], ids=["it ends before", "the offset is inside"])
+def test_a_topic_that_is_made_anew_while_it_is_read_is_another_one(
+    kafka: KafkaWorld, topics: tuple[str, str], messages: int
+) -> None:
+    _, topic = topics
+    strict, lenient = (
+        looked(
+            sources.kafka(kafka.servers, topics=[topic], schema="v long", **more).open(
+                "j", "s", None
+            )
+        )
+        for more in ({}, {"on_data_loss": "skip"})
+    )
+    for reader in (strict, lenient):
+        assert reader.plan(100) is not None
+    delete(kafka, topic)
+    kafka.create(topic)
+    kafka.send(topic, [{"v": v} for v in range(messages)])
+    with pytest.raises(
+        InputLostError, match=rf"'{topic}/0@3': the topic was deleted and recreated"
+    ):
+        looked(strict)
+    assert looked(lenient).waiting().items == messages, "all of it, from its beginning"
+
+
 # --- without a value ------------------------------------------------------------------------------
 
 

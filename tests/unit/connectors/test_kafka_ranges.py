@@ -69,8 +69,11 @@ def test_a_marker_topic_that_is_not_there_is_not_one_without_markers() -> None:
             answer.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
             return dict.fromkeys(asked, answer)
 
+        def poll(self, _: float) -> None:
+            """Nothing else has happened."""
+
     reader = MarkerReader(Cluster("h:1"), "markers", Owner("store", "jet", "job", "sink"))
-    reader._admin = Admin()
+    reader._administration._client = Admin()
     with pytest.raises(TimeoutError, match="the topic markers does not exist"):
         reader.newest()
 
