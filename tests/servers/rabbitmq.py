@@ -121,6 +121,12 @@ def control(server: SharedServer, *words: str) -> str:
     return done.stdout
 
 
+def write_down(server: SharedServer) -> None:
+    """Queues that were declared are on its disk from now on; the server itself writes them down
+    some moments later, and one that is killed before has lost them."""
+    control(server, "eval", "mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()].")
+
+
 def _ports(folder: Path) -> list[int]:
     """Of clients, of epmd, of peers."""
     return [int(word) for word in (folder / "ports").read_text().split()]

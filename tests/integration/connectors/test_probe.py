@@ -252,8 +252,7 @@ def test_rabbitmq_after_a_restart(ask: Any) -> None:
     try:
         queue = rabbitmq_server.new_queue(running)
         name = ask(queue.url, "--leave")
-        # A declaration is on the disk some moments later; before that the queue would be lost.
-        rabbitmq_server.control(running, "eval", "mnesia:sync_log().")
+        rabbitmq_server.write_down(running)
         stop(running, signal.SIGKILL)
         code, said = ask(queue.url, "--find", name)
         assert code == 2 and "cannot be read now" in said

@@ -39,6 +39,7 @@ from tests.servers.rabbitmq import (
     new_queue,
     rabbitmq,
     the_server,
+    write_down,
 )
 
 from . import rabbitmq_child
@@ -308,8 +309,7 @@ def test_what_a_killed_server_has_not_written_down_counts_once() -> None:
             queue.send(rows(*range(1_000)))
             readers[queue] = opened(queue)
             read(readers[queue], 1_000)
-        # A quorum queue's name is on the disk half a second later; before that it would be lost.
-        control(own, "eval", "[dets:sync(Table) || Table <- dets:all()].")
+        write_down(own)
         for reader in readers.values():
             reader.acknowledge(reader.unacknowledged())
         stop(own, signal.SIGKILL)
@@ -559,6 +559,7 @@ def test_a_server_that_is_killed_is_waited_for_in_place(world: RabbitWorld) -> N
     queue = new_queue(own)
     try:
         queue.send([{"v": v} for v in MESSAGES])
+        write_down(own)
         stop(own, signal.SIGKILL)
         world.use(queue)
         with world.jet() as jet:
