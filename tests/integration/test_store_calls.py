@@ -20,7 +20,7 @@ from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.snapshot.store_reactions import REACTIONS, Condition, StoreCall, StoreReaction
 from dagster_jet.store.members import member_id_of
 from tests.long import long
-from tests.servers.failing_members import Asked, FailingMembers, Fault
+from tests.servers.failing_members import Asked, FailingMembers
 from tests.servers.members import RedisServer
 
 from . import child
