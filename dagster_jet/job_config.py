@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, overload
 
 from pydantic import (
     BaseModel,
@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from dagster_jet.core.cadence import LONGEST_MS
 from dagster_jet.core.durations import to_ms
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import ConfigurationError
@@ -48,8 +49,9 @@ class JobConfig(BaseModel):
 
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     """Guarantee for the output after a crash."""
-    snapshot_interval: Duration = timedelta(seconds=1)
-    """Time from the end of one snapshot's phase 2 to the start of the next snapshot. 0: as often as
+    snapshot_interval: Duration | None = None
+    """Time from the end of one snapshot's phase 2 to the start of the next snapshot. None: as often
+    as snapshots take no more than a tenth of the time, at least every second. 0: as often as
     possible, which is every second epoch, because one epoch runs beside the completion of a
     snapshot. If a processor (`apply_processor`) commits in two phases, every epoch ends in a
     snapshot, regardless of this setting."""
@@ -79,7 +81,7 @@ class JobConfig(BaseModel):
             self,
             *,
             guarantee: Guarantee | GuaranteeName = ...,
-            snapshot_interval: timedelta | str = ...,
+            snapshot_interval: timedelta | str | None = ...,
             retained_snapshots: int = ...,
             suspend_on_failure: bool = ...,
             parallelism: int | None = ...,
@@ -88,12 +90,6 @@ class JobConfig(BaseModel):
             max_watermark_retention: timedelta | str | None = ...,
             restart_attempts_max: int = ...,
         ) -> None: ...
-
-    @property
-    def max_watermark_retention_ms(self) -> int | None:
-        """`max_watermark_retention` in milliseconds."""
-        retention = self.max_watermark_retention
-        return None if retention is None else milliseconds(retention)
 
     @model_validator(mode="after")
     def _consistent(self) -> JobConfig:
@@ -115,5 +111,15 @@ class JobConfig(BaseModel):
             raise ConfigurationError(f"JobConfig: {problems}.") from None
 
 
-def milliseconds(duration: timedelta) -> int:
-    return round(duration.total_seconds() * 1000)
+def longest_pause(config: JobConfig) -> timedelta:
+    """Returns the longest time between two snapshots of a job that has input."""
+    interval = config.snapshot_interval
+    return timedelta(milliseconds=LONGEST_MS) if interval is None else interval
+
+
+@overload
+def milliseconds(duration: timedelta) -> int: ...
+@overload
+def milliseconds(duration: timedelta | None) -> int | None: ...
+def milliseconds(duration: timedelta | None) -> int | None:
+    return None if duration is None else round(duration.total_seconds() * 1000)

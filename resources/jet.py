@@ -19,6 +19,5 @@ def jet_resource() -> JetResource:
         store=[f"file://{DATA}/store/{member}" for member in ("a", "b", "c")],
         backup_count=1,
         spark_config={"spark.master": os.environ.get("JET_SPARK_MASTER", "local[2]")},
-        snapshot_interval="1 second",
         min_report_interval_seconds=float(os.environ.get("JET_REPORT_INTERVAL_SECONDS", "30")),
     )

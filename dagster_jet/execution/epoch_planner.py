@@ -18,6 +18,9 @@ TIMER_PERIOD_MS = 1_000
 """Milliseconds between two epochs without input if a user's processor has timers (`try_process`).
 """
 
+FIRST_POLL_MS = 10
+"""Milliseconds to the next poll right after an epoch; the interval grows with the idle time."""
+
 
 @dataclass(frozen=True)
 class PollRequest:
@@ -73,6 +76,7 @@ class EpochPlanner:
 
     until: Until
     poll_interval_ms: int
+    """Longest time between two polls."""
     started_ms: int
 
     def poll_request(self, asked: StopKind | None, *, input_ended: bool) -> PollRequest:
@@ -134,9 +138,16 @@ class EpochPlanner:
         rest."""
         return not epoch.terminal or epoch.final
 
-    def wait_ms(self, view: CoordinatorView, now_ms: int) -> int:
-        """Returns the ms until the next poll after a poll that led to nothing."""
+    def wait_ms(self, view: CoordinatorView, now_ms: int, *, idle_ms: int) -> int:
+        """Returns the ms until the next poll after a poll that led to nothing.
+
+        A job that had input a moment ago polls soon, a job that is idle polls rarely.
+
+        Args:
+            idle_ms: ms since the loop has last started something.
+        """
+        if view.is_pending:
+            return self.poll_interval_ms  # its end wakes the loop
+        wait_ms = min(self.poll_interval_ms, max(FIRST_POLL_MS, idle_ms // 4))
         due_ms = view.snapshot_due_at_ms
-        if view.is_pending or due_ms is None:
-            return self.poll_interval_ms
-        return min(self.poll_interval_ms, max(1, due_ms - now_ms))
+        return wait_ms if due_ms is None else min(wait_ms, max(1, due_ms - now_ms))

@@ -80,6 +80,8 @@ class Loop:
         self._input_ended = planner.until.input_ends
         self._looking = False
         self._next_look_ms = 0
+        self._started_ms = now_ms()
+        """Time at which a poll has last led to an epoch or another command."""
         self._passed_on: StopKind | None = None
 
     def begin(self) -> None:
@@ -151,12 +153,14 @@ class Loop:
             wants_snapshot=self._exporting.wants_snapshot,
         )
         if self._feed(tick):
+            self._started_ms = self._now_ms()
             return
         # Nothing to start: there is no input, or the pending snapshot must complete first.
         if not self.view.is_pending:
             self._observer.idles()
         now_ms = self._now_ms()
-        self._next_look_ms = now_ms + self._planner.wait_ms(self.view, now_ms)
+        idle_ms = now_ms - self._started_ms
+        self._next_look_ms = now_ms + self._planner.wait_ms(self.view, now_ms, idle_ms=idle_ms)
 
     # --- the coordinator ------------------------------------------------------------------------
 

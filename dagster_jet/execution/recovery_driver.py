@@ -30,6 +30,7 @@ from dagster_jet.execution.source_journals import SourceJournals
 from dagster_jet.execution.start_connectors import effective_guarantee, effective_guarantees
 from dagster_jet.exports.copying import copy_snapshot
 from dagster_jet.exports.export_list import export_data, finished_export
+from dagster_jet.job_config import longest_pause
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.manifest import MANIFEST_FORMAT, Manifest, ShardState, checksum
 from dagster_jet.snapshot.newest_output import output_after, output_to_be_there
@@ -79,7 +80,7 @@ class RecoveryDriver:
         make_private(context.work_dir)
         sweep_dead_executions(context.work_dir)
         self._report_lowered_guarantees()
-        interval = context.config.snapshot_interval
+        interval = longest_pause(context.config)
         for read in context.graph.sources:
             read.source.check_snapshot_interval(interval, context.job, read.name)
         for node in context.graph.sinks:
@@ -121,7 +122,7 @@ class RecoveryDriver:
         between."""
         config = self.context.config
         restart_s = self.context.store.config.lease_ttl_ms / 1000 + STARTING_S
-        interval_s = config.snapshot_interval.total_seconds()
+        interval_s = longest_pause(config).total_seconds()
         if held_for_ms / 1000 <= interval_s + restart_s:
             raise ConfigurationError(
                 f"transactions are held for {held_for_ms / 1000:g} seconds, which is not longer "

@@ -33,6 +33,8 @@ _T = TypeVar("_T")
 
 GRACE_S = 0.05
 """Seconds that one look waits for outstanding poll results. Each result is waited for once."""
+QUICK_S = 0.02
+"""A poll up to this many seconds is repeated right before an epoch."""
 REPORT_AFTER_S = 10.0
 """Outages shorter than this many seconds are shown, but emit no event."""
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 10.0
@@ -57,6 +59,8 @@ class PollResult:
     source: str
     found: Any = None
     error: Exception | None = None
+    took_s: float = 0.0
+    """Duration of the call that has answered."""
 
 
 class SourceThread:
@@ -123,6 +127,8 @@ class SourcePolling:
     """Whether the input has ended: only backlogs are read."""
     _heard: set[str] = field(default_factory=set)
     """Sources that have answered at least once."""
+    _slow: set[str] = field(default_factory=set)
+    """Sources whose last poll took longer than `QUICK_S`."""
     _closing: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -154,12 +160,14 @@ class SourcePolling:
             raise answer.error
         self.readers[answer.source].accept(answer.found)
         self._heard.add(answer.source)
+        (self._slow.add if answer.took_s > QUICK_S else self._slow.discard)(answer.source)
 
     def poll(self) -> None:
-        """Accepts the available results. If no source has a backlog then, polls again and waits
-        briefly for the results. Raises the errors of `accept`."""
+        """Accepts the available results, polls again and waits briefly for the results, so that an
+        epoch takes what is there when it begins. A source with input whose poll takes long is not
+        polled again. Raises the errors of `accept`."""
         fresh = {name for name in self._accept_all() if self.readers[name].waiting().items}
-        self.ask(besides=fresh)
+        self.ask(besides=fresh & self._slow)
         while self._asked_at:
             wait_s = max(self._asked_at.values()) + GRACE_S - time.monotonic()
             try:
@@ -269,8 +277,10 @@ class SourcePolling:
         reader, reported = self.readers[name], False
         began = time.monotonic()
         while not self._closing.is_set():
+            asked_at = time.monotonic()
             try:
-                answer = PollResult(name, reader.poll())
+                found = reader.poll()
+                answer = PollResult(name, found, took_s=time.monotonic() - asked_at)
             except Exception as error:  # noqa: BLE001 - the connector decides the reaction
                 reaction = reaction_to(error, reader)
                 if reaction is Reaction.RETRY:

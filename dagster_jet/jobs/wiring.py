@@ -201,7 +201,7 @@ def _inputs(
         signals.report_outage,
         signals.owner.activity_tracker.source_away,
     )
-    watermarks = WatermarkTracker(context.graph, config.max_watermark_retention_ms)
+    watermarks = WatermarkTracker(context.graph, milliseconds(config.max_watermark_retention))
     sources = PolledSources(context, polling, watermarks, signals.gives_up_waiting)
     return sources, SourceJournals(readers, snapshots, undecided)
 

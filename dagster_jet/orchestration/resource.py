@@ -113,7 +113,9 @@ class JetResource(dg.ConfigurableResource[Any]):
         default=None, description='"exactly-once" (default), "at-least-once" or "none".'
     )
     snapshot_interval: str | None = Field(
-        default=None, description='Interval between two snapshots, for example "1 second".'
+        default=None,
+        description='Interval between two snapshots, for example "1 second". Empty: as often as '
+        "snapshots take no more than a tenth of the time, at least every second.",
     )
     target_epoch_duration: str | None = Field(
         default=None, description='Target duration of an epoch, for example "500 ms".'

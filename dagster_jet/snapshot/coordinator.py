@@ -253,7 +253,8 @@ class Coordinator:
         """Marks the execution as cancelled, whatever ends it from here on."""
         ending = self.job.ending
         if ending.asked is StopKind.COMPLETE:
-            return []  # its last epoch has run
+            ending.is_cancelled = True  # its last epoch runs: the cancel counts only if that fails
+            return []
         ending.asked = StopKind.CANCEL
         # Elsewhere a pending answer or the next `Tick` ends it.
         return [ending.as_asked()] if self.recovery.can_be_left else []

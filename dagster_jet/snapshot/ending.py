@@ -15,6 +15,8 @@ class Ending:
     suspend_on_failure: bool = False
     asked: StopKind | None = None
     """The stop that is being carried out; a cancel overrides all but COMPLETE."""
+    is_cancelled: bool = False
+    """A cancel came while the job was completing. It counts if that fails."""
     failed_meanwhile: Failed | None = None
     """The first failure while a decision or its commits are under way; it is handled afterwards."""
 
@@ -35,7 +37,8 @@ class Ending:
     @property
     def may_begin_again(self) -> bool:
         """False once a stop was requested after which the job stays down in any case (F21)."""
-        return self.asked in (None, StopKind.RESTART, StopKind.COMPLETE)
+        asked = self.asked
+        return not self.is_cancelled and asked in (None, StopKind.RESTART, StopKind.COMPLETE)
 
     def is_last(self, failed: Failed) -> bool:
         """Whether no other execution begins by itself after this failure. Then nobody else may make
@@ -56,7 +59,7 @@ class Ending:
         """The stop after a failure. It overwrites the status, so no decision may be under way."""
         if restartable and self.may_begin_again:
             return Stop(JobStatus.NOT_RUNNING, StopCause.ERROR, reason, restart=True)
-        kind = self.asked
+        kind = StopKind.CANCEL if self.is_cancelled else self.asked
         if kind is not None and (restartable or kind is StopKind.CANCEL):
             return Stop(kind.final_status, kind.cause, reason, write_status=True)
         status = JobStatus.SUSPENDED if self.suspend_on_failure else JobStatus.FAILED

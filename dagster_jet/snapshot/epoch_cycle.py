@@ -116,13 +116,13 @@ class EpochCycle(Machine[CycleState]):
         since = event.now_ms - (pending.completed_ms or 0)
         if self._is_first:  # snapshots due during warm-up belong to this epoch
             since += job.config.first_epoch_ms
-        return since >= job.config.snapshot_interval_ms
+        return since >= pending.pause_ms
 
     def snapshot_due_at_ms(self) -> int | None:
         """Time of an idle job's next snapshot; None: nothing waits for a snapshot."""
         if self._job.epochs_since_barrier == 0:
             return None
-        return (self._pending.completed_ms or 0) + self._job.config.snapshot_interval_ms
+        return (self._pending.completed_ms or 0) + self._pending.pause_ms
 
     def _run_epoch(self, *, snapshot: bool, terminal: bool, final: bool) -> list[Command]:
         job = self._job

@@ -23,7 +23,8 @@ class CoordinatorConfig:
 
     job: str
     guarantee: Guarantee
-    snapshot_interval_ms: int
+    snapshot_interval_ms: int | None
+    """None: automatic, see `core.cadence`."""
     retained_snapshots: int
     shards: Mapping[str, int]
     """Number of shards per stateful vertex; every shard must ack every epoch."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import ClassVar
 
+from dagster_jet.core.cadence import pause_ms
 from dagster_jet.snapshot.job_state import JobState
 from dagster_jet.snapshot.machine import Machine, Moves
 from dagster_jet.snapshot.manifest import Ack, Manifest
@@ -75,14 +76,22 @@ class PendingSnapshot(Machine[PendingState]):
         self.epochs = 0
         """Epochs that the pending snapshot decides about."""
         self.completed_ms: int | None = None
-        """End of the last phase 2 or discard; the snapshot interval starts here."""
+        """End of the last phase 2 or discard; the pause to the next snapshot starts here."""
         self.failures = 0
         self.last_failure: str | None = None
         self.retention = Retention()
+        self._began_ms = 0
+        self._took_ms: int | None = None
+        """Duration of the last snapshot; None: it was discarded."""
         self._manifest: Manifest | None = None
         self._acks: tuple[Ack, ...] = ()
         self._outcome: SnapshotOutcome | None = None
         self._to_apply: SnapshotOutcome | None = None
+
+    @property
+    def pause_ms(self) -> int:
+        """Time from `completed_ms` to the start of the next snapshot."""
+        return pause_ms(self._job.config.snapshot_interval_ms, self._took_ms)
 
     # --- ids ------------------------------------------------------------------------------------
 
@@ -160,6 +169,7 @@ class PendingSnapshot(Machine[PendingState]):
             fruitless=0,
             plan_fingerprint=job.config.plan_fingerprint,
         )
+        self._began_ms = now_ms
         self.become(PendingState.DECIDING)
         return [Decide(self._manifest, acks, record, job.config.retained_snapshots)]
 
@@ -180,7 +190,7 @@ class PendingSnapshot(Machine[PendingState]):
         self._manifest = None
         self.epochs = 0
         if manifest.is_committed:
-            self._end(event.now_ms)
+            self._took(event.now_ms)
             return self._garbage(dropped)
         self.become(PendingState.COMPLETING)
         # Crash window: the record names the artifacts, nobody has committed them yet (F8).
@@ -231,6 +241,7 @@ class PendingSnapshot(Machine[PendingState]):
         self.epochs = 0
         self._manifest = None
         self.failures += 1
+        self._took_ms = None
         self.last_failure = reason
         self._end(now_ms)
         return garbage
@@ -249,7 +260,7 @@ class PendingSnapshot(Machine[PendingState]):
         """Handles the end of phase 2; whether it completes the pending snapshot."""
         if self.state is not PendingState.COMPLETING or not self.note_completed(event):
             return False
-        self._end(event.now_ms)
+        self._took(event.now_ms)
         return True
 
     def note_completed(self, event: Completed) -> bool:
@@ -262,6 +273,10 @@ class PendingSnapshot(Machine[PendingState]):
             return False
         self._job.record = record.with_note(event.now_ms)
         return True
+
+    def _took(self, now_ms: int) -> None:
+        self._took_ms = max(0, now_ms - self._began_ms)
+        self._end(now_ms)
 
     def _end(self, now_ms: int) -> None:
         self.completed_ms = now_ms

@@ -83,7 +83,10 @@ class SimulatedSink(Committer):
         except ArtifactGone as gone:
             if self.driver.owns_the_job:
                 raise Violation(f"{gone} is neither staged nor committed") from gone
-            if artifact.token in world.oracle.left:
+            if world.sink_at(self.place).has_lost(artifact.target):
+                # A sleeper commits again what its successor has committed; the place is another.
+                world.seen["a sleeper found another place"] += 1
+            elif artifact.token in world.oracle.left:
                 # A sleeper's, whose successor went back to before this was decided.
                 world.seen["what a rewind has left was rolled back"] += 1
             elif context.repeatable:

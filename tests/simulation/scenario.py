@@ -103,7 +103,7 @@ class Scenario:
     """The settings of one history."""
 
     guarantee: Guarantee
-    snapshot_interval_ms: int
+    snapshot_interval_ms: int | None
     suspend_on_failure: bool
     tasks_outlive_driver: bool
     in_two_phases: bool
@@ -139,7 +139,7 @@ class Scenario:
         rewinds = exactly_once and not in_two_phases and rng.random() < 0.4
         return cls(
             guarantee=guarantee,
-            snapshot_interval_ms=rng.choice((0, 0, 40, 150, 400)),
+            snapshot_interval_ms=rng.choice((0, 0, 40, 150, 400, None)),
             suspend_on_failure=rng.random() < 0.5,
             tasks_outlive_driver=rng.random() < 0.5,
             in_two_phases=in_two_phases,

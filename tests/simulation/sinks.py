@@ -70,6 +70,10 @@ class Sink:
         self.committed |= self._had
         self._had = {}
 
+    def has_lost(self, target: str) -> bool:
+        """The place had it, and is set back."""
+        return target in self._had
+
     def shown(self, target: str) -> tuple[int, ...]:
         """What is in it, once the place is brought back."""
         return self.committed.get(target) or self._had.get(target, ())

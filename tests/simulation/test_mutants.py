@@ -730,7 +730,7 @@ MUTANTS = {
     PassesNoCancelOn: 13,
     LooksOnlyOnce: 10,
     LosesAnswersOfTheRecord: 2,
-    TakesAnyCommitForTheNewest: 858,
+    TakesAnyCommitForTheNewest: 1265,
     GivesUpQuietly: 3,
     AnswersBeforeItHasCommitted: 1,
     CallsEverySnapshotDecided: 7,

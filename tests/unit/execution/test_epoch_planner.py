@@ -121,9 +121,15 @@ def test_a_terminal_epoch_takes_no_input_but_the_final_one(
 
 
 def test_an_idle_job_looks_again_when_a_snapshot_is_due() -> None:
-    assert STREAMING.wait_ms(READY, 1_000) == 200
+    idle = 60_000
+    assert STREAMING.wait_ms(READY, 1_000, idle_ms=idle) == 200
     due = replace(READY, snapshot_due_at_ms=1_050)
-    assert STREAMING.wait_ms(due, 1_000) == 50
-    assert STREAMING.wait_ms(due, 2_000) == 1
+    assert STREAMING.wait_ms(due, 1_000, idle_ms=idle) == 50
+    assert STREAMING.wait_ms(due, 2_000, idle_ms=idle) == 1
     pending = replace(due, pending=PendingState.COMPLETING)
-    assert STREAMING.wait_ms(pending, 1_000) == 200, "whose end is heard of"
+    assert STREAMING.wait_ms(pending, 1_000, idle_ms=idle) == 200, "whose end is heard of"
+
+
+def test_the_longer_a_job_is_idle_the_rarer_it_polls() -> None:
+    waits = [STREAMING.wait_ms(READY, 5_000, idle_ms=idle) for idle in (0, 100, 400, 4_000)]
+    assert waits == [10, 25, 100, 200]

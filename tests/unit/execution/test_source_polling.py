@@ -127,10 +127,11 @@ def test_a_slow_source_delays_nobody_and_its_answer_comes_later(
     assert len(fast.threads) == len(slow.threads) == 1 and fast.threads != slow.threads
 
 
-def test_what_was_asked_for_beside_an_epoch_is_not_asked_for_again(
-    readers: dict[str, Scripted],
+def test_a_slow_source_with_input_is_not_polled_again(
+    readers: dict[str, Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless nothing waits: the answer may be as old as the epoch, and rows have come since."""
+    monkeypatch.setattr(source_polling, "QUICK_S", 0.0)
     fast = readers["fast"]
     polling = Watched({"fast": fast}).polling
 
@@ -149,6 +150,19 @@ def test_what_was_asked_for_beside_an_epoch_is_not_asked_for_again(
     while "new" not in fast.accepted:
         polling.poll()
     assert fast.accepted == ["some", "none", "new"] and fast.polls.qsize() == 3
+
+
+def test_an_epoch_takes_what_is_there_when_it_begins(readers: dict[str, Scripted]) -> None:
+    """A quick source answered beside the last epoch, and rows have come since."""
+    fast = readers["fast"]
+    polling = Watched({"fast": fast}).polling
+    fast.script.put("beside the epoch")
+    fast.script.put("before the next")
+    polling.ask()
+    while polling.answers.empty():
+        time.sleep(0.001)
+    polling.poll()
+    assert fast.accepted == ["beside the epoch", "before the next"]
 
 
 def test_an_outage_is_waited_for_in_place_and_told_when_it_lasts(

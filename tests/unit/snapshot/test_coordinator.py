@@ -486,6 +486,26 @@ def test_the_interval_counts_from_the_end_of_phase_2() -> None:
     assert run_epoch(job, at=2500).snapshot_id == 3
 
 
+def test_without_an_interval_snapshots_take_a_tenth_of_the_time() -> None:
+    job = running_job(snapshot_interval_ms=None)
+    tell(job, decided(tell(job, acked(run_epoch(job, at=1000), at=1010)), at=1020))
+    tell(job, completed(2, 1030))  # 20 ms after the acks
+    tell(job, acked(run_epoch(job, at=1209), at=1209))
+    epoch = run_epoch(job, at=1210)
+    assert epoch.snapshot_id == 3
+    tell(job, decided(tell(job, acked(epoch, at=1300)), at=1400))
+    tell(job, completed(3, 2300))  # a second
+    tell(job, acked(run_epoch(job, at=3299)))
+    assert run_epoch(job, at=3300).snapshot_id == 4, "not later than after the longest pause"
+
+
+def test_without_an_interval_a_discarded_snapshot_is_tried_again_after_the_longest_pause() -> None:
+    job = running_job(snapshot_interval_ms=None)
+    saved(job, run_epoch(job, at=100), 101, error="the disk is full")
+    tell(job, acked(run_epoch(job, at=1100)))
+    assert run_epoch(job, at=1101).snapshot_id == 3
+
+
 def test_what_falls_due_within_the_first_epoch_is_its_own_snapshot() -> None:
     """Its rows would else be seen when the second epoch has ended."""
     job = running_job(first_epoch_ms=1000)
@@ -735,6 +755,16 @@ def test_what_fails_for_good_beside_the_commit_of_a_start_waits_for_it() -> None
     assert tell(job, Failed("row 3", restartable=False)) == []
     assert tell(job, completed(manifest.snapshot_id, 9, by=2)) == [ROW_3]
     assert job.record.snapshot is not None and job.record.snapshot.committed
+
+
+def test_a_job_that_is_cancelled_while_it_completes_does_not_begin_again() -> None:
+    job = running_job()
+    (epoch,) = tell(job, tick(10, StopKind.COMPLETE))
+    assert isinstance(epoch, RunEpoch) and epoch.final
+    assert tell(job, CancelRequested()) == [], "its last epoch may succeed"
+    (stop,) = tell(job, EpochFailed(1, epoch.epoch_id, "an executor is lost", restartable=True))
+    assert isinstance(stop, Stop)
+    assert (stop.status, stop.cause, stop.restart) == (JobStatus.FAILED, StopCause.CANCEL, False)
 
 
 def test_a_cancel_waits_for_the_decision_that_is_on_its_way_and_for_its_commit() -> None:
