@@ -127,7 +127,7 @@ def install(recorder: Recorder) -> None:
     for owner, name, phase in CALLS:
         recorder.timed(owner, name, phase)
     _wrap_collect(recorder)
-    fusion_frames.FusedTask = task_timer.TimedFusedTask  # type: ignore[misc]
+    fusion_frames.FusedTask = task_timer.TimedFusedTask  # type: ignore[attr-defined]
 
 
 def _wrap_collect(recorder: Recorder) -> None:
@@ -144,7 +144,7 @@ def _wrap_collect(recorder: Recorder) -> None:
             _ask_jvm(frame, note, began, ended)
         return rows
 
-    DataFrame.collect = collect  # type: ignore[method-assign]
+    DataFrame.collect = collect
 
 
 def _ask_jvm(frame: DataFrame, note: dict[str, float], began: float, ended: float) -> None:

@@ -33,7 +33,7 @@ AT = pa.field("at", pa.timestamp("us", tz="UTC"))
 
 def count_and_sum(state: State[list[float]], row: dict[str, object]) -> dict[str, object]:
     state.value[0] += 1
-    state.value[1] += row["amount"]  # type: ignore[operator]
+    state.value[1] += row["amount"]
     return {"account": row["account"], "n": int(state.value[0]), "total": state.value[1]}
 
 

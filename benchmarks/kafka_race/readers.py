@@ -59,7 +59,8 @@ class Compared:
 def by_our_tasks(
     session: SparkSession, servers: str, topic: str, ends: Sequence[int], schema: str | None
 ) -> DataFrame:
-    reading = Reading(Cluster(servers), Topics((topic,)), schema, "earliest", False, False, "")
+    topics = Topics((topic,))
+    reading = Reading(Cluster(servers), topics, schema, "earliest", False, False, "skip", "")
     split = tuple(Range(Partition(topic, number), 0, end) for number, end in enumerate(ends))
     return KafkaReader(reading, "readers", "rows", None).frame(session, split).rows
 

@@ -220,7 +220,7 @@ def test_the_form_of_a_job_that_nobody_knows(ui: Ui) -> None:
     assert answer["__typename"] == "LaunchRunSuccess", answer
     run_id = answer["run"]["runId"]
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (run := ui.instance.get_run_by_id(run_id)).is_finished:  # type: ignore[union-attr]
+    while not (run := ui.instance.get_run_by_id(run_id)).is_finished:
         assert time.monotonic() < deadline, run
         time.sleep(0.1)
     (failed,) = [

@@ -101,5 +101,5 @@ def test_three_drained_runs(tmp_path: Path) -> None:
                     )
                 assert not result.run_requests, "it stays down in between"
                 follows(jet, instance, record, tmp_path)
-    rows = sorted(row["v"] for row in committed_rows(tmp_path / "copy"))  # type: ignore[type-var]
+    rows = sorted(row["v"] for row in committed_rows(tmp_path / "copy"))
     assert rows == sorted(float(v) for v in range(60) for _ in range(3)), "each row once"

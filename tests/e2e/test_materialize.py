@@ -131,7 +131,7 @@ def test_in_an_op_the_pipeline_is_named(tmp_path: Path) -> None:
     put_file(tmp_path, 0)
 
     @dg.op(required_resource_keys={"jet"})
-    def stream(context):  # type: ignore[no-untyped-def]
+    def stream(context):
         yield from context.resources.jet.run(
             context=context,
             pipeline=tiny(tmp_path),

@@ -45,5 +45,5 @@ def test_a_killed_step_goes_on_in_the_same_run(tmp_path: Path) -> None:
         worker.process.terminate()
         worker.end()
         assert worker.run().status is dg.DagsterRunStatus.CANCELED
-        rows = sorted(row["v"] for row in committed_rows(tmp_path / "copy"))  # type: ignore[type-var]
+        rows = sorted(row["v"] for row in committed_rows(tmp_path / "copy"))
         assert rows == sorted(float(v) for v in range(60) for _ in range(2)), "each row once"

@@ -23,7 +23,7 @@ def tiny_by_day(folder: Path) -> dg.AssetsDefinition:
     def of_day(day: str) -> Pipeline:
         return tiny(folder / day).renamed("tiny_by_day")
 
-    def stream(context, jet):  # type: ignore[no-untyped-def]
+    def stream(context, jet):
         yield from jet.run(context=context)
 
     stream.__annotations__["jet"] = JetResource

@@ -129,7 +129,7 @@ def cancel_while_dagster_handles_an_event() -> None:
                 os.kill(os.getpid(), signal.SIGTERM)
         return answer
 
-    dg.DagsterInstance.handle_new_event = handle_and_cancel  # type: ignore[method-assign]
+    dg.DagsterInstance.handle_new_event = handle_and_cancel
 
 
 def main() -> None:

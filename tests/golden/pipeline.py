@@ -91,7 +91,7 @@ class GivenReader(SourceReader):
         taken, self.journal = self.journal, []
         return _journal(taken) if taken else None
 
-    def whole_journal(self, parts: Collection[int], undecided: Collection[int]) -> pa.Table:
+    def whole_journal(self, parts: Collection[int], undecided: Collection[str]) -> pa.Table:
         return _journal(list(range(self.next)))
 
 

@@ -27,7 +27,7 @@ from dagster_jet.connectors.kafka import ranges
 from dagster_jet.execution import epoch_driver
 from dagster_jet.execution.events import EpochCompleted, JobEvent
 from dagster_jet.jobs import wiring
-from dagster_jet.snapshot.coordinator import CoordinatorConfig
+from dagster_jet.snapshot.job_state import CoordinatorConfig
 from dagster_jet.store.members import lmdb_environment
 from dagster_jet.system import failpoint
 
@@ -172,7 +172,8 @@ def main(
         epoch_driver.FEW_ROWS, ranges.ROWS_PER_TASK = 0, 1  # as many as Spark's parallelism
     if "snapshot_id_block" in order:
         block = order["snapshot_id_block"]
-        wiring.CoordinatorConfig = partial(CoordinatorConfig, snapshot_id_block=block)
+        config = partial(CoordinatorConfig, snapshot_id_block=block)
+        wiring.CoordinatorConfig = config  # type: ignore[attr-defined]
     with open_jet(folder) as jet:
         try:
             result = jet.run(

@@ -7,7 +7,7 @@ from typing import Any
 
 from dagster_jet import Pipeline, State, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.pipeline import Stage
+from dagster_jet.pipeline import LateDeadLetterStage
 
 from . import child
 
@@ -15,7 +15,7 @@ SCHEMA = "k string, ts long, v long"
 OUTPUT = "k string, ts long, n long, total long"
 
 
-def balances(p: Pipeline, folder: Path, on_error: Any = "dead-letter") -> Stage:
+def balances(p: Pipeline, folder: Path, on_error: Any = "dead-letter") -> LateDeadLetterStage:
     """Per key how many values there were, and their sum; the state is changed before it raises."""
 
     def add(state: State[list[int]], row: dict[str, Any]) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def test_unwritable_output_folder(world: World) -> None:
 
 def test_a_setting_that_does_not_exist() -> None:
     with pytest.raises(ConfigurationError, match="snapshot_intervall"):
-        JobConfig(snapshot_intervall="1 second")
+        JobConfig(snapshot_intervall="1 second")  # type: ignore[call-arg]
 
 
 # --- sources --------------------------------------------------------------------------------------
@@ -428,7 +428,7 @@ def test_a_function_that_raises_when_it_is_built(world: World) -> None:
 def test_a_function_that_returns_something_else(world: World) -> None:
     write_input(world.folder / "in", 1, [good(1)])
     with pytest.raises(UserFunctionError, match=r"stage 'change'.*returned int, not a DataFrame"):
-        run(world, copying(world, lambda frame: 1))  # type: ignore[arg-type, return-value]
+        run(world, copying(world, lambda frame: 1))
 
 
 def test_a_function_that_raises_at_a_row(world: World) -> None:

@@ -411,7 +411,7 @@ def test_f17_phase_2_of_a_dead_execution_ends_too_late(
     carry_out, commit, fail_point = (
         SnapshotDriver.carry_out,
         FilesSink.commit,
-        epoch_driver.fail_point,
+        failpoint.fail_point,
     )
     late: list[threading.Thread] = []
 

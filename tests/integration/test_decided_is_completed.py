@@ -110,7 +110,7 @@ def test_what_is_decided_is_completed(
     world: World, monkeypatch: pytest.MonkeyPatch, how: str, sinks: str
 ) -> None:
     kind, blocked, pipeline, name, left = SINKS[sinks]
-    make: Callable[[Path], Pipeline] = pipeline  # type: ignore[assignment]
+    make: Callable[[Path], Pipeline] = pipeline
     world.fill(files=8)
     bad = world.folder / "in" / "left" / "00004.json"
     was = bad.read_text("utf-8")

@@ -102,9 +102,9 @@ def test_all_aggregates_and_formats(world: World, format: str) -> None:
         schema="k string, part long, ts long, v long",
         options={"header": "true"} if format == "csv" else {},
     )
-    rows = p.read_from(source, name="rows").with_timestamps("ts", allowed_lag="1 second")
+    read = p.read_from(source, name="rows").with_timestamps("ts", allowed_lag="1 second")
     results = (
-        rows.group_by("k", "part")
+        read.group_by("k", "part")
         .window(windows.tumbling("1500 ms"))
         .aggregate(
             n=agg.count(),

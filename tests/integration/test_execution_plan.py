@@ -78,4 +78,4 @@ def test_a_transform_that_would_change_loses_them(spark: SparkSession) -> None:
 def test_a_plan_is_frozen(spark: SparkSession) -> None:
     plan = planned(spark, FILES, lambda rows: rows.with_timestamps("ts"))
     with pytest.raises(FrozenInstanceError):
-        plan.stages = {}  # type: ignore[misc]
+        plan.stages = {}

@@ -18,7 +18,7 @@ from dagster_jet import JobConfig, Pipeline, State, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.execution import epoch_driver
 from dagster_jet.operators.rows.hashes import is_hashable, key_hashes
-from dagster_jet.pipeline import Stage
+from dagster_jet.pipeline import LateStage, Stage
 from dagster_jet.spark import epoch
 from dagster_jet.spark.frames import prepared_frames
 from dagster_jet.spark.frames.epoch_frames import EpochFrames
@@ -109,7 +109,7 @@ def out(stage: Stage, name: str = "out") -> None:
     stage.write_to(sinks.files(f"/{name}", format="json"), name=name)
 
 
-def counted(rows: Stage, name: str, *keys: str) -> Stage:
+def counted(rows: Stage, name: str, *keys: str) -> LateStage:
     return rows.group_by(*keys).window(SECOND).aggregate(n=agg.count(), name=name)
 
 
@@ -196,8 +196,8 @@ def linked(rows: Stage) -> dict[str, Stage]:
 def every_kind(rows: Stage) -> dict[str, Stage]:
     """Each kind of stage behind another; one is behind rows that only Spark can hand on."""
     stages = linked(rows)
-    visits = counted(rows, "per_g", "g").group_by("g").window(windows.session("1500 ms"))
-    visits = visits.aggregate(n=agg.sum("n"), top=agg.top_n(1, "n", by="n"), name="visits")
+    sessions = counted(rows, "per_g", "g").group_by("g").window(windows.session("1500 ms"))
+    visits = sessions.aggregate(n=agg.sum("n"), top=agg.top_n(1, "n", by="n"), name="visits")
     totals = visits.group_by("g").rolling_aggregate(n=agg.sum("n"), last=agg.last("n"),
                                                     name="totals")  # fmt: skip
     return {**stages, "totals": totals}

@@ -43,7 +43,8 @@ def continued(golden: GoldenSnapshot, out: Path) -> tuple[Pipeline, list[Any]]:
         [*old, *batches(f"more {side}", 2, first=len(old))]
         for side, old in (("rows", golden.rows), ("others", golden.others))
     ]
-    return golden_pipeline(*inputs, out), inputs
+    rows, others = inputs
+    return golden_pipeline(rows, others, out), inputs
 
 
 @pytest.mark.parametrize("golden", long_but_for(FILES, *FILES[:1], FILES[-1]), indirect=True)

@@ -353,13 +353,14 @@ def test_late_rows_of_functions_processors_and_both_sides_of_a_join(world: World
     )
     joined = rows.join(others, on="k", within="100 ms", how="outer", name="joined")
     numbered = processed(rows, "numbered")
-    for stage, name, side in (
+    late: Any
+    for late, name, side in (
         (mapped, "mapped_late", {}),
         (numbered, "numbered_late", {}),
         (joined, "left_late", {"side": "left"}),
         (joined, "right_late", {"side": "right"}),
     ):
-        stage.late_to(sinks.files(f"{world.folder}/{name}", format="json"), name=name, **side)
+        late.late_to(sinks.files(f"{world.folder}/{name}", format="json"), name=name, **side)
     for stage, name in ((mapped, "out"), (numbered, "numbers"), (joined, "pairs")):
         stage.write_to(sinks.files(f"{world.folder}/{name}", format="json"), name=name)
     everything = {(r["k"], r["ts"], r["v"]) for r in restless_batches(folder)}

@@ -15,7 +15,7 @@ from dagster_jet import Pipeline, sinks, sources, tables, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.connectors.files.source import FilesSource
 from dagster_jet.contract import BadRowRule
-from dagster_jet.pipeline import Stage
+from dagster_jet.pipeline import LateStage, Stage
 from dagster_jet.pipeline.graph import EnrichNode
 from dagster_jet.spark.epoch_contract import EpochInput
 from dagster_jet.spark.frames.prepared_frames import PreparedFrames, can_be_prepared
@@ -40,7 +40,7 @@ def planned(spark: SparkSession, build: Callable[[Stage], Stage]) -> bool:
     return can_be_prepared(analyse(SparkRuntime(spark, p.name, {}, 1), p.graph, 7))
 
 
-def windowed(rows: Stage) -> Stage:
+def windowed(rows: Stage) -> LateStage:
     return rows.group_by("k").window(SECOND).aggregate(n=agg.count(), name="counts")
 
 

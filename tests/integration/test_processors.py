@@ -32,7 +32,7 @@ def patient(gate: Path, column: str = "f", output_delay: str = "1 hour") -> Any:
             self.emitting = Emitter(outbox.offer)
             self.saving = snapshot_emitter(outbox.offer_to_snapshot)
 
-        def process_item(self, ordinal: int, item: dict[str, Any]) -> bool:
+        def process_item(self, ordinal: int, item: Any) -> bool:
             self.kept.setdefault(item[column], []).append(
                 {name: item[name] for name in ("f", "ts", "v")}
             )

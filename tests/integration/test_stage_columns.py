@@ -102,8 +102,8 @@ def test_through_stateful_stages(spark: SparkSession) -> None:
     sales = p.read_from(SALES, name="sales").with_timestamps("at")
     visits = p.read_from(VISITS, name="visits").with_timestamps("at")
     first = sales.deduplicate(on="shop", within="1 hour", name="first")
-    best = first.group_by("shop").window(windows.tumbling("1 hour"))
-    best = best.aggregate(
+    per_hour = first.group_by("shop").window(windows.tumbling("1 hour"))
+    best = per_hour.aggregate(
         n=agg.count(), total=agg.sum("eur"), top=agg.top_n(2, "at", by="eur"), name="best"
     )
     best.write_to(sinks.files("/best", format="parquet"), name="best_out")
@@ -140,8 +140,8 @@ def test_tables_and_late_rows(spark: SparkSession, tmp_path: Path) -> None:
     p = Pipeline("shops")
     rows = p.read_from(VISITS, name="rows").with_timestamps("at")
     rich = rows.enrich(tables.files(str(tmp_path / "shops.parquet")), on="shop", name="rich")
-    counted = rich.group_by("city").window(windows.tumbling("1 hour"))
-    counted = counted.aggregate(n=agg.count(), name="counted")
+    per_city = rich.group_by("city").window(windows.tumbling("1 hour"))
+    counted = per_city.aggregate(n=agg.count(), name="counted")
     counted.late_to(sinks.files("/late", format="parquet"), name="late")
     counted.write_to(OUT, name="out")
     expected = {

@@ -23,7 +23,7 @@ from dagster_jet.dag import (
     snapshot_emitter,
 )
 from dagster_jet.operators.user.state import State
-from dagster_jet.pipeline import Stage
+from dagster_jet.pipeline import LateDeadLetterStage, Stage
 from tests.long import long
 
 from .child import open_jet
@@ -232,6 +232,7 @@ def pipeline(folder: Path, **place: Any) -> Pipeline:
         sink = sinks.files(f"{folder}/out/{name} out", format="parquet", **place)
         stage.write_to(sink, name=f"{name} out")
         if name == "map, rows set aside":
+            assert isinstance(stage, LateDeadLetterStage)
             dead = sinks.files(f"{folder}/out/{DEAD}", format="parquet", **place)
             stage.dead_letter_to(dead, name=DEAD)
     return p

@@ -60,7 +60,7 @@ def start_chromium(profile: Path, width: int, height: int, *, log_requests: bool
 
 def requests_of(browser: Chrome) -> list[str]:
     """URLs requested by pages, frames and workers since the last call."""
-    said = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))  # type: ignore[no-untyped-call]
+    said = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
     return [
         event["params"]["request"]["url"]
         for event in said

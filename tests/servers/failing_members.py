@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from dagster_jet.snapshot.store_reactions import Condition
 from dagster_jet.store.map.stored_key import map_of
 from dagster_jet.store.members import redis
+from dagster_jet.store.members.redis_client import Script
 
 _SCRIPTS = {
     redis._PUT.digest: "put",
@@ -159,7 +160,7 @@ def _keys_of(request: list[bytes]) -> dict[Asked, int]:
     if command not in (b"EVALSHA", b"EVAL"):
         return {}
     sources = {script.source.encode(): script.digest for script in vars(redis).values()
-               if isinstance(script, redis.Script)}  # fmt: skip
+               if isinstance(script, Script)}  # fmt: skip
     digest = sources.get(request[1], request[1].decode("latin-1"))
     operation = _SCRIPTS.get(digest)
     if operation is None:

@@ -97,7 +97,7 @@ class ChangeHistory:
                 call = stepped(getattr(MemoryMember, name))
                 patched.enter_context(patch.object(MemoryMember, name, call))
             patched.enter_context(patch.object(administration, "_PAUSE_SECONDS", 0))
-            fan_out.new_answers = lambda: InOnesOwnThread(self.interleaving)  # type: ignore[assignment,return-value]
+            fan_out.new_answers = lambda: InOnesOwnThread(self.interleaving)
             try:
                 yield
             finally:

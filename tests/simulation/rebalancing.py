@@ -68,7 +68,7 @@ class History:
         Raises:
             Violation: names what was promised and what was found.
         """
-        fan_out.new_answers = lambda: InOnesOwnThread(self.interleaving)  # type: ignore[assignment,return-value]
+        fan_out.new_answers = lambda: InOnesOwnThread(self.interleaving)
         try:
             self._begin()
             self.interleaving.run(self._actors())

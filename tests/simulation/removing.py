@@ -37,7 +37,7 @@ class DeletingHistory(History):
         self.map = ReplicatedMap(self.members, self.routing, PREFIX)
         self.forgetting = self.random.choice(holders)
         self.being_put: set[MapKey] = set()
-        self.put_all, self.map.put_all = self.map.put_all, self._put_all  # type: ignore[assignment,method-assign]
+        self.put_all, self.map.put_all = self.map.put_all, self._put_all
 
     def _put_all(self, items: dict[MapKey, bytes]) -> None:
         self.being_put |= items.keys()

@@ -106,7 +106,7 @@ class ReturningHistory:
 
     def _take_what_holds(self) -> None:
         with self._open() as store:
-            self.entries = dict(JetMap.open(store, "m").items())  # type: ignore[arg-type]
+            self.entries = dict(JetMap.open(store, "m").items())
 
     def _decide(self) -> None:
         """An owner claims the register, finds what was decided last, and decides."""

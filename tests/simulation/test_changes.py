@@ -70,7 +70,7 @@ def test_chunks_of_the_former_table_must_not_be_decided_under_the_new_members() 
 def _registers_stay(admin: Any, view: connection.View) -> connection.View:
     if view.metadata.registers_have_moved:
         return view
-    return admin._connection.decide(view, with_registers_moved(view.metadata))  # type: ignore[no-any-return]
+    return admin._connection.decide(view, with_registers_moved(view.metadata))
 
 
 _move_registers = administration.Administration._move_registers

@@ -45,7 +45,7 @@ def _look_once(self: object, keys: object, *, look: object = migration._Copying.
         if looked:
             raise Ended
         looked.append(asked)
-        return member.get_many(asked)  # type: ignore[attr-defined]
+        return member.get_many(asked)
 
     member = self.members[self.receiver]  # type: ignore[attr-defined]
 
@@ -56,7 +56,7 @@ def _look_once(self: object, keys: object, *, look: object = migration._Copying.
     once.get_many = get_many  # type: ignore[attr-defined]
     self.members = {**self.members, self.receiver: once}  # type: ignore[attr-defined]
     try:
-        return look(self, keys)  # type: ignore[operator, no-any-return]
+        return look(self, keys)
     except Ended:
         return 0
     finally:

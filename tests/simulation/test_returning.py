@@ -57,7 +57,7 @@ def _refused_and_kept(member: Any) -> None:
 
 
 def _by_who_is_read_first(key: bytes, copies: Any, sealer: Any) -> bytes:
-    return copies[0]  # type: ignore[no-any-return]
+    return copies[0]
 
 
 @pytest.mark.parametrize(

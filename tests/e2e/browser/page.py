@@ -38,7 +38,7 @@ class Page:
         As the browser says it: WebDriver's own way takes most of a core while it is asked often.
         """
         script = "return document.body.innerText"
-        lines = self.browser.execute_script(script).splitlines()  # type: ignore[no-untyped-call]
+        lines = self.browser.execute_script(script).splitlines()
         return "\n".join(line.strip() for line in lines if line.strip())
 
     def wait_for(self, *words: str) -> Page:
@@ -96,7 +96,7 @@ class Page:
         """Into the editor of the page, in place of what it holds."""
         script = "document.querySelector('.CodeMirror').CodeMirror.setValue(arguments[0]); return 1"
         self.wait_until(
-            lambda: self.browser.execute_script(script, text) == 1,  # type: ignore[no-untyped-call]
+            lambda: self.browser.execute_script(script, text) == 1,
             "an editor",
         )
         return self

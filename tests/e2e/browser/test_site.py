@@ -74,7 +74,7 @@ def search(page: Page, words: str) -> list[str]:
                     if (element.shadowRoot) roots.push(element.shadowRoot);
             return roots.flatMap(root => [...root.querySelectorAll("ol a")]).map(a => a.href);
         """
-        links = page.browser.execute_script(script)  # type: ignore[no-untyped-call]
+        links = page.browser.execute_script(script)
         found[:] = [link for link in links if "?h=" in link]
         return bool(found)
 
@@ -93,7 +93,7 @@ def test_a_page_is_found_by_search_and_no_other_host_is_asked(url: str, browser:
     page.open("/dagster.html").wait_for("Dagster")
     pictures = "return [...document.images].map(i => i.complete && i.naturalWidth)"
     page.wait_until(
-        lambda: min(browser.execute_script(pictures)) > 0,  # type: ignore[no-untyped-call]
+        lambda: min(browser.execute_script(pictures)) > 0,
         "all pictures are drawn",
     )
     asked = requests_of(browser)

@@ -59,7 +59,7 @@ class Held:
         sink = sinks.kafka(
             self.kafka.servers,
             topic=self.topic,
-            transactions=transactions,  # type: ignore[arg-type]
+            transactions=transactions,
             writers=3,
             marker_topic=self.markers,
             options={"session.timeout.ms": "6000", **options},

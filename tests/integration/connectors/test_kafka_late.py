@@ -21,6 +21,7 @@ import pytest
 from dagster_jet import sinks
 from dagster_jet.connectors.kafka import committer as roll_forward
 from dagster_jet.connectors.kafka import held_committer, producing, transactions
+from dagster_jet.connectors.kafka.transactions import send_rows
 from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
@@ -102,7 +103,6 @@ def halfway(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], N
             sent.append(client)
             send_rows(client, *rest)
 
-        send_rows = producing.send_rows
         monkeypatch.setattr(producing, "send_rows", send)
         for module in (roll_forward, held_committer):
             monkeypatch.setattr(module, "staged_rows", rows)

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from dagster_jet import JobConfig
+from dagster_jet import JobConfig, JobResult
 from dagster_jet.errors import ConfigurationError, RowsRefusedError
 from dagster_jet.execution.events import OutputRefused
 from tests.integration import child
@@ -69,12 +69,12 @@ class RefusedWorld(World):
         self.run_child("record.snapshot.after:2=kill", until="drained")
         assert self.found() == Counter()
 
-    def run(self, **options: Any) -> None:
+    def run(self, until: Any = "drained", **options: Any) -> JobResult:
         with self.jet() as jet:
-            jet.run(
+            return jet.run(
                 refused_child.pipeline(self.folder),
                 JobConfig(**child.CONFIG, restart_attempts_max=0),
-                until="drained",
+                until=until,
                 on_event=self.see,
                 **options,
             )

@@ -271,9 +271,9 @@ def test_a_probe_by_a_user_who_may_hardly_do_anything(
         ("Does it keep a transaction that is held when its producer", "unknown", "refuses us: "),
         (f"Does it keep messages of {topic}", "unknown", "Topic authorization failed."),
     ):
-        [one] = [one for one in findings if one.question.startswith(question)]
-        assert one.verdict.value == verdict and meaning in one.meaning, one
-        assert PASSWORD not in f"{one.meaning} {one.cure}"
+        [found] = [one for one in findings if one.question.startswith(question)]
+        assert found.verdict.value == verdict and meaning in found.meaning, found
+        assert PASSWORD not in f"{found.meaning} {found.cure}"
     assert "FATAL" not in capfd.readouterr().err, "the client library does not speak for itself"
 
 

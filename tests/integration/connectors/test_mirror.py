@@ -150,10 +150,10 @@ def test_a_change_without_its_key_is_refused_before_it_is_decided(
             written.append(rows)
 
     batch = table.combine_chunks().to_batches()[0]
-    ChangesWriter(Segment(), ("id",), "j", "out").write(batch)  # type: ignore[arg-type]
+    ChangesWriter(Segment(), ("id",), "j", "out").write(batch)
     assert written == [2]
     with pytest.raises(SinkMismatchError, match="text is null in a change, or its value before"):
-        ChangesWriter(Segment(), ("text",), "j", "out").write(batch)  # type: ignore[arg-type]
+        ChangesWriter(Segment(), ("text",), "j", "out").write(batch)
     reader.close()
 
 

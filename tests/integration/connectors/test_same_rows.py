@@ -148,7 +148,7 @@ def without_dead_letters(
     more = {} if format == "parquet" else {"mode": "FAILFAST"}
     reader = Rows(str(folder), (), format, schema, {**options, **more})
     if format != "csv":
-        reader.columns = StructType.fromDDL(schema)  # type: ignore[assignment]
+        reader.columns = StructType.fromDDL(schema)
 
     def frames(parts: Sequence[Slice]) -> Iterator[DataFrame]:
         yield reader.frame(spark, parts)

@@ -19,6 +19,7 @@ import pytest
 from dagster_jet.connectors.held import held_ids
 from dagster_jet.connectors.sql import committer, place
 from dagster_jet.connectors.sql.held_rows import PREFIX
+from dagster_jet.connectors.sql.row_writer import write_rows
 from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
@@ -125,7 +126,6 @@ def halfway(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]],
                 todo.pop()()
             return count
 
-        write_rows = committer.write_rows
         monkeypatch.setattr(committer, "write_rows", written)
 
     return meanwhile

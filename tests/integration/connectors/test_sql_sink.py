@@ -165,7 +165,7 @@ class Deletions:
 
     @classmethod
     def new(cls, kind: str, folder: Path) -> Deletions:
-        servers = {"postgresql": postgres, "mariadb": mariadb}
+        servers: dict[str, Any] = {"postgresql": postgres, "mariadb": mariadb}
         database = servers[kind]() if kind in servers else SqliteDatabase(folder / "results.db")
         database.run("create table results (id bigint primary key)")
         database.run("create table deleted (id bigint)")
@@ -261,5 +261,5 @@ def test_deletions_keep_the_contract(tmp_path: Path, spark: Any, kind: str) -> N
         rows.put(found)
         return [{"id": id} for id in found]
 
-    check_sink(make, read, spark=Putting(spark, rows), steps=STEPS, log_of=None)  # type: ignore[arg-type]
+    check_sink(make, read, spark=Putting(spark, rows), steps=STEPS, log_of=None)
     make.close()

@@ -36,6 +36,7 @@ from tests.servers.mariadb import mariadb
 from tests.servers.postgres import PASSWORD, PostgresDatabase, postgres
 
 ROWS = pa.schema([("id", pa.int64()), ("text", pa.string())])
+SERVERS: dict[str, Any] = {"mariadb": mariadb, "postgresql": postgres}
 
 
 class Sink:
@@ -163,7 +164,7 @@ def test_a_lost_segment_of_the_first_epoch_is_told_and_not_counted_as_committed(
 def test_upserts_and_deletions(make: Any, kind: str, tmp_path: Path) -> None:
     import sqlalchemy as sa
 
-    server = {"postgresql": postgres, "mariadb": mariadb}.get(kind)
+    server = SERVERS.get(kind)
     url = f"sqlite:///{tmp_path}/a.db" if server is None else server().url
     upsert = make(url, mode="upsert", key="id", create_table=True)
     upsert.start()
@@ -261,7 +262,7 @@ TIMES = pa.schema([("at", pa.timestamp("us", "UTC")), ("number", pa.float64())])
 def test_what_would_be_rounded_is_refused(
     make: Any, kind: str, columns: str, says: str | None
 ) -> None:
-    database = {"mariadb": mariadb, "postgresql": postgres}[kind]()
+    database = SERVERS[kind]()
     database.run(f"create table results ({columns})")
     sink = make(database.url).start()
     if says is None:
@@ -319,7 +320,7 @@ def test_postgres_parses_what_has_a_type_of_its_own(
 def test_what_cannot_be_parsed_is_refused_at_the_start(
     make: Any, kind: str, column: str, rows: pa.DataType
 ) -> None:
-    database = {"mariadb": mariadb, "postgresql": postgres}[kind]()
+    database = SERVERS[kind]()
     if "mood" in column:
         database.run("create type mood as enum ('sad', 'ok')")
     database.run(f"create table results ({column})")
@@ -442,7 +443,7 @@ def test_an_unreachable_server_is_tried_again(make: Any, scheme: str) -> None:
 def test_a_table_that_changes_while_it_runs_ends_the_job_and_loses_nothing(
     make: Any, kind: str, change: str, says: str
 ) -> None:
-    database = {"mariadb": mariadb, "postgresql": postgres}[kind]()
+    database = SERVERS[kind]()
     create = "create table results (id bigint, text text)"
     database.run(create)
     sink = make(database.url)

@@ -393,9 +393,8 @@ def test_wrong_credentials_and_lacking_rights_are_told_apart(
             monkeypatch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
             monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
             asked = probe(queue.url, timedelta(seconds=1), REGION)
-            found = {one.question: one for one in asked}
-            rights = found["Are the rights there?"]
-            assert rights.verdict.value == "no" and "may not use the queue" in rights.meaning
+            (found,) = [one for one in asked if one.question == "Are the rights there?"]
+            assert found.verdict.value == "no" and "may not use the queue" in found.meaning
 
 
 def test_a_queue_that_is_deleted_while_it_is_read_is_named(queue: SqsQueue) -> None:

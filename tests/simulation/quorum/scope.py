@@ -402,12 +402,12 @@ class Scope:
         self, process: Process, member: int, reply: int
     ) -> tuple[Process, tuple[Begin | End, ...]]:
         operation = _copied(process.operation)
-        operation.receive(member, self.replies.values[reply])  # type: ignore[arg-type]
+        operation.receive(member, self.replies.values[reply])
         return self._after(process, operation)
 
     def _given_up(self, process: Process, member: int) -> tuple[Process, tuple[Begin | End, ...]]:
         operation = _copied(process.operation)
-        operation.no_answer(member, may_have_applied=True)  # type: ignore[arg-type]
+        operation.no_answer(member, may_have_applied=True)
         return self._after(process, operation)
 
     def _after(
@@ -443,7 +443,7 @@ class Scope:
                 now = operation.current
                 self._waiting[process] = (
                     self.requests(now.request),
-                    tuple(now.waiting),  # type: ignore[arg-type]
+                    tuple(now.waiting),
                     isinstance(now.request, Read),
                 )
         return self._waiting[process]
@@ -487,9 +487,9 @@ class Scope:
                 now = operation.current
                 new_of = {old: new for new, old in enumerate(names)}
                 for told in (now.answers, now.states, now.silent):
-                    renamed = {new_of[old]: what for old, what in told.items()}  # type: ignore
+                    renamed = {new_of[old]: what for old, what in told.items()}
                     told.clear()
-                    told.update(renamed)  # type: ignore[arg-type]
+                    told.update(renamed)
                 known = self.processes(_running(standing, operation))
             self._renamed[process, names] = known
         return known
@@ -537,7 +537,7 @@ def _running(process: Process, operation: Operation) -> Process:
         frozenset(now.silent),
         *_what_matters(operation),
     )
-    return Process(key, process.script, process.at, process.owned, operation, sent)  # type: ignore
+    return Process(key, process.script, process.at, process.owned, operation, sent)
 
 
 def _what_matters(operation: Operation) -> tuple[Any, ...]:

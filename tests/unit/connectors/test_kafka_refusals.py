@@ -50,8 +50,8 @@ def test_a_refusal_is_named_and_not_what_was_purged_because_of_it(
     writer = HeldWriter(
         Cluster("a:9092"), "t", "markers", Owner("store", "", "j", "out"),
         TransactionId("j", "out", 1, 1, 1, 0, "a0"),
-        staged=SimpleNamespace(write=lambda batch: None),  # type: ignore[arg-type]
-        newest=SimpleNamespace(noted=lambda: 1),  # type: ignore[arg-type]
+        staged=SimpleNamespace(write=lambda batch: None),
+        newest=SimpleNamespace(noted=lambda: 1),
         _client=client,
     )  # fmt: skip
     client.writer = writer

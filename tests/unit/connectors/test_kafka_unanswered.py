@@ -21,7 +21,7 @@ from dagster_jet.connectors.kafka.marker_topic import check_marker_topic
 from dagster_jet.connectors.kafka.markers import MARKER_TOPIC
 from dagster_jet.connectors.kafka.offsets import Offsets, Partition, Topics
 from dagster_jet.connectors.kafka.topic_limits import TopicLimits
-from dagster_jet.core.findings import Verdict
+from dagster_jet.core.findings import Verdict, answered
 from dagster_jet.errors import (
     ConfigurationError,
     SinkUnavailableError,
@@ -86,7 +86,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(confluent_kafka.admin, "AdminClient", Untold(why))
 
     # Tried with clients of their own.
-    tried = probing.answered("Does it?", True, yes="Yes.")
+    tried = answered("Does it?", True, yes="Yes.")
     monkeypatch.setattr(probing, "_transactions", lambda *_: tried)
     monkeypatch.setattr(probing, "probe_held", lambda *_: [tried])
     return set_up

@@ -295,7 +295,8 @@ def test_a_commit_that_fails_anywhere_is_repeated(
 def test_an_outage_of_the_store_is_waited_for_in_place(store: Store, journaled: JetMap) -> None:
     sink = bound(store)
     artifacts = staged(sink, 1, {"a": "1"})
-    away = [member._member for member in store._view.members.values()]
+    opened: list[Any] = [*store._view.members.values()]
+    away = [member._member for member in opened]
     for member in away:
         member.reachable = False
     with pytest.raises(StoreUnavailableError) as away_error:

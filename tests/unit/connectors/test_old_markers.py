@@ -146,7 +146,7 @@ def run(epochs: int, left: Callable[[int], int | None], restart_every: int = 0) 
         place.there[marker(epoch)] = place.there[file(epoch)] = None
         if (gone := left(epoch)) is not None:
             place.there.pop(file(gone), None)
-        old.remove(place, epoch, epoch)  # type: ignore[arg-type]
+        old.remove(place, epoch, epoch)
         most = max(most, len(place.there))
     return most, place.listed // epochs
 

@@ -161,7 +161,7 @@ def test_a_dead_execution_that_completes_late(folder: S3Folder, sink: FilesSink)
     def wait(artifact: Artifact) -> bool:
         asleep.set()
         assert go_on.wait(30)
-        return publish(place, artifact)  # type: ignore[arg-type]
+        return publish(place, artifact)
 
     def commit_late() -> None:
         try:

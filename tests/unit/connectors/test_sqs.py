@@ -116,7 +116,7 @@ def test_a_batch_has_ten_at_most(client: QueueClient) -> None:
                     "Entries": [{**one, "VisibilityTimeout": 30} for one in entries(*some)],
                 },
             )
-        client._aws.in_parallel = lambda work, items: [work(one) for one in items]  # type: ignore
+        client._aws.in_parallel = lambda work, items: [work(one) for one in items]
         assert client.hide(handles, 30) == set()
         sqs.assert_no_pending_responses()
 

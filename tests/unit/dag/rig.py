@@ -1,6 +1,7 @@
 """One tasklet on a bench: queues that a test fills by hand, and what came out."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from dagster_jet.dag import (
     DONE,
@@ -86,7 +87,7 @@ class Rig:
         restored=None,
         max_retention_ms=None,
     ) -> None:
-        self.processor = processor if processor is not None else Echo()
+        self.processor: Any = processor if processor is not None else Echo()
         self.edges = [[BoundedQueue() for _ in range(count)] for count in shape]
         self.queues = [queue for edge in self.edges for queue in edge]
         self.outputs = [Sink(room) for _ in range(outputs)]

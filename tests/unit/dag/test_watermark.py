@@ -2,12 +2,8 @@
 
 import pytest
 
-from dagster_jet.dag.watermark import (
-    IDLE,
-    EventTimeState,
-    WatermarkCoalescer,
-    WatermarkError,
-)
+from dagster_jet.dag import IDLE
+from dagster_jet.dag.watermark import EventTimeState, WatermarkCoalescer, WatermarkError
 
 # w<input> <value> -> result; I idle, e event, d done, h check; "-" is nothing.
 VECTORS = {

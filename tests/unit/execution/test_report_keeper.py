@@ -12,12 +12,9 @@ import pytest
 
 from dagster_jet.errors import StoreMismatchError, StoreUnavailableError
 from dagster_jet.execution.events import EpochCompleted, SourceProgress, StageProgress
+from dagster_jet.execution.sink_committer import PendingCommit
 from dagster_jet.observe.writing.kept_value import kept_values
-from dagster_jet.observe.writing.progress_report import (
-    PARTITIONS_MAX,
-    PendingCommit,
-    ProgressReport,
-)
+from dagster_jet.observe.writing.progress_report import PARTITIONS_MAX, ProgressReport
 from dagster_jet.observe.writing.report_keeper import KEEP_EVERY_S, ReportKeeper, read_report
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.store import Store, StoreConfig
@@ -62,7 +59,7 @@ class Kept:
             self.writes += 1
             start(work)
 
-        self.keeper._worker.start = count  # type: ignore[method-assign]
+        self.keeper._worker.start = count
 
     def epoch(self, rows: int) -> None:
         self.progress.rows += rows

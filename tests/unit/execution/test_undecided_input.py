@@ -133,7 +133,8 @@ def test_an_outage_stops_no_epoch_and_is_told_once(
 ) -> None:
     job = Job(tmp_path, store)
     rows = job.noted.pop()
-    members: list[Any] = [member._member for member in store._view.members.values()]
+    opened: list[Any] = [*store._view.members.values()]
+    members = [member._member for member in opened]
     for reachable in (False, False, True):
         for member in members:
             member.reachable = reachable

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -64,7 +65,7 @@ def _public(module: types.ModuleType) -> list[str]:
     return [name for name in own if not name.startswith("_")]
 
 
-def _class(path: str, kind: type) -> Iterator[str]:
+def _class(path: str, kind: Any) -> Iterator[str]:
     bases = ", ".join(base.__name__ for base in kind.__bases__ if base is not object)
     is_enum, is_model = issubclass(kind, Enum), issubclass(kind, BaseModel)
     yield f"{path}({bases})" if bases else path
@@ -107,7 +108,7 @@ def _own_bases(kind: type) -> list[type]:
 
 
 def _signature(function: object) -> str:
-    return _text(str(inspect.signature(function)))  # type: ignore[arg-type]
+    return _text(str(inspect.signature(function)))
 
 
 def _returned(function: object) -> str:

@@ -63,5 +63,5 @@ def test_type_checkers_know_every_setting_of_a_job() -> None:
 
 
 def test_dagster_shows_our_version_with_the_code_location() -> None:
-    assert JetResource  # loads what registers
+    assert JetResource.__name__  # loads what registers
     assert DagsterLibraryRegistry.get().get("dagster-jet") == dagster_jet.__version__

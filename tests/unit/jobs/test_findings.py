@@ -10,11 +10,12 @@ import pytest
 
 from dagster_jet.core.phases import Phase
 from dagster_jet.execution.events import SourceProgress, StageProgress
+from dagster_jet.execution.sink_committer import PendingCommit
 from dagster_jet.observe.reading.explanation import Explanation
 from dagster_jet.observe.reading.findings import Finding, FindingKind, JobFacts, find
 from dagster_jet.observe.reading.ledger import Ledger, LedgerEntry, LedgerOrigin
 from dagster_jet.observe.reading.profile import profile_of
-from dagster_jet.observe.writing.progress_report import PendingCommit, ProgressReport
+from dagster_jet.observe.writing.progress_report import ProgressReport
 from dagster_jet.observe.writing.recent_timings import RecentTimings, Timing
 from dagster_jet.ownership.supervision import Intent, Supervision
 from dagster_jet.snapshot.manifest import Counters, Manifest

@@ -1,6 +1,7 @@
 """The interval join, by hand and against a join of everything with everything."""
 
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -133,9 +134,10 @@ class Looking:
 def test_a_step_reads_the_rows_of_its_interval_not_all_of_its_keys():
     run = Stepping(operator("left"))
     run.step([left(time, time) for time in range(1_000)], [])
-    run.state = Looking(run.state)
+    looking: Any = Looking(run.state)
+    run.state = looking
     assert pairs(run.step([], [right(500, 1)])) == [(n, 1) for n in range(495, 506)]
-    assert run.state.rows == 11
+    assert looking.rows == 11
     alone = run.step([left(990, 1)], [right(700, 2)], watermark=800)
     assert pairs(alone) == sorted(
         [(n, 2) for n in range(695, 706)]
@@ -227,7 +229,10 @@ def test_as_the_reference(steps, how, within, hash_of, seed):
     run, reference = Stepping(operator(how, within)), Reference(how, within)
     random, watermark = Random(seed), 0
     for lefts, rights, advance, restored in steps:
-        arrived = [left(*e, hash_of) for e in lefts], [right(*e, hash_of) for e in rights]
+        arrived = (
+            [left(*e, hash_of=hash_of) for e in lefts],
+            [right(*e, hash_of=hash_of) for e in rights],
+        )
         watermark += advance
         assert as_multiset(run.step(*arrived, watermark=watermark)) == as_multiset(
             reference.step(*arrived, watermark)

@@ -22,7 +22,7 @@ from dagster_jet.orchestration.asset_job import pipeline_of
 
 def shop_assets(pipeline: Pipeline) -> dg.AssetsDefinition:
     @jet_assets(pipeline=pipeline, op_tags={"team": "sales"}, pool="spark")
-    def assets(context):  # type: ignore[no-untyped-def]
+    def assets(context):
         context.log.info(str(context.op_execution_context.op_config))
         yield dg.AssetMaterialization(["shop", "revenue"])
         yield dg.AssetMaterialization(["shop", "revenue"])
@@ -40,7 +40,7 @@ def test_one_op_named_after_the_pipeline(pipeline: Pipeline) -> None:
 
 def test_group_name_wins_over_the_translator(pipeline: Pipeline) -> None:
     @jet_assets(pipeline=pipeline, group_name="sales", name="sell")
-    def assets():  # type: ignore[no-untyped-def]
+    def assets():
         yield from ()
 
     assert {spec.group_name for spec in assets.specs} == {"sales"}
@@ -74,7 +74,7 @@ def test_a_function_with_a_config_of_its_own_keeps_it(pipeline: Pipeline) -> Non
     seen = []
 
     # Not annotated in this module's string form: Dagster reads the class from the function.
-    def assets(config):  # type: ignore[no-untyped-def]
+    def assets(config):
         seen.append(config.speed)
         yield dg.AssetMaterialization(["shop", "revenue"])
 
@@ -98,7 +98,7 @@ def test_the_job_is_fit_for_days(pipeline: Pipeline) -> None:
 
 def test_a_retry_policy_has_steps_run_in_processes_of_their_own(pipeline: Pipeline) -> None:
     @jet_assets(pipeline=pipeline, retry_policy=dg.RetryPolicy(max_retries=3))
-    def assets():  # type: ignore[no-untyped-def]
+    def assets():
         yield from ()
 
     job = dg.Definitions([assets], jobs=[build_jet_job(assets)]).resolve_job_def("shop_job")
@@ -121,7 +121,7 @@ def test_what_a_pipeline_may_be_called_becomes_a_name_that_dagster_takes() -> No
     rows.write_to(sinks.files("/out", format="json"), name="out")
 
     @jet_assets(pipeline=p)
-    def assets():  # type: ignore[no-untyped-def]
+    def assets():
         yield from ()
 
     job = build_jet_job(assets)
@@ -140,7 +140,7 @@ def test_what_a_pipeline_may_be_called_becomes_a_name_that_dagster_takes() -> No
 
 def test_assets_have_owners_tags_and_lead_to_the_code(pipeline: Pipeline) -> None:
     @jet_assets(pipeline=pipeline, owners=["team:sales"], tags={"tier": "1"})
-    def assets():  # type: ignore[no-untyped-def]
+    def assets():
         yield from ()
 
     for spec in assets.specs:
@@ -153,7 +153,7 @@ def test_assets_have_owners_tags_and_lead_to_the_code(pipeline: Pipeline) -> Non
 
 def test_a_job_for_a_list_of_assets_is_refused(pipeline: Pipeline) -> None:
     with pytest.raises(ConfigurationError, match="not list"):
-        build_jet_job([shop_assets(pipeline)])  # type: ignore[arg-type]
+        build_jet_job([shop_assets(pipeline)])
 
 
 def test_a_source_that_dagster_cannot_take_is_named(pipeline: Pipeline) -> None:

@@ -26,7 +26,7 @@ from dagster_jet.orchestration.tick import JetTickError
 
 def assets_of(pipeline: Pipeline) -> dg.AssetsDefinition:
     # Not annotated in this module's string form: Dagster reads the class from the function.
-    def stream(context, jet):  # type: ignore[no-untyped-def]
+    def stream(context, jet):
         yield from jet.run(context=context)
 
     stream.__annotations__["jet"] = JetResource

@@ -64,7 +64,7 @@ def shop(*names: str) -> Pipeline:
 
 def shop_assets() -> dg.AssetsDefinition:
     @jet_assets(pipeline=shop())
-    def assets(context, jet: JetResource):  # type: ignore[no-untyped-def]
+    def assets(context, jet: JetResource):
         yield from jet.run(context=context)
 
     return assets

@@ -19,7 +19,7 @@ from dagster_jet.orchestration.event_iterator import JetEventIterator
 from dagster_jet.orchestration.job_watch import JobWatch
 from dagster_jet.orchestration.materialization import ReportedAsset
 from dagster_jet.orchestration.report_schedule import ReportSchedule
-from dagster_jet.snapshot.coordinator import StopKind
+from dagster_jet.snapshot.protocol import StopKind
 
 OUT = ReportedAsset("out", dg.AssetKey("out"), None, is_sink=True, has_state=False)
 

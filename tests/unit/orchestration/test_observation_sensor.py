@@ -192,7 +192,7 @@ def test_the_built_sensor_stands_in_a_code_location(
     jet: Jet, pipeline: Pipeline, tmp_path: Path
 ) -> None:
     @jet_assets(pipeline=pipeline)
-    def stream():  # type: ignore[no-untyped-def]
+    def stream():
         yield from ()
 
     sensor = build_jet_observation_sensor(stream)
@@ -211,7 +211,7 @@ def test_the_built_sensor_stands_in_a_code_location(
         "bad_orders", "large_out", "orders", "revenue", "revenue_out",
     ]  # fmt: skip
     with pytest.raises(ConfigurationError, match="what @jet_assets made"):
-        build_jet_observation_sensor(pipeline)  # type: ignore[arg-type]
+        build_jet_observation_sensor(pipeline)
 
 
 def test_reports_of_a_completed_job(daemon: Daemon, jet: Jet) -> None:

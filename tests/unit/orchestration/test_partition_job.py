@@ -42,7 +42,7 @@ def shop(day: str) -> Pipeline:
 
 def assets_of(pipeline: Any = shop, **options: Any) -> dg.AssetsDefinition:
     # Not annotated in this module's string form: Dagster reads the class from the function.
-    def stream(context, jet):  # type: ignore[no-untyped-def]
+    def stream(context, jet):
         yield from jet.run(context=context)
 
     stream.__annotations__["jet"] = JetResource

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -96,7 +97,8 @@ def test_about_eight_numbers_with_units_and_the_rest_in_one_entry() -> None:
     assert (sums.metadata["rows_in"].value, sums.metadata["rows_out"].value) == (70, 5)
     assert sums.metadata["state_rows"].value == 9
     held_back = {"by": "in", "partition": "17", "since_ms": 900_000}
-    assert sums.metadata["details"].value["watermark_held_back"] == held_back
+    details: Any = sums.metadata["details"].value
+    assert details["watermark_held_back"] == held_back
     assert "dagster/row_count" not in sums.metadata
 
 
@@ -206,7 +208,8 @@ def test_a_long_position_is_left_to_the_manifest() -> None:
     long = SourceProgress(rows_read=1, position={"files": ["x" * 100] * 100}, lag={})
     event = SnapshotCommitted("j", 1, 1, 1, 0, 0, 0, 0, 0, 0, {}, {"in": long})
     out, source = AssetReports([SINK], sources={"in": dg.AssetKey("in")}).committed(event, NOW_MS)
-    assert out.metadata["details"].value["sources"]["in"]["position"] is None
+    details: Any = out.metadata["details"].value
+    assert details["sources"]["in"]["position"] is None
     assert "position" not in source.metadata
 
 

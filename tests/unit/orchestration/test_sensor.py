@@ -277,7 +277,7 @@ def test_the_resource_may_be_given_itself(
 
 def test_a_job_that_runs_another_pipeline_is_refused(pipeline: Pipeline) -> None:
     @jet_assets(pipeline=pipeline)
-    def assets():  # type: ignore[no-untyped-def]
+    def assets():
         yield from ()
 
     with pytest.raises(ConfigurationError, match="'shop_job' runs 'shop'"):

@@ -97,7 +97,7 @@ class Site:
 
     def __post_init__(self) -> None:
         @jet_assets(pipeline=self.pipeline, dagster_jet_translator=self.translator)
-        def stream(context):  # type: ignore[no-untyped-def]
+        def stream(context):
             op = context.op_execution_context
             yield from self.script(
                 asset_reports(self.pipeline, op.assets_def.metadata_by_key, context.instance)
@@ -304,7 +304,7 @@ def test_only_a_job_of_build_jet_job_does_not_end(pipeline: Pipeline) -> None:
     seen: dict[str, str] = {}
 
     @jet_assets(pipeline=pipeline)
-    def stream(context):  # type: ignore[no-untyped-def]
+    def stream(context):
         seen[context.run.job_name] = default_until(context, pipeline)
         yield from ()
 

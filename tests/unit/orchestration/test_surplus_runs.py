@@ -59,7 +59,7 @@ def resource(tmp_path: Path, drain: float = 25) -> JetResource:
 
 def assets(pipeline: Pipeline) -> dg.AssetsDefinition:
     @jet_assets(pipeline=pipeline)
-    def stream(context, jet: JetResource):  # type: ignore[no-untyped-def]
+    def stream(context, jet: JetResource):
         yield from jet.run(context=context)
 
     return stream

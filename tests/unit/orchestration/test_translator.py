@@ -192,7 +192,7 @@ def test_a_source_that_reads_anothers_sink_is_linked_by_its_path(path: str):
     first = copy_of(sources.files("/in", format="json", schema="id long"), "/first/out", "first")
 
     @jet_assets(pipeline=first)
-    def first_assets():  # type: ignore[no-untyped-def]
+    def first_assets():
         yield from ()
 
     second = copy_of(sources.files(path, format="json", schema="id long"), "/second/out", "second")

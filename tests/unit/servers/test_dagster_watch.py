@@ -37,7 +37,7 @@ class TestOwners:
         return ExecutionRecord("soak", status=status, execution_id=execution, lease=lease)
 
     def test_two_that_live_at_once_are_told(self, alive: set[int]) -> None:
-        watch = Watch(None, "soak")  # type: ignore[arg-type]
+        watch = Watch(None, "soak")
         alive |= {100, 200}
         watch._look(self.record(1, 100))
         watch._look(self.record(2, 200))
@@ -45,7 +45,7 @@ class TestOwners:
         assert watch.executions == 2 and watch.driver is not None and watch.driver.pid == 200
 
     def test_one_after_the_other_is_an_outage_in_between(self, alive: set[int]) -> None:
-        watch = Watch(None, "soak")  # type: ignore[arg-type]
+        watch = Watch(None, "soak")
         alive.add(100)
         watch._look(self.record(1, 100))
         alive.clear()
@@ -57,7 +57,7 @@ class TestOwners:
         assert [outage.end < float("inf") for outage in watch.outages] == [True, True]
 
     def test_one_that_has_said_that_it_ends_may_take_its_time(self, alive: set[int]) -> None:
-        watch = Watch(None, "soak")  # type: ignore[arg-type]
+        watch = Watch(None, "soak")
         alive |= {100, 200}
         watch._look(self.record(1, 100))
         watch._look(self.record(1, None))
@@ -70,7 +70,7 @@ class TestOwners:
             def store(self) -> Any:
                 raise LookupError("no such thing")
 
-        watch = Watch(Broken(), "soak")  # type: ignore[arg-type]
+        watch = Watch(Broken(), "soak")
         watch.start()
         watch.join(10)
         assert watch.died == "LookupError: no such thing"

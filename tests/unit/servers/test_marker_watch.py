@@ -69,10 +69,10 @@ def watch(**markers: int) -> MarkerWatch:
 def test_a_sink_that_is_ahead_is_told() -> None:
     watching = MarkerWatch((), {})
     for epoch in (0, 3, 4):
-        watching._compare("to_table", epoch, Job(4))  # type: ignore[arg-type]
+        watching._compare("to_table", epoch, Job(4))
     assert watching.ahead == [] and watching.looked == {"to_table": 2}, "0: no marker yet"
-    watching._compare("to_table", 5, Job(4))  # type: ignore[arg-type]
-    watching._compare("to_kafka", 1, Job(None))  # type: ignore[arg-type]
+    watching._compare("to_table", 5, Job(4))
+    watching._compare("to_kafka", 1, Job(None))
     assert watching.ahead == [
         "to_table has epoch 5, the record 4",
         "to_kafka has epoch 1, the record 0",
@@ -81,20 +81,20 @@ def test_a_sink_that_is_ahead_is_told() -> None:
 
 def test_a_ledger_that_is_as_far_as_the_markers_is_true() -> None:
     watching = watch(table=4, files=6)
-    watching._look(Job(6, {"table": 5, "files": 6}, consistent=5))  # type: ignore[arg-type]
+    watching._look(Job(6, {"table": 5, "files": 6}, consistent=5))
     assert watching.broken() == [], "epoch 5 has nothing for the table"
     assert watching.asked == {"table": 1, "files": 1}
 
 
 def test_a_ledger_that_is_ahead_of_a_sink_is_told() -> None:
     watching = watch(table=4, files=6)
-    watching._look(Job(6, {"table": 6, "files": 6}, consistent=5))  # type: ignore[arg-type]
+    watching._look(Job(6, {"table": 6, "files": 6}, consistent=5))
     assert watching.ahead == ["the ledger says 6: table has to have epoch 6, and has 4 (markers)"]
 
 
 def test_a_consistent_epoch_that_is_ahead_of_a_sink_is_told() -> None:
     watching = watch(table=4, files=6)
-    watching._look(Job(6, {"table": 5, "files": 6}, consistent=6))  # type: ignore[arg-type]
+    watching._look(Job(6, {"table": 5, "files": 6}, consistent=6))
     assert watching.ahead == [
         "the consistent epoch says 6: table has to have epoch 6, and has 4 (markers)"
     ]
@@ -103,7 +103,7 @@ def test_a_consistent_epoch_that_is_ahead_of_a_sink_is_told() -> None:
 def test_what_the_record_says_for_a_sink_is_no_answer_of_it_and_has_to_be_true() -> None:
     watching = watch(table=4)
     said = Job(6, {"table": 6}, origin=LedgerOrigin.RECORD)
-    watching._look(said)  # type: ignore[arg-type]
+    watching._look(said)
     assert watching.asked == {}
     ahead, unasked = watching.broken()
     assert ahead.endswith("has 4 (record)")
@@ -112,7 +112,7 @@ def test_what_the_record_says_for_a_sink_is_no_answer_of_it_and_has_to_be_true()
 
 def test_a_sink_that_hides_its_markers_is_not_compared_with_the_ledger() -> None:
     watching = MarkerWatch((), {"table": lambda: 4}, hidden={"table"})
-    watching._look(Job(6, {"table": 6}, consistent=6))  # type: ignore[arg-type]
+    watching._look(Job(6, {"table": 6}, consistent=6))
     assert watching.broken() == []
 
 
@@ -121,8 +121,8 @@ def test_a_store_that_does_not_answer_is_asked_again() -> None:
         raise StoreUnavailableError("no majority")
 
     watching, job = watch(table=4), Job(6, {"table": 5}, consistent=5)
-    job.snapshots = fails  # type: ignore[method-assign]
-    watching._look(job)  # type: ignore[arg-type]
+    job.snapshots = fails
+    watching._look(job)
     assert watching.looked == {"table": 1} and watching.asked == {}
 
 

@@ -7,7 +7,7 @@ from dagster_jet import Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.operators.aggregates.aggregation import ROW_COUNT
 from dagster_jet.operators.operator import TIME_COLUMN
-from dagster_jet.pipeline import Stage
+from dagster_jet.pipeline import LateStage, Stage
 from dagster_jet.snapshot.manifest import Ack, Arrived
 from dagster_jet.spark.planning.wiring import counted_inputs
 from dagster_jet.spark.tasks.input_statistics import STATISTICS_COLUMNS, count_arrived, total_of
@@ -55,7 +55,7 @@ def rows_of(p: Pipeline, name: str = "rows") -> Stage:
     return p.read_from(source, name=name).with_timestamps("ts")
 
 
-def counted(rows: Stage) -> Stage:
+def counted(rows: Stage) -> LateStage:
     counts = rows.group_by("k").window(windows.tumbling("1 s"))
     return counts.aggregate(n=agg.count(), name="stage")
 

@@ -29,7 +29,7 @@ def in_a_fork(work: object) -> None:
     child = os.fork()
     if child == 0:
         try:
-            work()  # type: ignore[operator]
+            work()
             os._exit(0)
         except BaseException as error:
             os.write(2, repr(error).encode())

@@ -42,7 +42,7 @@ def test_words_of_aws(service: str, code: str) -> None:
     answer = {"Error": {"Code": code, "Message": "it says why"}}
     words = f"{service}://place.*{code}: it says why"
     with pytest.raises(StoreError, match=words) as said, access.errors_named():
-        raise ClientError(answer, "Put")  # type: ignore[arg-type]
+        raise ClientError(answer, "Put")
     assert condition_of(said.value) is AWS_WORDS[code]
 
 

@@ -27,7 +27,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """By sample, its labels: what Prometheus would store of a job."""
     registry = CollectorRegistry()
     reader = PrometheusMetricReader(registry=registry)
-    with measured(tmp_path_factory.mktemp("store"), reader) as (job, _):  # type: ignore[arg-type]
+    with measured(tmp_path_factory.mktemp("store"), reader) as (job, _):
         for event in everything():
             job.note(event)
         text = generate_latest(registry).decode()

@@ -431,9 +431,7 @@ class DoublesBatches(Processor):
 def test_batches_are_compared_row_by_row():
     batches = [pa.record_batch({"v": [1, 2]}), pa.record_batch({"v": [3]})]
     rows = [{"v": v, "w": v} for v in (1, 2, 3)]
-    verify_processor(
-        DoublesBatches, input=batches, expect=rows, unpack=lambda table: table.to_pylist()
-    )
+    verify_processor(DoublesBatches, input=batches, expect=rows, unpack=pa.Table.to_pylist)
 
 
 def split_batches(batch, partition_count):
@@ -486,7 +484,7 @@ def test_batches_as_state_move_with_their_partitions():
         SumsBatches,
         input=batches,
         expect=[{"v": v} for v in (1, 272, 1, 2, 3)],
-        unpack=lambda table: table.to_pylist(),
+        unpack=pa.Table.to_pylist,
         split=split_batches,
     )
 

@@ -129,7 +129,7 @@ def test_orders_and_what_is_told_come_back(tmp_path: Path) -> None:
     path.write_text(json.dumps(asdict(order)))
     assert Order.read(path) == order
     Told([(1.0, 5)], 2.0).write(str(tmp_path))
-    assert Told.read(tmp_path) == Told([[1.0, 5]], 2.0)  # type: ignore[list-item]
+    assert Told.read(tmp_path) == Told([[1.0, 5]], 2.0)
 
 
 def result(**more: Any) -> dict[str, Any]:
