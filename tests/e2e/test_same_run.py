@@ -28,7 +28,7 @@ def copies(folder: Path) -> Pipeline:
 def run(folder: Path, instance: dg.DagsterInstance, **options: Any) -> dg.ExecuteInProcessResult:
     """The stream, its checks, and an asset that reads what the stream has committed."""
 
-    def stream(context, jet):  # type: ignore[no-untyped-def]
+    def stream(context, jet):
         yield from jet.run(context=context)
 
     stream.__annotations__["jet"] = JetResource

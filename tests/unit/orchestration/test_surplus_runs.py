@@ -145,7 +145,7 @@ def test_a_word_of_the_code_that_means_nothing(
     instance: dg.DagsterInstance, pipeline: Pipeline, tmp_path: Path
 ) -> None:
     @jet_assets(pipeline=pipeline)
-    def stream(context, jet: JetResource):  # type: ignore[no-untyped-def]
+    def stream(context, jet: JetResource):
         yield from jet.run(context=context, if_running="pass")
 
     with pytest.raises(dg.Failure, match="expected 'proceed' or 'skip', not 'pass'"):
