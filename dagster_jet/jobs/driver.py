@@ -53,6 +53,7 @@ class Driver:
         self._order, self._job, self._store = order, order.job, order.store
         self._open_session, self._exporting = open_session, exporting
         self._emit, self._run_id = emit, run_id
+        self._definition = order.graph.definition()
         self._epochs = 0
         self._has_claimed = False
         self.keeper: RecordKeeper | None = None
@@ -94,6 +95,7 @@ class Driver:
             self._store.config.lease_ttl_ms,
             self._run_id,
             predecessor=self.keeper,
+            definition=self._definition,
         )
         ended: EndedExecution | None = None
         try:

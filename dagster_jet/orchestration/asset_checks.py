@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dagster_jet.jet import Jet
 
 _DESCRIPTIONS = {
+    "definition": "The job runs the definition of the pipeline that is loaded here.",
     "alive": "The job is running and makes progress, or was stopped on purpose.",
     "snapshot_age": "The job has a recent snapshot, or is alive and waits for input.",
     "committed": "All sinks have the output that the last snapshot decided.",
@@ -32,8 +33,8 @@ _DESCRIPTIONS = {
     "late_rows": "The share of the stage's rows that came late, behind the watermark, is small.",
     "watermark_lag": "Event time is not far behind the clock.",
 }
-_OF_SINKS = ("alive", "snapshot_age", "committed", "store_safe", "rejected_rows")
-_WARNINGS = ("late_rows", "rejected_rows", "watermark_lag")
+_OF_SINKS = ("alive", "definition", "snapshot_age", "committed", "store_safe", "rejected_rows")
+_WARNINGS = ("definition", "late_rows", "rejected_rows", "watermark_lag")
 
 
 def build_jet_asset_checks(
@@ -55,13 +56,16 @@ def build_jet_asset_checks(
 
     - ``alive``: the job makes progress, or is down on purpose. Fails if it is stuck, has failed,
       was given up, or was not taken up in time.
+    - ``definition``: the running execution has this definition of the pipeline: expressions,
+      connectors, settings and functions.
     - ``snapshot_age``: the last snapshot is recent, or the job is alive and waits for input.
     - ``committed``: all sinks have the decided output.
     - ``store_safe``: no copy is missing or damaged.
     - ``rejected_rows``: few of the sources' rows became dead letters.
 
     Checks of every stateful stage: ``late_rows``, and ``watermark_lag`` if it has a limit.
-    ``rejected_rows``, ``late_rows`` and ``watermark_lag`` fail as warnings, the others as errors.
+    ``definition``, ``rejected_rows``, ``late_rows`` and ``watermark_lag`` fail as warnings, the
+    others as errors.
 
     To run them, schedule a job over ``AssetSelection.checks(...)`` or set an automation condition.
 
@@ -91,6 +95,7 @@ def build_jet_asset_checks(
         int(stuck_after_seconds * 1000),
         give_up_after,
     )
+    definition = pipeline.graph.definition()
     kinds = {node.name: node.kind for node in pipeline.graph}
     checks: list[tuple[str, str, dg.AssetKey]] = []
     for key, metadata in assets.metadata_by_key.items():
@@ -100,16 +105,20 @@ def build_jet_asset_checks(
         else:
             lag = [] if limits.watermark_lag_ms is None else ["watermark_lag"]
             checks += [(check, stage, key) for check in ["late_rows", *lag]]
-    stage_of = {(check, key): stage for check, stage, key in checks}
 
     def evaluate(context: dg.AssetCheckExecutionContext) -> Iterable[dg.AssetCheckResult]:
-        wanted = context.selected_asset_check_keys
-        asked = [(key.name, stage_of[key.name, key.asset_key], key.asset_key) for key in wanted]
+        selected = context.selected_asset_check_keys
+        asked = [
+            (spec.name, str((spec.metadata or {})[keys.META_STAGE]), spec.asset_key)
+            for spec in context.check_specs
+            if spec.key in selected
+        ]
         if isinstance(jet, JetResource):
             with jet.process_config_and_initialize_cm() as resource:
-                yield from _results(resource.jet, pipeline, limits, asked)
+                yield from _results(resource.jet, pipeline, definition, limits, asked)
         else:
-            yield from _results(getattr(context.resources, jet).jet, pipeline, limits, asked)
+            opened = getattr(context.resources, jet).jet
+            yield from _results(opened, pipeline, definition, limits, asked)
 
     return dg.multi_asset_check(
         name=name or f"{dagster_name(pipeline.name)}_checks",
@@ -119,8 +128,9 @@ def build_jet_asset_checks(
                 asset=key,
                 description=_DESCRIPTIONS[check],
                 automation_condition=automation_condition,
+                metadata={keys.META_STAGE: stage},
             )
-            for check, _, key in checks
+            for check, stage, key in checks
         ],
         can_subset=True,
         required_resource_keys={jet} if isinstance(jet, str) else None,
@@ -128,7 +138,11 @@ def build_jet_asset_checks(
 
 
 def _results(
-    jet: "Jet", pipeline: Pipeline, limits: Limits, asked: Iterable[tuple[str, str, dg.AssetKey]]
+    jet: "Jet",
+    pipeline: Pipeline,
+    definition: str,
+    limits: Limits,
+    asked: Iterable[tuple[str, str, dg.AssetKey]],
 ) -> Iterator[dg.AssetCheckResult]:
     """Evaluates the checks; the store is read once, regardless of the number of checks."""
     now_ms = time.time_ns() // 1_000_000
@@ -144,6 +158,7 @@ def _results(
         "alive": lambda: health.alive(
             record, read_supervision(jet.store, pipeline.name), now_ms, limits
         ),
+        "definition": partial(health.definition, record, definition),
         "snapshot_age": partial(health.snapshot_age, record, now_ms, limits),
         "committed": partial(health.committed, record, now_ms, limits),
         "store_safe": lambda: health.store_safe(jet.store.status()),

@@ -39,8 +39,10 @@ def stage_specs(
     names = [node.name for node in graph if graph.is_named(node.name)]
     data = {name: stage_data(pipeline.name, graph, name, links) for name in names}
     specs = {name: translator.get_asset_spec(data[name]) for name in names}
-    version = CODE_VERSION_PREFIX + graph.fingerprint()
-    return {name: _with_edges(spec, data[name], specs, version) for name, spec in specs.items()}
+    return {
+        name: _with_edges(spec, data[name], specs, CODE_VERSION_PREFIX + graph.definition(name))
+        for name, spec in specs.items()
+    }
 
 
 def build_jet_asset_specs(

@@ -43,6 +43,22 @@ class DefinedPipeline(str):
         return defined
 
 
+def assets_in(
+    repository: dg.RepositoryDefinition | None, pipeline: str
+) -> dg.AssetsDefinition | None:
+    """Return a pipeline's assets as a code location defines them in the end.
+
+    Args:
+        repository: of the context of a tick; None outside of a code location.
+        pipeline: name of the pipeline.
+    """
+    found = repository.assets_defs_by_key.values() if repository is not None else ()
+    for assets_def in found:
+        if defined_in(assets_def.metadata_by_key) == pipeline:
+            return assets_def
+    return None
+
+
 def defined_in(metadata_by_key: MetadataByKey) -> DefinedPipeline | None:
     """Return the value that `jet_assets` put into the metadata; None if there is none."""
     for metadata in metadata_by_key.values():

@@ -102,6 +102,26 @@ def alive(
     )
 
 
+def definition(record: ExecutionRecord | None, loaded: str) -> Health:
+    """Whether the running execution has the definition that is loaded here.
+
+    Args:
+        record: record as observed.
+        loaded: digest of the definition (`Graph.definition`).
+    """
+    if record is None or not record.status.is_live:
+        return Health(True, "No execution runs; the next one begins with this definition.")
+    if record.definition in ("", loaded):
+        return Health(True, f"Execution {record.execution_id} runs this definition.")
+    return Health(
+        False,
+        f"Execution {record.execution_id} runs an older definition of the pipeline than the one "
+        "that is loaded here. Shut the run down (control job, or 'dagster-jet job "
+        f"{record.job} shutdown'): the next one runs this definition, from the last snapshot. "
+        'With follow_definition="whole" the supervisor does so by itself.',
+    )
+
+
 def snapshot_age(record: ExecutionRecord | None, now_ms: int, limits: Limits) -> Health:
     """Whether the last snapshot is recent, or the job is idle or completed."""
     if record is None or record.snapshot is None:

@@ -45,6 +45,8 @@ class ReportedAsset:
     """Upstream assets outside of the pipeline."""
     freshness_seconds: float | None = None
     """Maximum age of the newest materialization, if the asset has a freshness policy."""
+    uri: str | None = None
+    """Place that this run writes; a definition that was loaded later may name another one."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,8 @@ def materialization(
         known = inputs.get(key, InputVersion())
         tags[f"{keys.TAG_INPUT_VERSION_PREFIX}{key.to_user_string()}"] = known.version
         tags[f"{keys.TAG_INPUT_POINTER_PREFIX}{key.to_user_string()}"] = known.pointer
+    if asset.uri is not None:
+        facts = {**facts, keys.DAGSTER_URI: dg.MetadataValue.text(asset.uri)}
     return dg.AssetMaterialization(
         asset_key=asset.key, metadata=facts, tags=tags, partition=partition
     )

@@ -17,6 +17,7 @@ from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_job import stream_of
 from dagster_jet.orchestration.committed_snapshot import newest_commit
 from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.defined_pipeline import assets_in
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.reported_assets import asset_reports
 from dagster_jet.orchestration.resource import JetResource
@@ -73,7 +74,8 @@ def build_jet_observation_sensor(
 
     def tick(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         with jet_of_tick(jet, context) as opened:
-            return report_missed(context, opened, watched)
+            found = assets_in(context.repository_def, pipeline.name)
+            return report_missed(context, opened, Watched(found, pipeline) if found else watched)
 
     return dg.SensorDefinition(
         name=name or f"{base}_observations",
@@ -146,9 +148,7 @@ def report_missed(
     )
     if commit == before.commit:
         return known
-    reports = asset_reports(
-        watched.pipeline, watched.assets.metadata_by_key, context.instance, is_running=False
-    )
+    reports = asset_reports(watched.pipeline, watched.assets, context.instance, is_running=False)
     event = found.as_restored(watched.pipeline.graph)
     events = [*reports.missed(event, time.time_ns() // 1_000_000)]
     return dg.SensorResult(asset_events=events, cursor=cursor) if events else known

@@ -78,6 +78,15 @@ class SupervisorSettings(dg.Model, dg.Resolvable):
         ),
     ] = None
 
+    follow_definition: Annotated[
+        Literal["off", "stages", "whole"] | None,
+        Field(
+            description="Which differences between the loaded pipeline and the running one end a "
+            "run, so that the next one follows: none, those of the stages and their state (the "
+            "default), or also those of expressions, connectors, settings and functions."
+        ),
+    ] = None
+
     def given(self, *names: str) -> dict[str, Any]:
         """Returns the settings that were given, restricted to `names` unless it is empty."""
         return self.model_dump(exclude={"status"}, include=set(names) or None, exclude_none=True)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import dagster as dg
 
+from dagster_jet.errors import ConfigurationError
+from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_reports import AssetReports
 from dagster_jet.orchestration.asset_specs import own_sources, stage_specs
-from dagster_jet.orchestration.defined_pipeline import (
-    DefinedPipeline,
-    MetadataByKey,
-    defined_in,
-)
+from dagster_jet.orchestration.defined_pipeline import DefinedPipeline, defined_in
 from dagster_jet.orchestration.input_versions import InputVersions, KnownVersions, VersionsInLog
 from dagster_jet.orchestration.last_reports import last_inputs, last_reports
 from dagster_jet.orchestration.materialization import ReportedAsset
@@ -24,7 +22,7 @@ from dagster_jet.pipeline.graph import EnrichNode, Graph
 
 def asset_reports(
     pipeline: Pipeline,
-    metadata_by_key: MetadataByKey,
+    assets_def: dg.AssetsDefinition | None,
     instance: dg.DagsterInstance,
     partition: str | None = None,
     *,
@@ -34,21 +32,33 @@ def asset_reports(
 
     Args:
         pipeline: the pipeline.
-        metadata_by_key: metadata of the run's assets; empty in an op, which reports on all stages.
+        assets_def: the assets as they are defined in the end, which may have other keys, freshness
+            policies or code versions than `jet_assets` gave them. None: in an op, which reports on
+            all stages, by the pipeline's own keys.
         instance: the Dagster instance.
         partition: partition key of a bounded run.
         is_running: whether the job itself reports while it reads its inputs. Otherwise only the
             input versions of earlier reports are known.
+
+    Raises:
+        ConfigurationError: none of the assets is a stage or a sink of the pipeline.
     """
-    defined = defined_in(metadata_by_key) or DefinedPipeline.of(pipeline)
-    translator, links = defined.translator, defined.links
+    defined = None if assets_def is None else defined_in(assets_def.metadata_by_key)
+    defined = defined or DefinedPipeline.of(pipeline)
+    translated = stage_specs(pipeline, defined.translator, defined.links)
+    specs = translated if assets_def is None else specs_by_stage(pipeline, assets_def)
     graph = pipeline.graph
-    specs = stage_specs(pipeline, translator, links)
-    assets = reported_assets(pipeline, specs, metadata_by_key)
-    own = own_sources(pipeline, links)
-    outside = {specs[n.name].key: n.name for n in graph.sources if n.name not in own}
+    assets = reported_assets(pipeline, specs)
+    known = {key for asset in assets for key in asset.outside_inputs}
+    source_keys = {n.name: _as_defined(translated[n.name].key, known) for n in graph.sources}
+    own = own_sources(pipeline, defined.links)
+    table_keys = {name: _as_defined(key, known) for name, key in _table_keys(graph).items()}
     inputs: InputVersions = (
-        VersionsInLog(instance, _tables(graph), outside)
+        VersionsInLog(
+            instance,
+            {table_keys[name]: every for name, every in _refreshes(graph).items()},
+            {key: name for name, key in source_keys.items() if name not in own},
+        )
         if is_running
         else KnownVersions(last_inputs(instance, assets, partition))
     )
@@ -56,21 +66,47 @@ def asset_reports(
         assets,
         last_reports(instance, assets, partition),
         inputs,
-        {name: specs[name].key for name in own},
+        {name: source_keys[name] for name in own},
         partition,
-        TableFacts({**{name: spec.key for name, spec in specs.items()}, **_table_keys(graph)}),
+        TableFacts({**source_keys, **{a.stage: a.key for a in assets}, **table_keys}),
     )
 
 
-def reported_assets(
-    pipeline: Pipeline, specs: Mapping[str, dg.AssetSpec], metadata_by_key: MetadataByKey
-) -> list[ReportedAsset]:
-    """Return the run's assets that are stages or sinks; if the run has no assets, all of them."""
+def specs_by_stage(
+    pipeline: Pipeline, assets_def: dg.AssetsDefinition
+) -> Mapping[str, dg.AssetSpec]:
+    """Return the specs of the assets that are stages or sinks of the pipeline, by stage.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
     graph = pipeline.graph
-    source_keys = {specs[node.name].key for node in graph.sources}
-    stage_keys = {spec.key for spec in specs.values()} - source_keys
+    names = {node.name for node in graph.stages} | {node.name for node in graph.sinks}
+    by_stage = {str(spec.metadata.get(keys.META_STAGE)): spec for spec in assets_def.specs}
+    specs = {stage: spec for stage, spec in by_stage.items() if stage in names}
+    if not specs:
+        raise ConfigurationError(
+            f"none of the assets {', '.join(sorted(k.to_user_string() for k in assets_def.keys))} "
+            "is a stage or a sink of the pipeline, so nothing would be reported.",
+            job=pipeline.name,
+            cure="Define them with @jet_assets(pipeline=...), and keep the metadata "
+            f"{keys.META_STAGE!r} where specs are changed.",
+        )
+    return specs
+
+
+def reported_assets(pipeline: Pipeline, specs: Mapping[str, dg.AssetSpec]) -> list[ReportedAsset]:
+    """Return the assets that are stages or sinks, upstream before downstream.
+
+    Args:
+        pipeline: the pipeline.
+        specs: specs by stage; sources, and stages without a spec, are not reported.
+    """
+    graph = pipeline.graph
     sinks = {node.name for node in graph.sinks}
     stateful = {node.name for node in graph.stages}
+    shown = [node.name for node in graph if node.name in specs and node.name in sinks | stateful]
+    own = {specs[name].key for name in shown}
     return [
         ReportedAsset(
             stage=name,
@@ -78,20 +114,28 @@ def reported_assets(
             code_version=spec.code_version,
             is_sink=name in sinks,
             has_state=name in stateful,
-            stage_inputs=tuple(d.asset_key for d in spec.deps if d.asset_key in stage_keys),
-            outside_inputs=tuple(d.asset_key for d in spec.deps if d.asset_key not in stage_keys),
+            stage_inputs=tuple(d.asset_key for d in spec.deps if d.asset_key in own),
+            outside_inputs=tuple(d.asset_key for d in spec.deps if d.asset_key not in own),
             freshness_seconds=_freshness_seconds(spec.freshness_policy),
+            uri=spec.metadata.get(keys.DAGSTER_URI) if name in sinks else None,
         )
-        for name, spec in specs.items()
-        if name in sinks | stateful and (not metadata_by_key or spec.key in metadata_by_key)
+        for name, spec in ((name, specs[name]) for name in shown)
     ]
 
 
-def _tables(graph: Graph) -> dict[dg.AssetKey, int | None]:
-    """Returns the assets that rows are enriched with, and their refresh interval in ms."""
+def _as_defined(key: dg.AssetKey, known: Collection[dg.AssetKey]) -> dg.AssetKey:
+    """Returns the key of an input as the assets name it, which may have a prefix by now."""
+    if key in known:
+        return key
+    size = len(key.path)
+    return next((each for each in known if each.path[-size:] == key.path), key)
+
+
+def _refreshes(graph: Graph) -> dict[str, int | None]:
+    """Returns the refresh interval in ms of the assets that rows are enriched with."""
     found = _table_keys(graph)
     nodes = [node for node in graph if isinstance(node, EnrichNode) and node.name in found]
-    return {found[node.name]: node.refresh_ms for node in nodes}
+    return {node.name: node.refresh_ms for node in nodes}
 
 
 def _table_keys(graph: Graph) -> dict[str, dg.AssetKey]:

@@ -309,7 +309,8 @@ class JetResource(dg.ConfigurableResource[Any]):
         if_running: str | None,
     ) -> Generator[JetEvent, None, None]:
         try:
-            defined = defined_in(_metadata_by_key(context))
+            assets_def = _assets_def(context)
+            defined = None if assets_def is None else defined_in(assets_def.metadata_by_key)
             if pipeline is None and defined is not None and defined.of_partition is not None:
                 yield from self._run_partition(context, until, defined, config, options)
             else:
@@ -348,7 +349,7 @@ class JetResource(dg.ConfigurableResource[Any]):
 
         proceeds = proceeds_if_running(context, if_running)
         warn_if_endless(context, until, pipeline.name)
-        reports = asset_reports(pipeline, _metadata_by_key(context), context.instance)
+        reports = asset_reports(pipeline, _assets_def(context), context.instance)
         was_ours = yield from self._drive(
             context,
             pipeline,
@@ -375,7 +376,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         job = partition_job(op_context(context), self.jet, defined, anew=is_anew(context))
         RunNotes(context, self.jet.store, job.name).worker({keys.TAG_PIPELINE: job.name})
         reports = asset_reports(
-            job.pipeline, _metadata_by_key(context), context.instance, partition=job.key
+            job.pipeline, _assets_def(context), context.instance, partition=job.key
         )
         pipeline = job.pipeline.renamed(job.name)
         if job.is_completed:
@@ -474,6 +475,7 @@ def _pipeline(defined: DefinedPipeline | None) -> Pipeline:
     )
 
 
-def _metadata_by_key(context: RunContext) -> Mapping[dg.AssetKey, Mapping[str, Any]]:
+def _assets_def(context: RunContext) -> dg.AssetsDefinition | None:
+    """Returns the assets as they are defined in the end; None in an op."""
     op = op_context(context)
-    return op.assets_def.metadata_by_key if op.has_assets_def else {}
+    return op.assets_def if op.has_assets_def else None

@@ -8,8 +8,8 @@ from the terminal snapshot, so a retirement costs one start and no rows.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import dagster as dg
 
@@ -21,6 +21,8 @@ from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 if TYPE_CHECKING:
     from dagster_jet.jet import Jet
 
+Follows: TypeAlias = Literal["off", "stages", "whole"]
+
 
 @dataclass(frozen=True)
 class Retirement:
@@ -29,10 +31,25 @@ class Retirement:
     Attributes:
         max_age_seconds: limit on the run's age, by the clock of Dagster's storage; None: no limit.
         pipeline: current definition of the pipeline; None: definitions are not compared.
+        follows: which differences from the running definition end a run.
+        definition: digest of `pipeline` as it was loaded; empty without a pipeline.
     """
 
     max_age_seconds: float | None = None
     pipeline: Pipeline | None = None
+    follows: Follows = "stages"
+    definition: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Now: later the files may have other code than this process has loaded.
+        found = "" if self.pipeline is None else self.pipeline.graph.definition()
+        object.__setattr__(self, "definition", found)
+
+    def is_outdated(self, record: ExecutionRecord) -> bool:
+        """Whether the newest execution runs another definition than the one that is loaded."""
+        return "" not in (self.definition, record.definition) and (
+            record.definition != self.definition
+        )
 
     def reason(
         self, jet: Jet, instance: dg.DagsterInstance, record: ExecutionRecord
@@ -47,19 +64,12 @@ class Retirement:
             return None, None
         if newest.execution_id != record.execution_id:
             return None, None
-        if self.pipeline is not None and self._is_changed(record):
-            # `Jet.plan` is not used: it also compares columns, for which it may start Spark.
-            saved = jet.job(record.job).manifest().plan
-            refused = [
-                change
-                for change in compare_plans(saved, self.pipeline.graph.plan())
-                if change.is_refused
-            ]
+        if self.pipeline is not None and self.is_to_follow(record):
+            refused = self._refused(jet, self.pipeline, record)
             if refused:
-                stages = "; ".join(f"{c.stage!r}: {c.reason}" for c in refused)
                 return None, (
                     "the pipeline's definition has changed, and cannot continue from the state "
-                    f"of the running one ({stages})"
+                    f"of the running one ({refused})"
                 )
             return "the pipeline's definition has changed", None
         age_s = self._age_seconds(instance, record)
@@ -67,9 +77,26 @@ class Retirement:
             return f"its run is {age_s / 3600:.1f} hours old", None
         return None, None
 
-    def _is_changed(self, record: ExecutionRecord) -> bool:
-        assert self.pipeline is not None
-        return record.plan_fingerprint not in ("", self.pipeline.graph.fingerprint())
+    def is_to_follow(self, record: ExecutionRecord) -> bool:
+        """Whether the definitions differ in a way that ends a run."""
+        if self.pipeline is None or self.follows == "off":
+            return False
+        if self.follows == "whole" and self.is_outdated(record):
+            return True
+        return self._has_other_stages(self.pipeline, record)
+
+    def _has_other_stages(self, pipeline: Pipeline, record: ExecutionRecord) -> bool:
+        return record.plan_fingerprint not in ("", pipeline.graph.fingerprint())
+
+    def _refused(self, jet: Jet, pipeline: Pipeline, record: ExecutionRecord) -> str:
+        """Returns what of the saved state the pipeline cannot continue from; mostly nothing.
+
+        `Jet.plan` is not used: it also compares columns, for which it may start Spark.
+        """
+        if not self._has_other_stages(pipeline, record):
+            return ""
+        changes = compare_plans(jet.job(record.job).manifest().plan, pipeline.graph.plan())
+        return "; ".join(f"{c.stage!r}: {c.reason}" for c in changes if c.is_refused)
 
     def _age_seconds(self, instance: dg.DagsterInstance, record: ExecutionRecord) -> float | None:
         if self.max_age_seconds is None or record.lease is None or record.lease.run_id is None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from dagster_jet.errors import ConfigurationError, JobStateError
+from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_specs import build_jet_asset_specs
 from dagster_jet.orchestration.dagster_name import dagster_name
@@ -18,9 +18,11 @@ from dagster_jet.orchestration.dead_runs import (
     report_dead_runs,
     report_fenced_run,
 )
+from dagster_jet.orchestration.defined_pipeline import assets_in
 from dagster_jet.orchestration.launches import Launches, hint
+from dagster_jet.orchestration.outdated import Look, look_at_definition
 from dagster_jet.orchestration.resource import JetResource
-from dagster_jet.orchestration.retirement import Retirement, retire
+from dagster_jet.orchestration.retirement import Follows, Retirement
 from dagster_jet.orchestration.sightings import (
     BootTime,
     Clock,
@@ -70,7 +72,7 @@ def build_jet_supervisor_sensor(
     give_up_after: int = 8,
     stuck_after_seconds: float = 300,
     max_run_age_seconds: float | None = None,
-    follow_definition: bool = True,
+    follow_definition: Follows = "stages",
     tags: Mapping[str, str] | None = None,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
@@ -106,10 +108,11 @@ def build_jet_supervisor_sensor(
         give_up_after: number of runs in a row without progress before the sensor gives up.
         stuck_after_seconds: maximum time in one activity; waiting for input does not count.
         max_run_age_seconds: an older run is replaced, after a terminal snapshot. Default: no limit.
-        follow_definition: retire the run in the same way when the stages of `pipeline` differ from
-            those that run, and the new ones can continue from the state. Stages are compared by
-            name, kind, edges and what their state depends on, not by the bodies of functions. No
-            effect if `pipeline` is only a name.
+        follow_definition: retire the run in the same way when `pipeline` differs from what runs,
+            and can continue from the state. "stages": its stages differ in name, kind, edges or
+            what their state depends on. "whole": also expressions, connectors, settings or the code
+            of functions differ. "off": never. Without retirement, every tick says that an older
+            definition runs. No effect if `pipeline` is only a name.
         tags: additional tags of the runs.
         default_status: status of the sensor when it is first loaded.
 
@@ -127,7 +130,8 @@ def build_jet_supervisor_sensor(
     )
     retirement = Retirement(
         max_run_age_seconds,
-        pipeline if follow_definition and isinstance(pipeline, Pipeline) else None,
+        pipeline if isinstance(pipeline, Pipeline) else None,
+        follow_definition,
     )
     launches = Launches(
         pipeline_name,
@@ -136,8 +140,10 @@ def build_jet_supervisor_sensor(
     )
 
     def tick(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        found = assets_in(context.repository_def, pipeline_name)
+        watched = replace(launches, asset_keys=frozenset(found.keys)) if found else launches
         with jet_of_tick(jet, context) as opened:
-            return supervise(context, opened, launches, policy, tags or {}, retirement=retirement)
+            return supervise(context, opened, watched, policy, tags or {}, retirement=retirement)
 
     return dg.SensorDefinition(
         name=name or f"{dagster_name(pipeline_name)}_supervisor",
@@ -190,8 +196,10 @@ def supervise(
         run: WatchedObject(ObjectKind.FENCED, run)
         for run in fenced_runs(context.instance, launches, record)
     }
+    before, definition = Sightings.from_cursor(context.cursor), retirement.definition
+    marks = before.about(definition)
     runs = [*launched.values(), *fenced.values()]
-    sightings = Sightings.from_cursor(context.cursor).after([lease, request, *runs], now)
+    sightings = before.after([lease, request, *runs, *marks], now)
     for run, seen in fenced.items():
         if record is not None and sightings.age_ms(seen, now) >= policy.start_timeout_ms:
             said = report_fenced_run(context.instance, run, record)
@@ -213,40 +221,29 @@ def supervise(
     )
     decision = decide(situation, policy)
     text = f"{decision.verdict.value}: {decision.reason}"
-    if decision.verdict is Verdict.ADOPT and record is not None:
-        text += _retired(context, jet, retirement, record)
+    look = Look()
+    if record is not None and decision.verdict in (Verdict.ADOPT, Verdict.STUCK):
+        is_well = decision.verdict is Verdict.ADOPT
+        asset_keys = launches.asset_keys
+        look = look_at_definition(
+            context, jet, retirement, asset_keys, record, marks, is_well=is_well
+        )
+        text += look.text
+        sightings = sightings.after([lease, request, *runs, *look.marks], now)
     if decision.verdict in (Verdict.GIVE_UP, Verdict.STUCK):
         context.log.error(f"{pipeline}: {text}")
     if not decision.verdict.requests_a_run:
-        return dg.SensorResult(skip_reason=text, cursor=sightings.to_cursor())
+        cursor = sightings.to_cursor()
+        return dg.SensorResult(skip_reason=text, cursor=cursor, asset_events=look.events)
     reserved = _reserve(context.instance, jet, launches, situation, decision)
     if reserved is None:
         lost = f"wait: another tick or a user was faster ({decision.reason})"
         return dg.SensorResult(skip_reason=lost, cursor=sightings.to_cursor())
     context.log.info(f"{pipeline}: {text}; requesting run {reserved.run_key}")
-    sightings = sightings.after([lease, _request_of(reserved), *runs], now)
+    sightings = sightings.after([lease, _request_of(reserved), *runs, *marks], now)
     return dg.SensorResult(
         run_requests=[_run_request(reserved, tags)], cursor=sightings.to_cursor()
     )
-
-
-def _retired(
-    context: dg.SensorEvaluationContext,
-    jet: Jet,
-    retirement: Retirement,
-    record: ExecutionRecord,
-) -> str:
-    """End a healthy run in favour of the next one if it is due; return the text to log."""
-    why, obstacle = retirement.reason(jet, context.instance, record)
-    if obstacle is not None:
-        context.log.error(f"{record.job}: {obstacle}")
-        return f"; {obstacle}"
-    if why is None:
-        return ""
-    context.log.info(f"{record.job}: {why}; the next run continues from its terminal snapshot")
-    with suppress(JobStateError):  # it has just ended
-        retire(jet, record)
-    return f"; {why}: the run was asked to end so that the next run can start"
 
 
 def _lease_as_it_is(record: ExecutionRecord | None) -> WatchedObject:

@@ -39,6 +39,10 @@ class ObjectKind(str, Enum):
     RUN = "run"
     FENCED = "fenced"
     """A run that has lost the job to another run and has not ended."""
+    OUTDATED = "outdated"
+    """An execution of which Dagster knows that it runs an older definition than the loaded one."""
+    RETIRED = "retired"
+    """An execution that was asked to end, so that the loaded definition is run."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,15 @@ class Sightings:
     def age_ms(self, watched: WatchedObject, now: BootTime) -> int:
         """Return how long the object has been seen, in ms; 0 if it is not among the sightings."""
         return now.ms - self.since_ms.get(watched, now.ms)
+
+    def about(self, definition: str) -> list[WatchedObject]:
+        """Return the objects that say which executions do not run this definition."""
+        kinds = (ObjectKind.OUTDATED, ObjectKind.RETIRED)
+        return [
+            watched
+            for watched in self.since_ms
+            if watched.kind in kinds and watched.identity.endswith(f" {definition}")
+        ]
 
     def to_cursor(self) -> str:
         since_ms = {str(watched): ms for watched, ms in self.since_ms.items()}

@@ -55,9 +55,15 @@ class RecordKeeper:
         lease_ttl_ms: int,
         run_id: str | None,
         predecessor: RecordKeeper | None = None,
+        definition: str = "",
     ) -> None:
-        """`predecessor`: the keeper of the execution that has just ended in this process."""
+        """
+        Args:
+            predecessor: the keeper of the execution that has just ended in this process.
+            definition: digest of the definition that the execution runs.
+        """
         self._store, self._job, self._ttl_ms, self._run_id = store, job, lease_ttl_ms, run_id
+        self._definition = definition
         self._owner = uuid.uuid4().hex
         self._earlier = predecessor.owners if predecessor is not None else frozenset()
         self._last_execution_id = predecessor.last_execution_id if predecessor is not None else None
@@ -225,7 +231,7 @@ class RecordKeeper:
     def _started(self, record: ExecutionRecord | None, execution_id: int) -> ExecutionRecord:
         lease = new_lease(self._owner, self._ttl_ms, self._run_id)
         if record is None:
-            return ExecutionRecord(self._job, execution_id, JobStatus.STARTING, lease=lease)
+            record = ExecutionRecord(self._job, execution_id, JobStatus.NOT_RUNNING)
         died = record.status.is_live
         return replace(
             record,
@@ -236,6 +242,7 @@ class RecordKeeper:
             fruitless=record.fruitless_now if died else 0,
             cause=None,
             failure=None,
+            definition=self._definition,
         )
 
     def write(self, record: ExecutionRecord, purpose: Purpose) -> WriteOutcome:

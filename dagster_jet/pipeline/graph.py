@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dagster_jet.contract import Sink, Source, Table
+from dagster_jet.pipeline.definition_digest import digest
 from dagster_jet.pipeline.stage_kind import StageKind
 from dagster_jet.pipeline.stateful import StatefulNode
 
@@ -212,6 +213,20 @@ class Graph:
                 **stage.shape(),
             }
         return plan
+
+    def definition(self, stage: str | None = None) -> str:
+        """Hashes all that decides about the output: expressions, connectors, settings, functions.
+
+        Args:
+            stage: only this stage and what is upstream of it; None: the whole pipeline.
+        """
+        wanted = set(self.nodes) if stage is None else {stage}
+        pending = [*wanted]
+        while pending:
+            new = [name for name in self.nodes[pending.pop()].upstream if name not in wanted]
+            wanted.update(new)
+            pending += new
+        return digest([node for node in self if node.name in wanted])
 
     def fingerprint(self) -> str:
         """Hashes names, kinds, edges and what states depend on, but not the bodies of functions.

@@ -188,6 +188,8 @@ class ExecutionRecord:
     """Per sink with held transactions: the largest number of writers of any execution. So many are
     asked for transactions that they left open. It only grows."""
     plan_fingerprint: str = ""
+    definition: str = ""
+    """Digest of the pipeline's definition (`Graph.definition`) that the newest execution runs."""
     updated_at_ms: int = 0
     format: int = RECORD_FORMAT
 

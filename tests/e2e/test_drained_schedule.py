@@ -88,6 +88,7 @@ def test_three_drained_runs(tmp_path: Path) -> None:
                 assert record.execution_id == number + 1
                 # What a run has saved is of today's definition.
                 assert record.plan_fingerprint == tiny(tmp_path).graph.fingerprint()
+                assert record.definition == tiny(tmp_path).graph.definition()
                 wanted = read_supervision(jet.store, "tiny")
                 assert wanted is not None and wanted.intent is Intent.DRAINED
                 with dg.build_sensor_context(instance=instance) as context:

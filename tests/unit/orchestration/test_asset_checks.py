@@ -106,12 +106,36 @@ def test_a_job_that_is_well_is_green(jet: Jet, pipeline: Pipeline, members: list
         *(
             f"{sink}:{check}"
             for sink in ("revenue_out", "large_out", "bad_orders")
-            for check in ("alive", "snapshot_age", "committed", "store_safe", "rejected_rows")
+            for check in (
+                "alive",
+                "definition",
+                "snapshot_age",
+                "committed",
+                "store_safe",
+                "rejected_rows",
+            )
         ),
     }
     assert all(each.passed for each in found.values()), found
     assert found["revenue_out:committed"].metadata["epoch"].value == 9
     assert "RUNNING" in found["revenue_out:alive"].description
+
+
+def test_an_older_definition_that_runs_is_a_warning(
+    jet: Jet, pipeline: Pipeline, members: list[str]
+):
+    """Failed before: nothing said that the changed filter did not run."""
+    running = ExecutionRecord(
+        JOB, 1, JobStatus.RUNNING, lease=new_lease("me", 60_000, None), definition="older"
+    )
+    write(jet, running)
+    found = run(pipeline, members)["large_out:definition"]
+    assert not found.passed and found.severity is dg.AssetCheckSeverity.WARN
+    assert found.description is not None and "runs an older definition" in found.description
+    write(jet, replace(running, execution_id=2, definition=pipeline.graph.definition()))
+    assert run(pipeline, members)["large_out:definition"].passed
+    write(jet, replace(running, execution_id=3, status=JobStatus.NOT_RUNNING, lease=None))
+    assert run(pipeline, members)["large_out:definition"].passed, "the next one has the new one"
 
 
 def test_a_member_that_is_lost_turns_the_store_red(

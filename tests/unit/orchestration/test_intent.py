@@ -261,14 +261,17 @@ def test_an_export_from_the_launchpad(jet: Jet, resource: JetResource) -> None:
 # --- retirement -----------------------------------------------------------------------------------
 
 
-def running(run_id: str | None = None, fingerprint: str = "") -> ExecutionRecord:
+def running(
+    run_id: str | None = None, fingerprint: str = "", definition: str = "", execution_id: int = 4
+) -> ExecutionRecord:
     return ExecutionRecord(
         "shop",
-        4,
+        execution_id,
         JobStatus.RUNNING,
         lease=new_lease("o", 60_000, run_id),
-        snapshots=(SNAPSHOT,),
+        snapshots=(replace(SNAPSHOT, execution_id=execution_id),),
         plan_fingerprint=fingerprint,
+        definition=definition,
     )
 
 
@@ -301,6 +304,73 @@ def test_one_with_the_definition_of_today_goes_on(instance: dg.DagsterInstance, 
     write(jet, running(fingerprint=pipeline.graph.fingerprint()))
     tick(instance, jet, Retirement(pipeline=pipeline))
     assert asked_for(jet) is None
+
+
+class Ticks:
+    """Ticks of one sensor, which remembers things between them."""
+
+    def __init__(self, instance: dg.DagsterInstance, jet: Jet, retirement: Retirement) -> None:
+        self.instance, self.jet, self.retirement = instance, jet, retirement
+        self.cursor: str | None = None
+
+    def __call__(self) -> tuple[str, list[dg.AssetKey]]:
+        """What was said, and of which assets it was noted."""
+        launches = replace(LAUNCHES, asset_keys=frozenset([dg.AssetKey(["shop", "out"])]))
+        with dg.build_sensor_context(instance=self.instance, cursor=self.cursor) as context:
+            result = supervise(
+                context, self.jet, launches, RestartPolicy(), {}, retirement=self.retirement
+            )
+        self.cursor = result.cursor
+        assert result.skip_reason is not None and result.skip_reason.skip_message is not None
+        return result.skip_reason.skip_message, [e.asset_key for e in result.asset_events]
+
+
+def older(pipeline: Pipeline, execution_id: int = 4) -> ExecutionRecord:
+    """Runs the same stages with another filter, sink path or function."""
+    return running(
+        fingerprint=pipeline.graph.fingerprint(), definition="older", execution_id=execution_id
+    )
+
+
+def test_an_older_definition_that_runs_on_is_named_and_noted_once(
+    instance: dg.DagsterInstance, jet: Jet
+) -> None:
+    """Failed before: it was shown as the new one, running and fresh."""
+    pipeline = shop()
+    ticks = Ticks(instance, jet, Retirement(pipeline=pipeline))
+    write(jet, running(definition=pipeline.graph.definition()))
+    said, noted = ticks()
+    assert said.startswith("adopt") and "definition" not in said and not noted
+    write(jet, older(pipeline, 5))
+    said, noted = ticks()
+    assert "it runs an older definition" in said and 'follow_definition="whole"' in said
+    assert noted == [dg.AssetKey(["shop", "out"])]
+    assert ticks() == (said, []), "once: Dagster keeps it for ever"
+    assert asked_for(jet) is None, "it is left alone"
+
+
+def test_the_supervisor_follows_the_whole_definition_where_it_is_told_to(
+    instance: dg.DagsterInstance, jet: Jet
+) -> None:
+    pipeline = shop()
+    write(jet, older(pipeline))
+    ticks = Ticks(instance, jet, Retirement(pipeline=pipeline, follows="whole"))
+    assert "the run was asked to end" in ticks()[0]
+    assert asked_for(jet) is StopKind.SHUTDOWN
+    assert "the run was asked to end" in ticks()[0], "until it has ended"
+    # The next run's process has loaded newer files than this code location, or older ones.
+    write(jet, older(pipeline, 5))
+    said, _ = ticks()
+    assert "Reload the definitions" in said, "else they would restart it for ever"
+
+
+def test_a_definition_that_is_not_known_is_not_an_older_one(
+    instance: dg.DagsterInstance, jet: Jet
+) -> None:
+    write(jet, running(definition=""))
+    ticks = Ticks(instance, jet, Retirement(pipeline=shop(), follows="whole"))
+    said, noted = ticks()
+    assert "definition" not in said and not noted and asked_for(jet) is None
 
 
 def test_one_that_has_not_saved_anything_yet_is_left_alone(

@@ -219,9 +219,7 @@ def test_reports_of_a_completed_job(daemon: Daemon, jet: Jet) -> None:
     job.commits(1, {"out": 5, "bad": 1})
     job.has_ended(JobStatus.COMPLETED)
     assert daemon.tick() == "2 new"
-    reports = asset_reports(
-        daemon.site.pipeline, daemon.site.stream.metadata_by_key, daemon.site.instance
-    )
+    reports = asset_reports(daemon.site.pipeline, daemon.site.stream, daemon.site.instance)
     assert reports.last["out"].data_version == "1"
 
 

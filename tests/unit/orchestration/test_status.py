@@ -99,9 +99,7 @@ class Site:
         @jet_assets(pipeline=self.pipeline, dagster_jet_translator=self.translator)
         def stream(context):
             op = context.op_execution_context
-            yield from self.script(
-                asset_reports(self.pipeline, op.assets_def.metadata_by_key, context.instance)
-            )
+            yield from self.script(asset_reports(self.pipeline, op.assets_def, context.instance))
 
         @dg.asset(deps=[BAD], automation_condition=self.condition)
         def alarm() -> None: ...
