@@ -6,13 +6,15 @@ generation of a supervisor's request.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import dagster as dg
 
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.supervisor import RunHint
 from dagster_jet.ownership.supervision import Supervision
+from dagster_jet.store import Store
 
 _RUNS_LOOKED_AT = 500
 
@@ -31,17 +33,23 @@ class Launches:
     Attributes:
         pipeline: name of the streaming job.
         job: name of the Dagster job that a supervisor launches.
-        asset_keys: assets of the pipeline; they can also be materialized without that Dagster job.
+        owner: the streaming job's `job_tag`. Runs that have another one belong to a job of the same
+            name in another store or namespace.
     """
 
     pipeline: str
     job: str
-    asset_keys: frozenset[dg.AssetKey] = frozenset()
+    owner: str = ""
+
+    def of(self, store: Store) -> Launches:
+        """Return the launches of the streaming job in this store."""
+        return replace(self, owner=job_tag(store, self.pipeline))
 
     def unfinished(self, instance: dg.DagsterInstance) -> tuple[str, ...]:
         """Return the ids of the runs that have the job or may take it at any time.
 
-        A run that is being cancelled does not take the job.
+        A run that is being cancelled does not take the job. Until a run begins, only the Dagster
+        job of the stream is recognized, and not "Materialize all".
         """
         runs = self._with_status(instance, *_PENDING, dg.DagsterRunStatus.STARTED)
         return tuple(run.run_id for run in runs)
@@ -59,13 +67,20 @@ class Launches:
     def _with_status(
         self, instance: dg.DagsterInstance, *statuses: dg.DagsterRunStatus
     ) -> list[dg.DagsterRun]:
-        runs = instance.get_runs(dg.RunsFilter(statuses=statuses), limit=_RUNS_LOOKED_AT)
-        return [run for run in runs if self._is_ours(run)]
-
-    def _is_ours(self, run: dg.DagsterRun) -> bool:
-        if run.tags.get(keys.TAG_PIPELINE) == self.pipeline or run.job_name == self.job:
-            return True
-        return bool(self.asset_keys & (run.asset_selection or frozenset()))
+        # Three queries that find few runs: an instance may have many unfinished runs of others.
+        ways: list[dict[str, Any]] = [
+            {"tags": {keys.TAG_JOB: self.owner}},
+            {"tags": {keys.TAG_PIPELINE: self.pipeline}},
+            {"job_name": self.job},
+        ]
+        found = {
+            run.run_id: run
+            for way in ways
+            for run in instance.get_runs(
+                dg.RunsFilter(statuses=statuses, **way), limit=_RUNS_LOOKED_AT
+            )
+        }
+        return [run for run in found.values() if run.tags.get(keys.TAG_JOB) in (None, self.owner)]
 
     def requested(
         self, instance: dg.DagsterInstance, supervision: Supervision | None
@@ -73,10 +88,7 @@ class Launches:
         """Return the run of the newest request; None if Dagster does not know it (yet)."""
         if supervision is None or supervision.generation == 0:
             return None
-        tags = {
-            keys.TAG_PIPELINE: self.pipeline,
-            keys.TAG_GENERATION: str(supervision.generation),
-        }
+        tags = {keys.TAG_JOB: self.owner, keys.TAG_GENERATION: str(supervision.generation)}
         # Later runs with this generation are copies.
         oldest = instance.get_runs(dg.RunsFilter(tags=tags), limit=1, ascending=True)
         return oldest[0] if oldest else None
@@ -102,13 +114,18 @@ def hint(run: dg.DagsterRun | None) -> RunHint:
     return RunHint.ENDED if run.is_finished else RunHint.STARTED
 
 
-def is_launched_by_hand(instance: dg.DagsterInstance, run: dg.DagsterRun, pipeline: str) -> bool:
+def job_tag(store: Store, job: str) -> str:
+    """Return the value of `TAG_JOB` of a streaming job's runs."""
+    return f"{store.store_id}/{store.config.namespace}/{job}"
+
+
+def is_launched_by_hand(instance: dg.DagsterInstance, run: dg.DagsterRun, owner: str) -> bool:
     """Whether the run was launched by someone other than a supervisor or Dagster's own retries.
 
     Args:
         instance: the Dagster instance.
         run: the run in question.
-        pipeline: name of the streaming job.
+        owner: the `job_tag` of the streaming job.
     """
     if keys.DAGSTER_RETRY_NUMBER in run.tags:
         return False
@@ -116,11 +133,9 @@ def is_launched_by_hand(instance: dg.DagsterInstance, run: dg.DagsterRun, pipeli
     if generation is None or run.parent_run_id is not None:
         return True
     # The requested run is the oldest run with this generation.
-    of_generation = dg.RunsFilter(
-        tags={keys.TAG_PIPELINE: pipeline, keys.TAG_GENERATION: generation}
-    )
+    of_generation = dg.RunsFilter(tags={keys.TAG_JOB: owner, keys.TAG_GENERATION: generation})
     oldest = instance.get_runs(of_generation, limit=1, ascending=True)
-    return bool(oldest) and oldest[0].run_id != run.run_id
+    return not oldest or oldest[0].run_id != run.run_id
 
 
 def is_cancelled_by_hand(instance: dg.DagsterInstance, run_id: str) -> bool:

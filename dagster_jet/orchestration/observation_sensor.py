@@ -96,8 +96,8 @@ class Watched:
     launches: Launches = field(init=False)
 
     def __post_init__(self) -> None:
-        job, asset_keys = f"{dagster_name(self.pipeline.name)}_job", frozenset(self.assets.keys)
-        object.__setattr__(self, "launches", Launches(self.pipeline.name, job, asset_keys))
+        job = f"{dagster_name(self.pipeline.name)}_job"
+        object.__setattr__(self, "launches", Launches(self.pipeline.name, job))
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def report_missed(
         return dg.SensorResult(skip_reason=f"{job!r}: nothing is committed yet")
     commit = f"{jet.store.store_id} {found.record.timeline} {found.ref.snapshot_id}"
     who, sightings = _who_reports(
-        context.instance, watched.launches, found.record, before.sightings, clock()
+        context.instance, watched.launches.of(jet.store), found.record, before.sightings, clock()
     )
     if who is not None:
         left = Reported(before.commit, sightings)

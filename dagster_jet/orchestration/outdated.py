@@ -11,6 +11,7 @@ import dagster as dg
 
 from dagster_jet.errors import JobStateError
 from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.orchestration.defined_pipeline import assets_in
 from dagster_jet.orchestration.retirement import Retirement, retire
 from dagster_jet.orchestration.sightings import ObjectKind, WatchedObject
 from dagster_jet.snapshot.record import ExecutionRecord
@@ -38,7 +39,6 @@ def look_at_definition(
     context: dg.SensorEvaluationContext,
     jet: Jet,
     retirement: Retirement,
-    asset_keys: Collection[dg.AssetKey],
     record: ExecutionRecord,
     marks: Collection[WatchedObject],
     *,
@@ -50,7 +50,6 @@ def look_at_definition(
         context: context of the tick.
         jet: gives access to the store.
         retirement: conditions under which a run retires.
-        asset_keys: assets of the pipeline.
         record: record of the execution that has the job.
         marks: what earlier ticks have remembered about the definition that is loaded.
         is_well: whether the execution makes progress; one that is stuck is not ended.
@@ -85,5 +84,7 @@ def look_at_definition(
         return Look(text, marks=tuple(found))
     said = WatchedObject(ObjectKind.OUTDATED, mark.identity)
     facts = {keys.OLDER_DEFINITION: dg.MetadataValue.bool(True)}
-    events = [dg.AssetObservation(key, metadata=facts) for key in sorted(asset_keys)]
-    return Look(text, tuple(events) if said not in marks else (), (*found, said))
+    assets = assets_in(context.repository_def, record.job) if said not in marks else None
+    shown = sorted(assets.keys) if assets is not None else ()
+    events = tuple(dg.AssetObservation(key, metadata=facts) for key in shown)
+    return Look(text, events, (*found, said))

@@ -10,7 +10,11 @@ import dagster as dg
 
 from dagster_jet.errors import JetError
 from dagster_jet.orchestration import metadata_keys as keys
-from dagster_jet.orchestration.launches import is_cancelled_by_hand, is_launched_by_hand
+from dagster_jet.orchestration.launches import (
+    is_cancelled_by_hand,
+    is_launched_by_hand,
+    job_tag,
+)
 from dagster_jet.orchestration.run_config import RunContext
 from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.ownership.supervision import Intent, read_supervision, set_intent
@@ -47,7 +51,10 @@ class RunNotes:
             # A retry policy in the run's own process: Dagster answers an interrupt with a retry.
             raise dg.Failure(f"{self.job!r} was cancelled.", allow_retries=False)
         worker = RunWorker.here(run_id).to_tag()
-        self.context.instance.add_run_tags(run_id, {keys.TAG_WORKER: worker, **tags})
+        self.context.instance.add_run_tags(
+            run_id,
+            {keys.TAG_WORKER: worker, keys.TAG_JOB: job_tag(self.store, self.job), **tags},
+        )
 
     def execution(self, execution_id: int) -> None:
         """Tags the run with its execution; 0 once the job has ended while the run continues."""
@@ -63,7 +70,7 @@ class RunNotes:
         if keys.DAGSTER_SCHEDULE_NAME in self.context.run.tags:
             return now is not Intent.PAUSED
         if until is not None and is_launched_by_hand(
-            self.context.instance, self.context.run, self.job
+            self.context.instance, self.context.run, job_tag(self.store, self.job)
         ):
             always = until == "stopped" or now is Intent.ALWAYS_ON
             set_intent(self.store, self.job, Intent.ALWAYS_ON if always else Intent.DRAINED)

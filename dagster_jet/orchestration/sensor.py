@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration import metadata_keys as keys
-from dagster_jet.orchestration.asset_specs import build_jet_asset_specs
 from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.dead_runs import (
     fenced_runs,
     report_dead_runs,
     report_fenced_run,
 )
-from dagster_jet.orchestration.defined_pipeline import assets_in
 from dagster_jet.orchestration.launches import Launches, hint
 from dagster_jet.orchestration.outdated import Look, look_at_definition
 from dagster_jet.orchestration.resource import JetResource
@@ -133,17 +130,11 @@ def build_jet_supervisor_sensor(
         pipeline if isinstance(pipeline, Pipeline) else None,
         follow_definition,
     )
-    launches = Launches(
-        pipeline_name,
-        job if isinstance(job, str) else job.name,
-        frozenset() if isinstance(pipeline, str) else _asset_keys(pipeline),
-    )
+    launches = Launches(pipeline_name, job if isinstance(job, str) else job.name)
 
     def tick(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        found = assets_in(context.repository_def, pipeline_name)
-        watched = replace(launches, asset_keys=frozenset(found.keys)) if found else launches
         with jet_of_tick(jet, context) as opened:
-            return supervise(context, opened, watched, policy, tags or {}, retirement=retirement)
+            return supervise(context, opened, launches, policy, tags or {}, retirement=retirement)
 
     return dg.SensorDefinition(
         name=name or f"{dagster_name(pipeline_name)}_supervisor",
@@ -183,7 +174,7 @@ def supervise(
     Raises:
         StoreError: the store could not be read; the tick fails and the next one tries again.
     """
-    now, pipeline = clock(), launches.pipeline
+    now, pipeline, launches = clock(), launches.pipeline, launches.of(jet.store)
     for death in report_dead_runs(context.instance, launches):
         context.log.warning(f"{pipeline}: {death}")
     record = read_record(jet.store, pipeline)
@@ -224,10 +215,7 @@ def supervise(
     look = Look()
     if record is not None and decision.verdict in (Verdict.ADOPT, Verdict.STUCK):
         is_well = decision.verdict is Verdict.ADOPT
-        asset_keys = launches.asset_keys
-        look = look_at_definition(
-            context, jet, retirement, asset_keys, record, marks, is_well=is_well
-        )
+        look = look_at_definition(context, jet, retirement, record, marks, is_well=is_well)
         text += look.text
         sightings = sightings.after([lease, request, *runs, *look.marks], now)
     if decision.verdict in (Verdict.GIVE_UP, Verdict.STUCK):
@@ -242,7 +230,7 @@ def supervise(
     context.log.info(f"{pipeline}: {text}; requesting run {reserved.run_key}")
     sightings = sightings.after([lease, _request_of(reserved), *runs, *marks], now)
     return dg.SensorResult(
-        run_requests=[_run_request(reserved, tags)], cursor=sightings.to_cursor()
+        run_requests=[_run_request(reserved, launches, tags)], cursor=sightings.to_cursor()
     )
 
 
@@ -255,10 +243,6 @@ def _lease_as_it_is(record: ExecutionRecord | None) -> WatchedObject:
 
 def _request_of(supervision: Supervision | None) -> WatchedObject:
     return WatchedObject(ObjectKind.REQUEST, str(supervision.generation if supervision else 0))
-
-
-def _asset_keys(pipeline: Pipeline) -> frozenset[dg.AssetKey]:
-    return frozenset(spec.key for spec in build_jet_asset_specs(pipeline))
 
 
 def _owner_alive(record: ExecutionRecord | None) -> bool | None:
@@ -288,12 +272,15 @@ def _reserve(
     )
 
 
-def _run_request(reserved: Supervision, tags: Mapping[str, str]) -> dg.RunRequest:
+def _run_request(
+    reserved: Supervision, launches: Launches, tags: Mapping[str, str]
+) -> dg.RunRequest:
     return dg.RunRequest(
         run_key=reserved.run_key,
         tags={
             **tags,
             keys.TAG_PIPELINE: reserved.job,
+            keys.TAG_JOB: launches.owner,
             keys.TAG_GENERATION: str(reserved.generation),
             keys.TAG_MAX_RUNTIME: "0",
         },

@@ -17,9 +17,11 @@ from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.committed_snapshot import CommittedSnapshot, commits
 from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.launches import job_tag
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.tick import jet_of_tick, required_key
 from dagster_jet.pipeline import Pipeline
+from dagster_jet.store import Store
 
 if TYPE_CHECKING:
     from dagster._core.definitions.asset_selection import CoercibleToAssetSelection
@@ -193,21 +195,23 @@ def look(
         return _skip(
             f"snapshot {newest.snapshot_id} has no new rows of {', '.join(chosen)}", job, cursor
         )
-    waiting = _not_begun(context.instance, job, sensor)
+    waiting = _not_begun(context.instance, job_tag(jet.store, job), sensor)
     if waiting is not None:
         return _skip(f"run {waiting} was requested, and will read this, too", job, context.cursor)
-    return dg.SensorResult(run_requests=[_request(found, newest.store, tags)], cursor=cursor)
+    request = _request(found, jet.store, tags)
+    return dg.SensorResult(run_requests=[request], cursor=cursor)
 
 
-def _request(found: CommittedSnapshot, store: str, tags: Mapping[str, str]) -> dg.RunRequest:
+def _request(found: CommittedSnapshot, store: Store, tags: Mapping[str, str]) -> dg.RunRequest:
     manifest = found.manifest
     return dg.RunRequest(
         # Dagster skips a known key for ever: a snapshot is taken once, even if the cursor is lost.
-        run_key=f"{manifest.job}:{store[:_STORE_ID_CHARACTERS]}:{manifest.timeline}:"
+        run_key=f"{manifest.job}:{store.store_id[:_STORE_ID_CHARACTERS]}:{manifest.timeline}:"
         f"{manifest.snapshot_id}",
         tags={
             **tags,
             keys.TAG_SNAPSHOT_OF: manifest.job,
+            keys.TAG_SNAPSHOT_IN: job_tag(store, manifest.job),
             keys.TAG_SNAPSHOT: str(manifest.snapshot_id),
             keys.TAG_EPOCH: str(manifest.epoch_id),
         },
@@ -226,8 +230,8 @@ def _before_rewind(
     return {} if restored is None else restored.rows(sinks)
 
 
-def _not_begun(instance: dg.DagsterInstance, job: str, sensor: str) -> str | None:
-    wanted = {keys.TAG_SNAPSHOT_OF: job, keys.DAGSTER_SENSOR_NAME: sensor}
+def _not_begun(instance: dg.DagsterInstance, owner: str, sensor: str) -> str | None:
+    wanted = {keys.TAG_SNAPSHOT_IN: owner, keys.DAGSTER_SENSOR_NAME: sensor}
     runs = instance.get_runs(dg.RunsFilter(statuses=_NOT_BEGUN, tags=wanted), limit=1)
     return runs[0].run_id if runs else None
 

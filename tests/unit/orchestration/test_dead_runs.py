@@ -147,13 +147,17 @@ def test_what_a_reboot_has_killed_is_reported_once_another_run_has_the_job(
     instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
     """It may only be slow: then its next heartbeat tells it, and it ends by itself in that time."""
-    names = ("rebooted", "over", "newer", "successor", "canceling")
+    names = ("rebooted", "over", "newer", "successor", "canceling", "staging")
     runs = {
         name: add_run(instance, STATUS.CANCELING if name == "canceling" else STATUS.STARTED)
         for name in names
     }
     # Its lease is the second execution's; what the others have to do with the first one differs.
-    executions = {"rebooted": 1, "over": 0, "newer": 3, "successor": 1, "canceling": 1}
+    executions = {
+        "rebooted": 1, "over": 0, "newer": 3, "successor": 1, "canceling": 1, "staging": 1
+    }  # fmt: skip
+    # A healthy run of a pipeline of the same name in another store; failed before.
+    instance.add_run_tags(runs["staging"], {keys.TAG_JOB: "another-store/default/shop"})
     for name, run_id in runs.items():
         worker = replace(RunWorker.here(run_id), execution_id=executions[name])
         work_on(instance, run_id, replace(worker, scope="an earlier boot"))

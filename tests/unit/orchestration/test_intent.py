@@ -315,10 +315,15 @@ class Ticks:
 
     def __call__(self) -> tuple[str, list[dg.AssetKey]]:
         """What was said, and of which assets it was noted."""
-        launches = replace(LAUNCHES, asset_keys=frozenset([dg.AssetKey(["shop", "out"])]))
-        with dg.build_sensor_context(instance=self.instance, cursor=self.cursor) as context:
+        repository = dg.Definitions(
+            assets=[shop_assets()],
+            resources={"jet": JetResource(store=["file:///s"], backup_count=0)},
+        ).get_repository_def()
+        with dg.build_sensor_context(
+            instance=self.instance, cursor=self.cursor, repository_def=repository
+        ) as context:
             result = supervise(
-                context, self.jet, launches, RestartPolicy(), {}, retirement=self.retirement
+                context, self.jet, LAUNCHES, RestartPolicy(), {}, retirement=self.retirement
             )
         self.cursor = result.cursor
         assert result.skip_reason is not None and result.skip_reason.skip_message is not None

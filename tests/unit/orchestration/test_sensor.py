@@ -21,6 +21,7 @@ from dagster_jet import (
     jet_assets,
 )
 from dagster_jet.errors import ConfigurationError
+from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.sensor import supervise
 from dagster_jet.orchestration.sightings import BootTime
@@ -191,18 +192,19 @@ def test_no_second_run_is_requested_beside_a_persons_launch(
     assert requested(tick(instance, jet, late, first.cursor)) == ["shop:1"], "it never came"
 
 
-def test_nor_beside_one_of_the_assets_alone(instance: DagsterInstance, jet: Jet) -> None:
-    key = dg.AssetKey(["shop", "revenue"])
-
-    @dg.asset(key=key)
-    def revenue() -> None: ...
-
-    definitions = dg.Definitions(assets=[revenue])
-    run = instance.create_run_for_job(
-        definitions.resolve_implicit_global_asset_job_def(), asset_selection=frozenset([key])
-    )
-    assert Launches("shop", "shop_job").unfinished(instance) == ()
-    assert Launches("shop", "shop_job", frozenset([key])).unfinished(instance) == (run.run_id,)
+def test_whatever_runs_the_job_is_seen_and_nothing_of_other_deployments(
+    instance: DagsterInstance,
+) -> None:
+    """Failed before beyond 500 unfinished runs of others, and for another store's pipeline."""
+    ours, theirs = "ours/default/shop", "staging/default/shop"
+    begun = instance.create_run_for_job(_other_job(), tags={keys.TAG_JOB: ours})
+    pending = instance.create_run_for_job(_other_job(), tags={keys.TAG_PIPELINE: "shop"})
+    for job in (_job(), _other_job()):
+        instance.create_run_for_job(job, tags={keys.TAG_PIPELINE: "shop", keys.TAG_JOB: theirs})
+    for _ in range(501):
+        instance.create_run_for_job(_other_job(), tags={})
+    found = Launches("shop", "shop_job", ours).unfinished(instance)
+    assert set(found) == {begun.run_id, pending.run_id}
 
 
 def test_a_run_that_had_the_job_and_died_is_not_waited_for(
@@ -282,6 +284,13 @@ def test_a_job_that_runs_another_pipeline_is_refused(pipeline: Pipeline) -> None
 
     with pytest.raises(ConfigurationError, match="'shop_job' runs 'shop'"):
         build_jet_supervisor_sensor(job=build_jet_job(assets), pipeline="bakery")
+
+
+def _other_job() -> dg.JobDefinition:
+    @dg.job
+    def other_job() -> None: ...
+
+    return other_job
 
 
 def _job() -> dg.JobDefinition:

@@ -80,6 +80,7 @@ def test_new_rows_are_requested_once(
     job.commits(4, {"out": 9, "bad": 0})
     assert daemon.tick() == keys(jet, "1:4"), "the newest has the rows of all"
     assert daemon.requests[-1].tags == {
+        ".dagster/dagster_jet_snapshot_in": f"{jet.store.store_id}/default/shop",
         "dagster_jet/snapshot_of": "shop",
         "dagster_jet/snapshot": "4",
         "dagster_jet/epoch": "4",
@@ -172,6 +173,8 @@ def test_a_run_that_waits_in_the_queue_will_read_it_too(
 
     tags = {**daemon.requests[0].tags, "dagster/sensor_name": "shop_snapshots"}
     run = instance.create_run_for_job(batch, tags=tags, status=dg.DagsterRunStatus.NOT_STARTED)
+    others = {**tags, ".dagster/dagster_jet_snapshot_in": "another-store/default/shop"}
+    instance.create_run_for_job(batch, tags=others, status=dg.DagsterRunStatus.NOT_STARTED)
     job.commits(2, {"out": 6})
     assert daemon.tick() == f"'shop': run {run.run_id} was requested, and will read this, too"
     instance.report_run_failed(run)

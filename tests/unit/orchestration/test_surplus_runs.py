@@ -14,15 +14,21 @@ from pyspark import SparkContext
 
 from dagster_jet import Jet, JetResource, Pipeline, jet_assets
 from dagster_jet.orchestration import metadata_keys as keys
-from dagster_jet.orchestration.launches import is_launched_by_hand
+from dagster_jet.orchestration.launches import Launches, is_launched_by_hand, job_tag
 from dagster_jet.ownership.record_keeper import RecordKeeper, read_record
-from dagster_jet.ownership.supervision import Intent, read_supervision, set_intent
+from dagster_jet.ownership.supervision import (
+    Intent,
+    Supervision,
+    read_supervision,
+    set_intent,
+)
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.store import Store, StoreConfig
 
 from .recorded_job import RecordedJob
 
-GENERATION = {keys.TAG_PIPELINE: "shop", keys.TAG_GENERATION: "4"}
+OWNER = "a-store/default/shop"
+GENERATION = {keys.TAG_PIPELINE: "shop", keys.TAG_JOB: OWNER, keys.TAG_GENERATION: "4"}
 AS_A_STREAM = {"ops": {"shop": {"config": {"until": "stopped"}}}}
 
 
@@ -189,7 +195,7 @@ def test_a_cancel_of_it_does_not_pause_the_job(
 
 def test_a_run_that_a_supervisor_requested_is_its_own(instance: dg.DagsterInstance) -> None:
     requested = instance.create_run_for_job(_job(), tags=GENERATION)
-    assert not is_launched_by_hand(instance, requested, "shop")
+    assert not is_launched_by_hand(instance, requested, OWNER)
 
 
 @pytest.mark.parametrize("how", ["plain", "re-executed", "from the launchpad"])
@@ -203,8 +209,19 @@ def test_what_a_person_launches_is_theirs_although_tags_are_copied(
         tags={} if how == "plain" else GENERATION,
         **(parent if how == "re-executed" else {}),
     )
-    assert is_launched_by_hand(instance, launched, "shop")
-    assert not is_launched_by_hand(instance, requested, "shop"), "still"
+    assert is_launched_by_hand(instance, launched, OWNER)
+    assert not is_launched_by_hand(instance, requested, OWNER), "still"
+
+
+def test_a_run_of_another_deployment_says_nothing_about_it(instance: dg.DagsterInstance) -> None:
+    """Failed before: the older run of the same generation was staging's, so that the supervisor's
+    own request counted as a person's, which resets back-off and failures."""
+    instance.create_run_for_job(_job(), tags={**GENERATION, keys.TAG_JOB: "staging/default/shop"})
+    requested = instance.create_run_for_job(_job(), tags=GENERATION)
+    assert not is_launched_by_hand(instance, requested, OWNER)
+    supervision = Supervision("shop", 4, "shop:4", attempts=1)
+    found = Launches("shop", "shop_job", OWNER).requested(instance, supervision)
+    assert found is not None and found.run_id == requested.run_id
 
 
 def test_a_retry_of_dagsters_own_is_nobodys_wish(instance: dg.DagsterInstance) -> None:
@@ -215,7 +232,7 @@ def test_a_retry_of_dagsters_own_is_nobodys_wish(instance: dg.DagsterInstance) -
         parent_run_id=requested.run_id,
         root_run_id=requested.run_id,
     )
-    assert not is_launched_by_hand(instance, retried, "shop")
+    assert not is_launched_by_hand(instance, retried, OWNER)
 
 
 def test_re_executing_a_terminated_run_lifts_the_pause(
@@ -226,14 +243,15 @@ def test_re_executing_a_terminated_run_lifts_the_pause(
     tmp_path: Path,
 ) -> None:
     """The first run is here only for its tags; the copy finds the job taken, and ends softly."""
-    instance.create_run_for_job(_job(), tags=GENERATION)
+    tags = {**GENERATION, keys.TAG_JOB: job_tag(store, "shop")}
+    instance.create_run_for_job(_job(), tags=tags)
     set_intent(store, "shop", Intent.PAUSED)
     result = dg.materialize(
         [assets(pipeline)],
         instance=instance,
         resources={"jet": resource(tmp_path)},
         run_config=AS_A_STREAM,
-        tags=GENERATION,
+        tags=tags,
     )
     assert result.success
     supervision = read_supervision(store, "shop")
