@@ -26,6 +26,7 @@ def jet_assets(
     pipeline: Pipeline | PipelineOfPartition,
     partitions_def: dg.PartitionsDefinition | None = None,
     sample_partition: str | None = None,
+    backfill_policy: dg.BackfillPolicy | None = None,
     dagster_jet_translator: DagsterJetTranslator | None = None,
     name: str | None = None,
     group_name: str | None = None,
@@ -55,7 +56,10 @@ def jet_assets(
         pipeline: the pipeline; building it runs nothing. With partitions, a function from a
             partition key to the pipeline of that partition. That pipeline must read the partition's
             input and write where no other partition writes.
-        partitions_def: the partitions. A backfill creates one run per partition.
+        partitions_def: the partitions.
+        backfill_policy: by default a backfill creates one run per partition, which may run beside
+            each other. With ``BackfillPolicy.single_run()`` one run computes them one after
+            another, on one Spark.
         sample_partition: a key to build the assets from. Needed only for dynamic partitions, which
             have no known key when definitions are loaded.
         dagster_jet_translator: determines keys, groups, kinds and other properties per stage.
@@ -115,7 +119,8 @@ def jet_assets(
             name=name or op_name,
             can_subset=False,
             partitions_def=partitions_def,
-            backfill_policy=dg.BackfillPolicy.multi_run(1) if of_partition else None,
+            backfill_policy=backfill_policy
+            or (dg.BackfillPolicy.multi_run(1) if of_partition else None),
             config_schema=None if takes_config else schema,
             pool=pool,
             op_tags=op_tags,

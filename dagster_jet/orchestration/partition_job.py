@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -149,29 +149,29 @@ class PartitionJob:
 
 
 def partition_job(
-    context: dg.OpExecutionContext, jet: Jet, defined: DefinedPipeline, *, anew: bool
+    run: dg.DagsterRun, jet: Jet, defined: DefinedPipeline, key: str, *, anew: bool
 ) -> PartitionJob:
-    """Returns the job of a run's partition: the newest attempt, or a new one.
+    """Returns the job of a partition: the newest attempt, or a new one.
 
     Args:
-        context: context of the run.
+        run: the run.
         jet: gives access to the store, which lists earlier attempts.
         defined: the argument of `jet_assets`.
+        key: key of the partition.
         anew: start a new attempt. A retry of the run continues the attempt that the run started.
 
     Raises:
-        ConfigurationError: the run has no partition, or several; the partition's pipeline differs
-            in name or stages from the one that the assets were made from.
+        ConfigurationError: the partition's pipeline differs in name or stages from the one that the
+            assets were made from.
     """
     assert defined.of_partition is not None
-    key = _key_of(context, defined)
     pipeline = sample_of(defined.of_partition, dg.StaticPartitionsDefinition([key]), key)
     _check_same_stages(pipeline, defined, key)
     base = job_of_partition(pipeline.name, key)
     newest = _newest_attempt(jet, base)
     if newest is None:
         return PartitionJob(key, pipeline, base, is_completed=False)
-    attempt = newest.next(context.run.root_run_id or context.run.run_id) if anew else newest
+    attempt = newest.next(run.root_run_id or run.run_id) if anew else newest
     record = jet.job(attempt.of(base)).record()
     is_completed = record is not None and record.status is JobStatus.COMPLETED
     return PartitionJob(key, pipeline, attempt.of(base), is_completed)
@@ -192,15 +192,19 @@ def _attempts(jet: Jet, base: str) -> list[Attempt]:
     return [attempt for name in names if (attempt := Attempt.read(name, base)) is not None]
 
 
-def _key_of(context: dg.OpExecutionContext, defined: DefinedPipeline) -> str:
-    if not context.has_partition_key:
+def partition_keys(context: dg.OpExecutionContext, defined: DefinedPipeline) -> Sequence[str]:
+    """Returns the keys of a run's partitions: one, or those of a backfill in a single run.
+
+    Raises:
+        ConfigurationError: the run has none.
+    """
+    if not (context.has_partition_key or context.has_partition_key_range):
         raise ConfigurationError(
-            f"this run has {'no' if not context.has_partition_key_range else 'several'} "
-            "partitions, but it needs exactly one: each partition is a job of its own.",
+            "this run has no partitions, but each partition is a job of its own.",
             job=str(defined),
-            cure="Choose one partition, or launch a backfill: it makes a run for each.",
+            cure="Choose partitions where you launch it, or launch a backfill.",
         )
-    return context.partition_key
+    return context.partition_keys
 
 
 def _check_same_stages(pipeline: Pipeline, defined: DefinedPipeline, key: str) -> None:

@@ -20,7 +20,8 @@ from dagster_jet.orchestration.defined_pipeline import DefinedPipeline, defined_
 from dagster_jet.orchestration.event_buffer import EventBuffer
 from dagster_jet.orchestration.event_iterator import JetEvent, JetEventIterator
 from dagster_jet.orchestration.job_watch import JobWatch, as_failure
-from dagster_jet.orchestration.partition_job import partition_job
+from dagster_jet.orchestration.materialization import ReportedAsset
+from dagster_jet.orchestration.partition_job import PartitionJob, partition_job, partition_keys
 from dagster_jet.orchestration.report_schedule import ReportSchedule
 from dagster_jet.orchestration.reported_assets import asset_reports
 from dagster_jet.orchestration.run_config import (
@@ -35,7 +36,7 @@ from dagster_jet.orchestration.run_config import (
     warn_if_endless,
 )
 from dagster_jet.orchestration.run_notes import RunNotes
-from dagster_jet.orchestration.run_outputs import outputs
+from dagster_jet.orchestration.run_outputs import outputs, reported_again
 from dagster_jet.orchestration.store_watch import StoreWatch
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.store.config import StoreConfig
@@ -362,7 +363,9 @@ class JetResource(dg.ConfigurableResource[Any]):
         )
         notes.execution(0)
         if was_ours or proceeds:
-            yield from outputs(context, self.jet, pipeline, reports)
+            is_committed = yield from reported_again(context, self.jet, pipeline, reports)
+            known = [a for a in reports.assets if is_committed or a.stage in reports.last]
+            yield from outputs(context, known)
 
     def _run_partition(
         self,
@@ -372,23 +375,40 @@ class JetResource(dg.ConfigurableResource[Any]):
         config: JobConfig | Mapping[str, Any] | None,
         options: Mapping[str, Any],
     ) -> Generator[JetEvent, None, None]:
-        """Runs a partition's bounded job. It has no intent: only Dagster decides when it runs."""
-        job = partition_job(op_context(context), self.jet, defined, anew=is_anew(context))
+        """Runs the bounded jobs of the run's partitions, one after another, on one Spark.
+
+        They have no intent: only Dagster decides when they run.
+        """
+        until = until or until_in(context) or "completed"
+        job_config, assets, is_whole = self._job_config(config), _assets_def(context), True
+        reported: Sequence[ReportedAsset] = ()
+        for key in partition_keys(op_context(context), defined):
+            job = partition_job(context.run, self.jet, defined, key, anew=is_anew(context))
+            reports = asset_reports(job.pipeline, assets, context.instance, partition=key)
+            done = yield from self._run_one_partition(
+                context, until, job, job_config, options, reports
+            )
+            is_whole, reported = is_whole and done, reports.assets
+        if is_whole:
+            yield from outputs(context, reported)
+
+    def _run_one_partition(
+        self,
+        context: RunContext,
+        until: Until,
+        job: PartitionJob,
+        config: JobConfig,
+        options: Mapping[str, Any],
+        reports: AssetReports,
+    ) -> Generator[JetEvent, None, bool]:
+        """Runs the job of one partition; returns whether its rows are committed by this run."""
         RunNotes(context, self.jet.store, job.name).worker({keys.TAG_PIPELINE: job.name})
-        reports = asset_reports(
-            job.pipeline, _assets_def(context), context.instance, partition=job.key
-        )
         pipeline = job.pipeline.renamed(job.name)
         if job.is_completed:
             context.log.info(job.why_nothing_to_do())
-            yield from outputs(context, self.jet, pipeline, reports, report=True)
-            return
-        until = until or until_in(context) or "completed"
-        was_ours = yield from self._drive(
-            context, pipeline, until, self._job_config(config), options, reports
-        )
-        if was_ours:
-            yield from outputs(context, self.jet, pipeline, reports, report=True)
+        elif not (yield from self._drive(context, pipeline, until, config, options, reports)):
+            return False
+        return (yield from reported_again(context, self.jet, pipeline, reports, always=True))
 
     def _drive(
         self,

@@ -186,6 +186,33 @@ def test_a_run_of_no_partition_is_a_sentence(jet: Jet, tmp_path: Path) -> None:
     assert "this run has no partitions" in failure(result)
 
 
+def test_a_backfill_in_one_run(jet: Jet, tmp_path: Path) -> None:
+    """Failed before: a run of several partitions was refused."""
+    for day, rows in (("mon", 5), ("tue", 6)):
+        job = RecordedJob(jet, f"shop@{day}", listed=True)
+        job.commits(1, {"out": rows})
+        job.has_ended(JobStatus.COMPLETED)
+    assets = assets_of(backfill_policy=dg.BackfillPolicy.single_run())
+    assert assets.backfill_policy == dg.BackfillPolicy.single_run()
+
+    @dg.asset(deps=[*assets.keys])
+    def behind() -> None: ...
+
+    days = {"asset_partition_range_start": "mon", "asset_partition_range_end": "tue"}
+    result = dg.materialize(
+        [assets, behind],
+        resources={"jet": JetResource(store=[f"file://{tmp_path}/store"], backup_count=0)},
+        tags={f"dagster/{name}": day for name, day in days.items()},
+    )
+    found = [
+        (event.partition, event.materialization.metadata.get("dagster/row_count"))
+        for event in result.get_asset_materialization_events()
+    ]
+    assert [(day, rows and rows.value) for day, rows in found] == [
+        ("mon", 5), ("tue", 6), (None, None)
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
