@@ -34,7 +34,7 @@ from dagster_jet.orchestration.supervisor import (
     Verdict,
     decide,
 )
-from dagster_jet.orchestration.tick import jet_of_tick, required_key
+from dagster_jet.orchestration.tick import JetTickError, jet_of_tick, required_key
 from dagster_jet.ownership.lease import is_owner_alive
 from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.ownership.supervision import (
@@ -90,8 +90,9 @@ def build_jet_supervisor_sensor(
     host, or from before a reboot, that has lost the job to another run and has not ended within
     `start_timeout_seconds` since.
 
-    An execution that is alive but has been in one activity for `stuck_after_seconds` (an epoch, a
-    commit that is retried, failing snapshots) is logged as an error at every tick.
+    If an execution is alive but has been in one activity for `stuck_after_seconds` (an epoch, a
+    commit that is retried, failing snapshots), or if the sensor has given up, its ticks fail, so
+    that the sensor is red and alerts on failed ticks go off.
 
     Args:
         job: the Dagster job to launch (`build_jet_job`), or its name.
@@ -173,6 +174,8 @@ def supervise(
 
     Raises:
         StoreError: the store could not be read; the tick fails and the next one tries again.
+        JetTickError: the job is stuck or was given up, and nothing new was seen. The tick that sees
+            it first succeeds, because a failed tick remembers nothing.
     """
     now, pipeline, launches = clock(), launches.pipeline, launches.of(jet.store)
     for death in report_dead_runs(context.instance, launches):
@@ -220,6 +223,8 @@ def supervise(
         sightings = sightings.after([lease, request, *runs, *look.marks], now)
     if decision.verdict in (Verdict.GIVE_UP, Verdict.STUCK):
         context.log.error(f"{pipeline}: {text}")
+        if sightings.may_be_lost(before, now):
+            raise JetTickError(f"{pipeline}: {text}")
     if not decision.verdict.requests_a_run:
         cursor = sightings.to_cursor()
         return dg.SensorResult(skip_reason=text, cursor=cursor, asset_events=look.events)

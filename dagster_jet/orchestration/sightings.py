@@ -15,6 +15,10 @@ from enum import Enum
 
 from dagster_jet.system.process import boot_id
 
+_LEASE_SAVED_MS = 60_000
+"""Longest time for which a renewed lease is not saved; so much later the death of an owner on
+another host is noticed."""
+
 
 @dataclass(frozen=True)
 class BootTime:
@@ -84,6 +88,22 @@ class Sightings:
     def age_ms(self, watched: WatchedObject, now: BootTime) -> int:
         """Return how long the object has been seen, in ms; 0 if it is not among the sightings."""
         return now.ms - self.since_ms.get(watched, now.ms)
+
+    def may_be_lost(self, before: Sightings, now: BootTime) -> bool:
+        """Return whether the tick may fail, which keeps the cursor of the tick before.
+
+        Of a lease that is renewed again and again it is enough to save one now and then.
+
+        Args:
+            before: sightings of the cursor.
+            now: time of the tick.
+        """
+        if before.boot != now.boot:
+            return False
+        gone = [w for w in before.since_ms if w not in self.since_ms]
+        new = [w for w in self.since_ms if w not in before.since_ms]
+        is_recent = all(before.age_ms(watched, now) < _LEASE_SAVED_MS for watched in gone)
+        return is_recent and all(w.kind is ObjectKind.LEASE for w in (*gone, *new))
 
     def about(self, definition: str) -> list[WatchedObject]:
         """Return the objects that say which executions do not run this definition."""

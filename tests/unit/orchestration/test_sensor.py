@@ -26,6 +26,7 @@ from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.sensor import supervise
 from dagster_jet.orchestration.sightings import BootTime
 from dagster_jet.orchestration.supervisor import RestartPolicy
+from dagster_jet.orchestration.tick import JetTickError
 from dagster_jet.ownership.lease import new_lease
 from dagster_jet.ownership.record_keeper import record_register
 from dagster_jet.ownership.supervision import (
@@ -237,6 +238,41 @@ def test_an_execution_that_gets_nowhere_is_named_with_what_it_is_at(
     reason = skip_reason(tick(instance, jet, now_ms=1_000))
     assert reason.startswith("stuck: execution 4 is RUNNING")
     assert reason.endswith("committing a snapshot for 400 s: out (/o): No space left on device")
+
+
+def test_stuck_and_given_up_are_failed_ticks(instance: DagsterInstance, jet: Jet) -> None:
+    """Failed before: nothing turned red by itself. A failed tick keeps the cursor that it had."""
+    activity = Activity(Doing.COMMITTING, 400_000, "No space left on device")
+    lease = replace(new_lease("o", 600_000, "run-1", activity), pid_scope="elsewhere")
+    record = ExecutionRecord("shop", 4, JobStatus.RUNNING, lease=lease)
+    write_record(jet, record)
+    cursor = tick(instance, jet, now_ms=0).cursor
+    for number, second in enumerate((10, 20, 59), start=1):
+        renewed = replace(lease, renewed_at_ms=lease.renewed_at_ms + number)
+        write_record(jet, replace(record, execution_id=4, lease=renewed))
+        with pytest.raises(JetTickError, match="stuck: execution 4 is RUNNING"):
+            tick(instance, jet, 1000 * second, cursor)
+    saved = tick(instance, jet, 60_000, cursor).cursor
+    assert saved != cursor, "now and then one succeeds, and remembers the lease"
+    for second in (70, 659):
+        with pytest.raises(JetTickError, match="stuck"):
+            tick(instance, jet, 1000 * second, saved)
+    assert requested(tick(instance, jet, 660_000, saved)) == ["shop:1"], "its lease has expired"
+
+
+def test_ticks_of_a_job_that_was_given_up_fail(instance: DagsterInstance, jet: Jet) -> None:
+    failed = ExecutionRecord("shop", 4, JobStatus.FAILED, failure="disk full")
+    write_record(jet, failed)
+    reserve_generation(
+        jet.store, "shop", 0, requested_at_ms=0, attempts=POLICY.give_up_after,
+        execution_id_seen=4, snapshot_id_seen=0, healthy_ms_seen=0, at_least=1,
+    )  # fmt: skip
+    late = 10 * POLICY.start_timeout_ms
+    first = tick(instance, jet, 0)
+    assert skip_reason(first).startswith("wait")
+    for _ in range(2):
+        with pytest.raises(JetTickError, match="give up: 8 runs in a row"):
+            tick(instance, jet, late, first.cursor)
 
 
 def test_run_keys_that_dagster_has_seen_are_not_used_again(
