@@ -40,7 +40,7 @@ def code_location(pipeline: Pipeline, asked: list[AssetReports], store: Path) ->
     """A module of assets, loaded with a prefix, and then given a freshness policy."""
 
     @jet_assets(pipeline=pipeline)
-    def stream(context):  # type: ignore[no-untyped-def]
+    def stream(context):
         op = context.op_execution_context
         asked.append(asset_reports(pipeline, op.assets_def, context.instance))
         yield from ()
@@ -92,7 +92,7 @@ def test_assets_that_are_none_of_the_pipeline_are_an_error(
     pipeline: Pipeline, instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
     @dg.asset
-    def other(context, jet: JetResource):  # type: ignore[no-untyped-def]
+    def other(context, jet: JetResource):
         yield from jet.run(context=context, pipeline=pipeline)
 
     with pytest.raises(dg.Failure, match="other is a stage or a sink of the pipeline"):
