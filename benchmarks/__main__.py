@@ -1,5 +1,5 @@
 """`python -m benchmarks [COMMAND] [options]`: the race without a command; windowed_count,
-operators, functions, costs, pass_through, kafka_read, kafka_race, snapshot_cost,
+operators, functions, costs, latency, pass_through, kafka_read, kafka_race, snapshot_cost,
 manifest_cost, restore_cost, partition_tops, profile_small_epoch, state, store, event_log,
 nexmark."""
 
@@ -20,6 +20,7 @@ from rich.console import Console
 
 from benchmarks import costs as promise_costs
 from benchmarks import function_race, operator_race
+from benchmarks import latency as latencies
 from benchmarks import manifest_cost as manifests
 from benchmarks import partition_tops as tops
 from benchmarks import pass_through as passing
@@ -247,6 +248,24 @@ def pass_through(
     """Rows that only pass through: our writer against Spark's own."""
     with scratch() as folder:
         save(json, passing.run(folder, files=files, rounds=rounds, console=console))
+
+
+@app.command("latency")
+def latency(
+    quick: Quick = False,
+    query: Annotated[list[str] | None, typer.Option(help="q1 or q5, repeatable; both.")] = None,
+    rounds: Rounds = None,
+    json: Json = None,
+) -> None:
+    """Time to the committed row at a steady pace, start and restart, against Spark."""
+    with scratch() as folder:
+        root, some = Path(__file__).parent.parent, query or []
+        save(
+            json,
+            latencies.run(
+                root, folder, queries=some, rounds=rounds or 1, quick=quick, console=console
+            ),
+        )
 
 
 @app.command("kafka_read")

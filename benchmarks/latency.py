@@ -1,0 +1,64 @@
+"""Time from an event's schedule to its committed row: ours at defaults, ours with a second between
+two snapshots, and Structured Streaming with all input that there is per trigger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.race.contestants import JET, SPARK, Contestant
+from benchmarks.race.environments import prepare
+from benchmarks.race.half_load import QUERIES_AT_PACE, QUICK, Paced, Schedule, run_paced
+
+RATE = 2_000
+"""Events per second; far below what either engine can do."""
+RACING: dict[str, tuple[Contestant, dict[str, Any]]] = {
+    "dagster_jet": (JET, {}),
+    "dagster_jet, a snapshot a second": (JET, {"snapshot_interval": "1 second"}),
+    "Structured Streaming": (SPARK, {"files": 1000}),
+}
+
+
+def run(
+    root: Path,
+    folder: Path,
+    *,
+    queries: Sequence[str],
+    rounds: int,
+    quick: bool,
+    console: Console,
+) -> dict[str, Any]:
+    """The engines take turns, so that a busy minute of the machine hits each of them."""
+    cache = root / ".cache" / "race"
+    environments = {one.name: prepare(one, cache / "environments") for one, _ in RACING.values()}
+    found: list[dict[str, Any]] = []
+    for query in queries or QUERIES_AT_PACE:
+        table = Table("engine", "p50 s", "p95 s", "p99 s", "cores", "first row s", "kill to row s",
+                      "lost", "doubled", title=f"{query}, {RATE:,} events/s")  # fmt: skip
+        for _ in range(rounds):
+            for label, (contestant, settings) in RACING.items():
+                paced = run_paced(
+                    contestant,
+                    environments[contestant.name],
+                    query,
+                    RATE,
+                    QUICK if quick else Schedule(),
+                    cache,
+                    folder / "paced",
+                    settings,
+                )
+                found.append({"label": label, **paced.as_json()})
+                table.add_row(label, *_cells(paced))
+        console.print(table)
+    return {"rate": RATE, "runs": found}
+
+
+def _cells(paced: Paced) -> list[str]:
+    seconds = (paced.p50_s, paced.p95_s, paced.p99_s, paced.cpu_share)
+    starts = (paced.cold_start_s, paced.recovery_s)
+    rows = (paced.lost, paced.doubled)
+    return [*(f"{s:.2f}" for s in seconds), *(f"{s:.1f}" for s in starts), *map(str, rows)]
