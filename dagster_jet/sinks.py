@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from dagster_jet.connectors.delta import DeltaSink
     from dagster_jet.connectors.files import FilesSink
     from dagster_jet.connectors.files.formats import FileFormat
     from dagster_jet.connectors.kafka import HeldKafkaSink, KafkaSink
@@ -50,6 +51,45 @@ def files(
 
     storage = tuple((storage_options or {}).items())
     return FilesSink(str(path), format, guarantee_named(guarantee), storage, shared)
+
+
+def delta(
+    uri: str,
+    *,
+    mode: Literal["append"] = "append",
+    partition_by: str | Sequence[str] = (),
+    guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
+    storage_options: Mapping[str, str | Secret] | None = None,
+    shared: bool = False,
+) -> DeltaSink:
+    """Return a sink that appends to a Delta Lake table, exactly once.
+
+    Tasks write Parquet files into the table's folder. All epochs of a snapshot become one version
+    of the table, with a marker in it. Others may read, write and compact the table meanwhile.
+
+    Args:
+        uri: the table's folder: local (also as `file:///` URL), or in a bucket:
+            `s3://bucket/folder`. A missing table is created at the start, with the rows' columns.
+        mode: "append" adds every row.
+        partition_by: column or columns by which the table is partitioned; by default those of the
+            table. Types: text, integers, boolean, date.
+        guarantee: as for `files`.
+        storage_options: options of a bucket, as for `files`.
+        shared: whether a local folder is the same on every machine of a cluster.
+
+    Raises:
+        ConfigurationError: the place, an option or a name is not valid.
+        MissingEnvironmentError: a package is missing; names the extra.
+
+    Example:
+        >>> late = delta("/lake/late_flights", partition_by="day")
+    """
+    from dagster_jet.connectors.delta import DeltaSink
+    from dagster_jet.connectors.guarantees import guarantee_named
+
+    by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    storage = tuple((storage_options or {}).items())
+    return DeltaSink(str(uri), mode, by, guarantee_named(guarantee), storage, shared)
 
 
 def map_entries(
@@ -248,6 +288,7 @@ def console(*, num_rows: int = 20) -> ConsoleSink:
 __all__ = [
     "collect",
     "console",
+    "delta",
     "files",
     "kafka",
     "map_entries",

@@ -10,6 +10,7 @@ from dagster_jet.errors import JetError, SinkError, SourceError
 from dagster_jet.pipeline.graph import Graph
 
 PAGES: Mapping[str, str] = {
+    "delta": "docs/connectors/delta.md",
     "kafka": "docs/connectors/kafka.md",
     "kafka_held": "docs/connectors/kafka.md",
     "postgres_changes": "docs/connectors/postgres-changes.md",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dagster_jet.connectors.delta import DeltaSink
 from dagster_jet.connectors.files import FilesSink
 from dagster_jet.connectors.kafka import HeldKafkaSink, KafkaSink
 from dagster_jet.connectors.maps import MapSink
@@ -21,6 +22,7 @@ from dagster_jet.store import Store
 SINK_KINDS: dict[str, type[Sink]] = {
     "collect": CollectSink,
     "console": ConsoleSink,
+    "delta": DeltaSink,
     "files": FilesSink,
     "kafka": KafkaSink,
     "kafka_held": HeldKafkaSink,

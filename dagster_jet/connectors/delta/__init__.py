@@ -1,0 +1,5 @@
+"""Delta Lake tables as sinks."""
+
+from dagster_jet.connectors.delta.sink import DeltaSink
+
+__all__ = ["DeltaSink"]

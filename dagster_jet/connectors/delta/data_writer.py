@@ -1,0 +1,123 @@
+"""Phase 1 of a table: writes one task's rows of one epoch as Parquet files, one per partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dagster_jet.connectors.delta.data_folder import DataFolder
+from dagster_jet.connectors.delta.partitions import Values, divided, folder_of
+from dagster_jet.connectors.delta.staged_file import artifact_of
+from dagster_jet.connectors.delta.staged_names import Owner
+from dagster_jet.connectors.delta.statistics import Statistics
+from dagster_jet.connectors.files.places.place import StagedFile
+from dagster_jet.contract import SinkWriter, TransactionId
+from dagster_jet.errors import SinkError
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.system.failpoint import fail_point
+
+_OPEN_MAX = 64
+"""Number of partitions that a task writes at once. One more ends all of their files."""
+_GROUP_BYTES = 32 << 20
+"""Size in memory of a row group."""
+
+
+@dataclass
+class _OpenFile:
+    """A file that is being written; small batches wait until they are a row group."""
+
+    path: str
+    staged: StagedFile
+    encoder: pq.ParquetWriter
+    statistics: Statistics = field(default_factory=Statistics)
+    _waiting: list[pa.RecordBatch] = field(default_factory=list)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self.statistics.add(rows)
+        self._waiting.append(rows)
+        if sum(batch.nbytes for batch in self._waiting) >= _GROUP_BYTES:
+            self._flush()
+
+    def finish(self) -> None:
+        self._flush()
+        self.encoder.close()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self.encoder.write_table(pa.Table.from_batches(self._waiting))
+        self._waiting = []
+
+
+@dataclass
+class DeltaWriter(SinkWriter):
+    """Writes one task's files of one epoch, each created at its first row."""
+
+    folder: DataFolder
+    url: str
+    owner: Owner
+    partition_by: Sequence[str]
+    transaction: TransactionId
+    _open: dict[Values, _OpenFile] = field(default_factory=dict)
+    _paths: list[str] = field(default_factory=list)
+    _artifacts: list[Artifact] = field(default_factory=list)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows == 0:
+            return
+        with self._errors_named():
+            for values, rows in divided(batch, self.partition_by):
+                if values not in self._open:
+                    self._begin(values, rows.schema)
+                self._open[values].write(rows)
+
+    def _begin(self, values: Values, schema: pa.Schema) -> None:
+        if len(self._open) >= _OPEN_MAX:
+            self._finish_all()
+        fail_point("delta.write.before")
+        name = self.owner.file_name(self.transaction, len(self._paths))
+        path = folder_of(self.partition_by, values) + name
+        staged = self.folder.create(path)
+        self._paths.append(path)
+        self._open[values] = _OpenFile(path, staged, pq.ParquetWriter(staged.file, schema))
+
+    def prepare(self) -> tuple[Artifact, ...]:
+        with self._errors_named():
+            self._finish_all()
+        return tuple(self._artifacts)
+
+    def _finish_all(self) -> None:
+        for values, file in self._open.items():
+            fail_point("delta.prepare.before")
+            file.finish()
+            sealed = self.folder.finish(file.path, file.staged)
+            fail_point("delta.prepare.after")
+            partition = dict(zip(self.partition_by, values, strict=True))
+            self._artifacts.append(
+                artifact_of(self.transaction, file.path, sealed, partition, file.statistics)
+            )
+        self._open.clear()
+
+    def abort(self) -> None:
+        for file in self._open.values():
+            with suppress(OSError):  # fails again after a failed write
+                file.encoder.close()
+            with suppress(OSError):
+                file.staged.discard()
+        with suppress(OSError):
+            self.folder.remove(self._paths)
+
+    @contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise SinkError(
+                f"a file of the table {self.url!r} cannot be written: {error}.",
+                stage=self.transaction.sink,
+                cure="Free some space or correct the permissions; meanwhile the job restarts from "
+                "its last snapshot.",
+            ) from error

@@ -1,0 +1,239 @@
+"""Delta Lake table as a transactional sink: files in phase 1, one version of its log in phase 2.
+
+    <url>/_delta_log/<version>.json          names the files of each version, with the marker
+    <url>/[<column>=<value>/]part-....parquet   a task's file, at its final place from phase 1 on;
+                                             no reader sees it before a version names it
+
+Other writers and other sinks may append to the same table. At-least-once: rows written since the
+last snapshot appear again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_jet.connectors.delta.columns import Columns, check_partition_by, columns_of_rows
+from dagster_jet.connectors.delta.committer import DeltaCommitter
+from dagster_jet.connectors.delta.data_folder import data_folder
+from dagster_jet.connectors.delta.data_writer import DeltaWriter
+from dagster_jet.connectors.delta.fitness import unfit
+from dagster_jet.connectors.delta.staged_names import Owner
+from dagster_jet.connectors.delta.table_log import TableLog, delta_library, errors_named
+from dagster_jet.connectors.files.cluster import check_reachable
+from dagster_jet.connectors.files.places.location import (
+    StorageOptions,
+    absolute,
+    scheme_of,
+    storage_options,
+)
+from dagster_jet.connectors.guarantees import shown_guarantee
+from dagster_jet.contract import Refused, Sink, TransactionId
+from dagster_jet.core.secret import Secret
+from dagster_jet.errors import ConfigurationError, PipelineError
+from dagster_jet.operators.user.dead_letters import row_json
+from dagster_jet.snapshot.protocol import Guarantee
+from dagster_jet.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MODES = ("append",)
+_PLACES = ("file", "s3")
+
+
+@dataclass(frozen=True)
+class DeltaTableFacts:
+    """The table as of a start."""
+
+    columns: Columns
+    partition_by: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DeltaSink(Sink):
+    """Appends a stream to a Delta Lake table."""
+
+    url: str
+    mode: str = "append"
+    partition_by: tuple[str, ...] = ()
+    max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    storage_options: StorageOptions = ()
+    shared: bool = field(default=False, compare=False, repr=False)
+    """Whether a local folder is shared by all machines of a cluster."""
+    home: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
+    """Store id, and the namespace in the store."""
+    table: DeltaTableFacts | None = field(default=None, compare=False, repr=False)
+    """The table at this start; None before the start, and if there is no table."""
+    _of_rows: list[Columns] = field(default_factory=list, init=False, compare=False, repr=False)
+    """Columns of the stream, as `check_columns` has seen them last."""
+
+    def __post_init__(self) -> None:
+        delta_library()
+        object.__setattr__(self, "url", absolute(self.url))
+        storage = storage_options(self.url, dict(self.storage_options))
+        object.__setattr__(self, "storage_options", storage)
+        if scheme_of(self.url) not in _PLACES:
+            raise ConfigurationError(
+                f"uri: a table at {self.url!r} cannot be written.",
+                cure="Name a local folder, or a folder of a bucket: s3://bucket/folder.",
+            )
+        if self.mode not in MODES:
+            raise ConfigurationError(
+                f"mode: {self.mode!r} is unknown.", cure=f"Use one of {', '.join(MODES)}."
+            )
+        if len(set(self.partition_by)) < len(self.partition_by):
+            raise ConfigurationError(f"partition_by: {self.partition_by!r} has a name twice.")
+
+    def describe(self) -> dict[str, str]:
+        described = {"kind": "delta", "path": self.url, "mode": self.mode}
+        if self.partition_by:
+            described["partition_by"] = ", ".join(self.partition_by)
+        return {**described, **shown_guarantee(self.max_guarantee)}
+
+    def destination(self) -> dict[str, Any]:
+        options = {
+            name: {"env": value.env} if isinstance(value, Secret) else value
+            for name, value in self.storage_options
+        }
+        return {"path": self.url, "mode": self.mode, **({"options": options} if options else {})}
+
+    @classmethod
+    def reopen(cls, destination: Mapping[str, Any]) -> DeltaSink:
+        options = destination.get("options", {})
+        named = {n: Secret(v["env"]) if isinstance(v, dict) else v for n, v in options.items()}
+        return cls(destination["path"], destination["mode"], storage_options=tuple(named.items()))
+
+    def with_store(self, store: Store) -> DeltaSink:
+        """Only records the namespace, within which names of jobs are unique; stores nothing."""
+        return replace(self, home=(store.store_id, store.config.namespace))
+
+    # --- checks of a start ---
+
+    def at_start(self, job: str, stage: str, *, on_one_host: bool) -> DeltaSink:
+        """Reads the table's columns, so that a misfit fails the start with a clear error."""
+        check_reachable(self.url, job, stage, is_reachable=on_one_host or self.shared)
+        with errors_named(self.url, job, stage):
+            log = self._opened()
+        if log is None:
+            return self
+        if why := unfit(log):
+            raise ConfigurationError(
+                f"the table {self.url!r} cannot be appended to exactly once: {why}.",
+                job=job,
+                stage=stage,
+                cure="Remove what is named here from the table, or write to another one.",
+            )
+        if self.partition_by and self.partition_by != log.partition_by:
+            raise ConfigurationError(
+                f"the table {self.url!r} is partitioned by "
+                f"{', '.join(log.partition_by) or 'nothing'}.",
+                job=job,
+                stage=stage,
+                cure="Leave partition_by out, or name the table's own partition columns.",
+            )
+        return replace(self, table=DeltaTableFacts(log.columns(), log.partition_by))
+
+    def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
+        with errors_named(self.url, job, stage):
+            data_folder(self.url, self.storage_options).check(job, stage)
+            log, owner = self._opened(), self._owner(job, stage)
+            ids = [owner.application(repeatable=is_so) for is_so in (False, True)]
+            if is_new_job and log is not None and any(log.marker(id) >= 0 for id in ids):
+                raise ConfigurationError(
+                    f"the table {self.url!r} has epochs of an earlier life of this job, which the "
+                    "store does not know: new epochs would be taken for those.",
+                    job=job,
+                    stage=stage,
+                    cure="Use another name for the job or the sink, or another table.",
+                )
+
+    def claim_place(self, job: str, stage: str) -> None:
+        """Creates the table if it is missing, with the columns of the stream."""
+        with errors_named(self.url, job, stage):
+            if self._of_rows and self._opened() is None:
+                options = data_folder(self.url, self.storage_options).options()
+                TableLog.create(self.url, options, self._of_rows[-1], self.partition_by)
+
+    def check_columns(self, rows: DataFrame, job: str, stage: str) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        with _named(job, stage):
+            columns = columns_of_rows(to_arrow_schema(rows.schema, timezone="UTC"))
+            check_partition_by(columns, self._partition_by)
+            wrong = None if self.table is None else self.table.columns.misfit(columns)
+            if wrong is not None:
+                raise PipelineError(
+                    f"the rows do not fit the table {self.url!r}: {wrong}.",
+                    cure="Change the rows with select(), or the table.",
+                )
+        self._of_rows.append(columns)
+
+    # --- phase 1 ---
+
+    def takes(self, schema: pa.Schema) -> bool:
+        return True
+
+    def render(self, frame: DataFrame) -> DataFrame:
+        return frame
+
+    def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
+        """A null that the table refuses, and an empty text as the value of a partition: Delta Lake
+        takes it for null."""
+        found: dict[int, str] = {}
+        for name in self._not_null & set(rows.schema.names):
+            for number in pc.indices_nonzero(pc.is_null(rows.column(name))).to_pylist():
+                found.setdefault(number, f"{name} is null")
+        for name in self._partition_by:
+            values = rows.column(name)
+            if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+                is_empty = pc.equal(values, "").fill_null(False)
+                for number in pc.indices_nonzero(is_empty).to_pylist():
+                    found.setdefault(number, f"the partition column {name} is an empty text")
+        return {number: self._refused_row(rows, number, why) for number, why in found.items()}
+
+    def _refused_row(self, rows: pa.RecordBatch, number: int, why: str) -> Refused:
+        [row] = rows.slice(number, 1).to_pylist()
+        return Refused(f"the table {self.url!r} refuses it: {why}", row_json(row))
+
+    def open_writer(self, transaction: TransactionId) -> DeltaWriter:
+        owner = self._owner(transaction.job, transaction.sink)
+        folder = data_folder(self.url, self.storage_options)
+        return DeltaWriter(folder, self.url, owner, self._partition_by, transaction)
+
+    # --- phase 2 ---
+
+    def open_committer(self, job: str, stage: str) -> DeltaCommitter:
+        columns = None if self.table is None else self.table.columns
+        if columns is None and self._of_rows:
+            columns = self._of_rows[-1]
+        return DeltaCommitter(self.url, self.storage_options, self._owner(job, stage), columns)
+
+    @property
+    def _partition_by(self) -> tuple[str, ...]:
+        return self.partition_by if self.table is None else self.table.partition_by
+
+    @property
+    def _not_null(self) -> frozenset[str]:
+        return frozenset() if self.table is None else self.table.columns.not_null
+
+    def _owner(self, job: str, stage: str) -> Owner:
+        return Owner(*self.home, job, stage)
+
+    def _opened(self) -> TableLog | None:
+        options = data_folder(self.url, self.storage_options).options()
+        return TableLog.open(self.url, options)
+
+
+@contextmanager
+def _named(job: str, stage: str) -> Iterator[None]:
+    """Adds job and stage to a `PipelineError`."""
+    try:
+        yield
+    except PipelineError as error:
+        raise PipelineError(error.message, job=job, stage=stage, cure=error.cure) from error

@@ -1,0 +1,80 @@
+"""Names of a sink's data files. They say who has written a file, and for which epoch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import xxhash
+
+from dagster_jet.contract import CommitContext, TransactionId
+
+_EPOCH_BITS = 40
+_NAME = re.compile(r"part-([0-9a-f]{16})-(\d+)-(\d+)-\d+-(\d+)-.*\.parquet")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A sink of a job. Names of jobs are unique only within a namespace of a store."""
+
+    store: str
+    namespace: str
+    job: str
+    sink: str
+
+    def application(self, *, repeatable: bool) -> str:
+        """Returns the id of its transactions in a table's log.
+
+        Args:
+            repeatable: see `CommitContext`.
+        """
+        parts = (self.store, self.namespace, self.job, self.sink)
+        more = "/repeatable" if repeatable else ""
+        return "dagster-jet/" + "/".join(quote(part, safe="") for part in parts) + more
+
+    @property
+    def short(self) -> str:
+        return xxhash.xxh3_64_hexdigest(self.application(repeatable=False).encode())
+
+    def file_name(self, transaction: TransactionId, number: int) -> str:
+        """Returns the name of a writer's file, without its folder."""
+        t = transaction
+        return (
+            f"part-{self.short}-{t.timeline}-{t.epoch_id:010d}-{t.shard:04d}-{t.execution_id}-"
+            f"{quote(t.attempt, safe='')}-{number}.parquet"
+        )
+
+
+@dataclass(frozen=True)
+class StagedName:
+    """Who has written a file, and for which epoch."""
+
+    owner: str
+    timeline: int
+    epoch_id: int
+    execution_id: int
+
+    @classmethod
+    def of(cls, path: str) -> StagedName | None:
+        """Returns None for a path that is no sink's."""
+        found = _NAME.fullmatch(path.rpartition("/")[2])
+        return None if found is None else cls(found[1], *map(int, found.groups()[1:]))
+
+    def may_be_committed(self, exactly_once: int, repeatable: int) -> bool:
+        """Returns whether the file's epoch is not above the two markers."""
+        return (
+            marker_of(self.timeline, self.epoch_id) <= exactly_once
+            or marker_of(self.execution_id, self.epoch_id) <= repeatable
+        )
+
+
+def marker_of(line: int, epoch_id: int) -> int:
+    """Returns the number of a transaction: the newest one of a sink is that of its last epoch."""
+    return line << _EPOCH_BITS | epoch_id
+
+
+def line_of(context: CommitContext) -> int:
+    """Returns the first part of a marker: below exactly-once a later execution may use an epoch's
+    id again."""
+    return context.execution_id if context.repeatable else context.timeline

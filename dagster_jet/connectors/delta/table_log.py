@@ -1,0 +1,181 @@
+"""A table's log, through the package `deltalake`: versions, columns, and the markers of sinks.
+
+A marker is an application transaction: the log keeps the newest version per application id, also in
+its checkpoints. The library accepts an append whose transaction is in the log already, and one that
+is older. So whoever commits reads the table first, and commits on that version only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_jet.connectors.delta.columns import Columns, columns_of
+from dagster_jet.errors import MissingEnvironmentError, SinkError, SinkUnavailableError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A data file to be added to a table."""
+
+    path: str
+    """Path in the table's folder."""
+    bytes: int
+    partition: Mapping[str, str | None]
+    statistics: str
+    """JSON, as the log keeps it."""
+
+
+@dataclass
+class TableLog:
+    """The log as of the last look at it."""
+
+    table: DeltaTable
+
+    @classmethod
+    def open(cls, url: str, options: Mapping[str, str]) -> TableLog | None:
+        """Returns the log at its newest version; None if there is no table.
+
+        Raises:
+            DeltaError, OSError: it cannot be read.
+        """
+        library = delta_library()
+        try:
+            return cls(library.DeltaTable(url, storage_options=dict(options)))
+        except library.exceptions.TableNotFoundError:
+            return None
+
+    @classmethod
+    def create(
+        cls, url: str, options: Mapping[str, str], columns: Columns, partition_by: Sequence[str]
+    ) -> None:
+        """Creates the table, unless there is one."""
+        library = delta_library()
+        library.DeltaTable.create(
+            url,
+            library.Schema.from_json(columns.as_json()),
+            mode="ignore",
+            partition_by=list(partition_by),
+            storage_options=dict(options),
+        )
+
+    def look(self) -> None:
+        """Goes on to the newest version."""
+        self.table.update_incremental()
+
+    @property
+    def version(self) -> int:
+        return self.table.version()
+
+    @property
+    def id(self) -> str:
+        """Identifies the table: another one at the same place has another id."""
+        return str(self.table.metadata().id)
+
+    def marker(self, application: str) -> int:
+        """Returns the newest transaction of an application; -1 before its first."""
+        found = self.table.transaction_version(application)
+        return -1 if found is None else found
+
+    def columns(self) -> Columns:
+        return columns_of(self.table.schema())
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        return tuple(self.table.metadata().partition_columns)
+
+    def paths(self) -> set[str]:
+        """Returns the paths of the current version's data files."""
+        actions = pa.table(self.table.get_add_actions())
+        return set(actions.column("path").to_pylist())
+
+    def append(
+        self, files: Sequence[DataFile], application: str, marker: int, facts: Mapping[str, str]
+    ) -> None:
+        """Commits files and marker together, on the version that was read. The library goes on to
+        later versions, unless one of them has a transaction of this application.
+
+        Whether it has committed is seen in the log only: an error does not say that it has not.
+
+        Args:
+            facts: shown in the table's history.
+        """
+        import deltalake
+        from deltalake.transaction import AddAction
+
+        properties = deltalake.CommitProperties(
+            custom_metadata=dict(facts),
+            app_transactions=[deltalake.Transaction(application, marker)],
+        )
+        schema = self.table.schema()
+        if not files:  # a transaction without actions is not committed
+            rows = pa.schema(schema).empty_table()
+            deltalake.write_deltalake(self.table, rows, mode="append", commit_properties=properties)
+            return
+        adds: list[Any] = [
+            AddAction(file.path, file.bytes, dict(file.partition), 0, True, file.statistics)
+            for file in files
+        ]
+        self.table.create_write_transaction(
+            adds, "append", schema, list(self.partition_by), commit_properties=properties
+        )
+
+
+def delta_library() -> Any:
+    """Returns the package. Raises `MissingEnvironmentError`."""
+    try:
+        import deltalake
+        import deltalake.exceptions
+    except ImportError:
+        raise MissingEnvironmentError(
+            "Delta Lake tables need the package 'deltalake'.",
+            cure="pip install 'dagster-jet[delta]'",
+        ) from None
+    return deltalake
+
+
+def text_of_error(error: Exception) -> str:
+    """Returns the first line of a message of the library."""
+    lines = _COLOURS.sub("", str(error)).strip().splitlines()
+    return lines[0].strip().rstrip(".") if lines else type(error).__name__
+
+
+@contextmanager
+def errors_named(url: str, job: str, stage: str) -> Iterator[None]:
+    """Converts errors of the library and of the place.
+
+    Raises:
+        SinkUnavailableError: the place does not answer as it should; the call may be repeated.
+        SinkError: the table's log cannot be read by this library.
+    """
+    library = delta_library()
+    try:
+        yield
+    except OSError as error:
+        raise SinkUnavailableError(
+            f"the table {url!r} is unavailable: {text_of_error(error)}.",
+            job=job,
+            stage=stage,
+            cure="Bring the place back, or correct credentials and permissions. Nothing is lost: "
+            "what is staged is committed then.",
+        ) from error
+    except library.exceptions.DeltaError as error:
+        raise SinkError(
+            f"the log of the table {url!r} cannot be used: {text_of_error(error)}.",
+            job=job,
+            stage=stage,
+            cure="Repair the table. Nothing is lost: what is staged is committed then.",
+        ) from error
+
+
+Look = Callable[[], TableLog | None]
