@@ -10,7 +10,6 @@ same sink, so the library refuses whichever of the two comes second.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from dagster_jet.connectors.delta.columns import Columns, columns_of_rows
@@ -59,8 +58,9 @@ class DeltaCommitter(Committer):
                 if not pending:
                     self._folder.sync_log(log.version)
                     return
-                self._check_fits(log, pending, context)
-                files = [data_file_of(one) for one in self._those_there(pending, context)]
+                there = self._those_there(pending, context)
+                self._check_fits(log, there, context)
+                files = [data_file_of(artifact) for artifact in there]
             fail_point("delta.commit.before")
             try:
                 application = self.owner.application(repeatable=context.repeatable)
@@ -116,11 +116,9 @@ class DeltaCommitter(Committer):
 
     def _looked_at(self, context: CommitContext) -> TableLog:
         """Returns the newest version of the log."""
-        log, self._log = self._log, None  # after an error it is opened anew, with new credentials
-        if log is None:
-            log = TableLog.open(self.url, self._folder.options())
-        else:
-            log.look()
+        log, self._log = self._log, None
+        if log is None or not log.look():
+            log = TableLog.open(self.url, self._folder.options())  # with credentials of this moment
         if log is None or self._table_id not in (None, log.id):
             raise SinkError(
                 f"the table {self.url!r} is {'gone' if log is None else 'another one now'}.",
@@ -146,35 +144,31 @@ class DeltaCommitter(Committer):
             )
         return [one for one in artifacts if marker_of(line, one.epoch_id) > marker]
 
-    def _check_fits(
-        self, log: TableLog, pending: Sequence[Artifact], context: CommitContext
-    ) -> None:
+    def _check_fits(self, log: TableLog, there: Sequence[Artifact], context: CommitContext) -> None:
         """Checks a table that others may have changed since the rows were staged."""
         why, columns = unfit(log), log.columns()
-        partition = data_file_of(pending[0]).partition
-        if why is None and partition.keys() != set(log.partition_by):
-            why = f"it is partitioned by {', '.join(log.partition_by) or 'nothing'}"
-        if why is None and (context.recovering or columns != self.columns):
-            why = self._misfit(columns, pending[0])
+        for one in there[:1]:  # one execution has staged all of them
+            by = data_file_of(one).partition.keys()
+            if why is None and by != set(log.partition_by):
+                why = f"it is partitioned by {', '.join(log.partition_by) or 'nothing'}"
+            if why is None and (context.recovering or columns != self.columns):
+                why = self._misfit(columns, one)
         if why is not None:
             raise SinkMismatchError(
                 f"the table {self.url!r} has changed since the rows were staged: {why}.",
                 job=context.job,
                 stage=context.sink,
-                position=pending[0].target,
                 cure="Undo the change. Nothing is lost: the next start commits what is staged.",
             )
 
     def _misfit(self, columns: Columns, staged: Artifact) -> str | None:
         """Returns why a staged file does not fit the table; its columns are in its footer. A column
         that the table has got since is null."""
-        with suppress(FileNotFoundError):  # named later
-            found = columns_in(self.url, self.storage_options, staged.target)
-            if columns.not_null - set(found.names) - data_file_of(staged).partition.keys():
-                return "it has a column more that is never null"
-            known = {name: columns.types[name] for name in found.names if name in columns.types}
-            return Columns(known).misfit(columns_of_rows(found))
-        return None
+        found = columns_in(self.url, self.storage_options, staged.target)
+        if columns.not_null - set(found.names) - data_file_of(staged).partition.keys():
+            return "it has a column more that is never null"
+        known = {name: columns.types[name] for name in found.names if name in columns.types}
+        return Columns(known).misfit(columns_of_rows(found))
 
     def _those_there(self, pending: Sequence[Artifact], context: CommitContext) -> list[Artifact]:
         """Returns the artifacts whose files are there, whole. The library does not look."""

@@ -20,6 +20,8 @@ from dagster_jet.errors import SinkError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.failpoint import fail_point
 
+STATISTICS_MAX = 32
+"""Number of leading columns with statistics, as other writers have it."""
 _OPEN_MAX = 64
 """Number of partitions that a task writes at once. One more ends all of their files."""
 _GROUP_BYTES = 32 << 20
@@ -33,7 +35,7 @@ class _OpenFile:
     path: str
     staged: StagedFile
     encoder: pq.ParquetWriter
-    statistics: Statistics = field(default_factory=Statistics)
+    statistics: Statistics
     _waiting: list[pa.RecordBatch] = field(default_factory=list)
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -60,6 +62,8 @@ class DeltaWriter(SinkWriter):
     url: str
     owner: Owner
     partition_by: Sequence[str]
+    with_statistics: Sequence[str] | None
+    """Columns with statistics; None: the first ones of the rows."""
     transaction: TransactionId
     _open: dict[Values, _OpenFile] = field(default_factory=dict)
     _paths: list[str] = field(default_factory=list)
@@ -82,7 +86,10 @@ class DeltaWriter(SinkWriter):
         path = folder_of(self.partition_by, values) + name
         staged = self.folder.create(path)
         self._paths.append(path)
-        self._open[values] = _OpenFile(path, staged, pq.ParquetWriter(staged.file, schema))
+        encoder = pq.ParquetWriter(staged.file, schema)
+        names = self.with_statistics
+        statistics = Statistics(schema.names[:STATISTICS_MAX] if names is None else names)
+        self._open[values] = _OpenFile(path, staged, encoder, statistics)
 
     def prepare(self) -> tuple[Artifact, ...]:
         with self._errors_named():

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from dagster_jet.connectors.delta.columns import Columns, check_partition_by, columns_of_rows
 from dagster_jet.connectors.delta.committer import DeltaCommitter
 from dagster_jet.connectors.delta.data_folder import data_folder
-from dagster_jet.connectors.delta.data_writer import DeltaWriter
+from dagster_jet.connectors.delta.data_writer import STATISTICS_MAX, DeltaWriter
 from dagster_jet.connectors.delta.fitness import unfit
 from dagster_jet.connectors.delta.staged_names import Owner
 from dagster_jet.connectors.delta.table_log import TableLog, delta_library, errors_named
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 MODES = ("append",)
 _PLACES = ("file", "s3")
+_CHOICE = "delta.dataSkipping"
+"""Beginning of properties that choose columns with statistics."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,16 @@ class DeltaTableFacts:
 
     columns: Columns
     partition_by: tuple[str, ...]
+    with_statistics: tuple[str, ...]
+    """Columns that readers expect statistics of."""
+
+    @classmethod
+    def of(cls, log: TableLog) -> DeltaTableFacts:
+        columns, by = log.columns(), log.partition_by
+        expected = tuple(name for name in columns.types if name not in by)
+        properties = log.table.metadata().configuration
+        is_chosen = any(name.startswith(_CHOICE) for name in properties)
+        return cls(columns, by, expected if is_chosen else expected[:STATISTICS_MAX])
 
 
 @dataclass(frozen=True)
@@ -137,7 +149,7 @@ class DeltaSink(Sink):
                 stage=stage,
                 cure="Leave partition_by out, or name the table's own partition columns.",
             )
-        return replace(self, table=DeltaTableFacts(log.columns(), log.partition_by))
+        return replace(self, table=DeltaTableFacts.of(log))
 
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
         with errors_named(self.url, job, stage):
@@ -204,7 +216,9 @@ class DeltaSink(Sink):
     def open_writer(self, transaction: TransactionId) -> DeltaWriter:
         owner = self._owner(transaction.job, transaction.sink)
         folder = data_folder(self.url, self.storage_options)
-        return DeltaWriter(folder, self.url, owner, self._partition_by, transaction)
+        by = self._partition_by
+        expected = None if self.table is None else self.table.with_statistics
+        return DeltaWriter(folder, self.url, owner, by, expected, transaction)
 
     # --- phase 2 ---
 

@@ -8,7 +8,7 @@ is older. So whoever commits reads the table first, and commits on that version 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -69,9 +69,14 @@ class TableLog:
             storage_options=dict(options),
         )
 
-    def look(self) -> None:
-        """Goes on to the newest version."""
-        self.table.update_incremental()
+    def look(self) -> bool:
+        """Goes on to the newest version; False if that fails, so that the log is opened anew."""
+        try:
+            self.table.update_incremental()
+            self.marker("")  # an update of a table that is gone finds nothing new
+        except Exception:  # noqa: BLE001 - opening it says what is wrong
+            return False
+        return True
 
     @property
     def version(self) -> int:
@@ -176,6 +181,3 @@ def errors_named(url: str, job: str, stage: str) -> Iterator[None]:
             stage=stage,
             cure="Repair the table. Nothing is lost: what is staged is committed then.",
         ) from error
-
-
-Look = Callable[[], TableLog | None]

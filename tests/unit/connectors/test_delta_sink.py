@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import deltalake
-import pyarrow as pa
 import pytest
 
 from dagster_jet import sinks
@@ -19,6 +17,7 @@ from dagster_jet.connectors.delta import DeltaSink
 from dagster_jet.connectors.delta.data_folder import data_folder
 from dagster_jet.testing.check_sink import check_sink
 from dagster_jet.testing.sink_rows import SCHEMA
+from tests.long import long
 from tests.servers.members import AwsServer
 from tests.servers.proxy import Proxy
 
@@ -115,6 +114,7 @@ def of_bucket(url: str, **options: Any) -> DeltaSink:
     return sinks.delta(url, partition_by="flag", storage_options=options)
 
 
+@long  # test_delta_others.py has a bucket, too
 def test_a_table_in_a_bucket_keeps_the_contract(s3: S3Folder, server: AwsServer) -> None:
     with Proxy(urlsplit(s3.server.endpoint_url).port or 0) as proxy:
         through = {"endpoint_url": f"http://127.0.0.1:{proxy.port}", "timeout": "2"}

@@ -12,6 +12,7 @@ from dagster_jet.store import Store, StoreConfig
 SINKS = {
     "collect": lambda: sinks.collect("name"),
     "console": sinks.console,
+    "delta": lambda: sinks.delta("s3://b/t", storage_options={"region": "r"}),
     "files": lambda: sinks.files("/out", format="json"),
     "kafka": lambda: sinks.kafka("h:1", topic="t", key="k", options={"sasl.username": "me"}),
     "kafka_held": lambda: sinks.kafka("h:1", topic="t", transactions="held"),

@@ -1,0 +1,25 @@
+"""The crash suite's pipeline into Delta Lake tables, and the driver that is killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dagster_jet import Pipeline, sinks
+
+from . import child
+
+
+def delta_pipeline(folder: Path) -> Pipeline:
+    """Two tables are partitioned, one by a column of integers."""
+    p, out = Pipeline(child.JOB), f"{folder}/out"
+    rows, counts, rollup = child.windows_over_windows(p, folder)
+    counts.write_to(sinks.delta(f"{out}/counts", partition_by="k"), name="counts_out")
+    rollup.write_to(sinks.delta(f"{out}/rollup"), name="rollup_out")
+    big = rows.filter(f"v >= {child.BIG}")
+    big.write_to(sinks.delta(f"{out}/big", partition_by=["k", "v"]), name="big_out")
+    return p
+
+
+def main(folder: Path, order: dict[str, Any]) -> int:
+    return child.main(folder, order, delta_pipeline)

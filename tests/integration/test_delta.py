@@ -1,0 +1,107 @@
+"""Into Delta Lake tables: every row once, whenever the driver dies; what a start refuses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from dagster_jet import JobConfig, JobResult
+from dagster_jet.connectors.delta.staged_names import Owner
+from dagster_jet.errors import PipelineError
+from dagster_jet.snapshot.record import JobStatus
+from dagster_jet.testing.failpoints import FailPoints
+from tests.long import long_but_for
+from tests.unit.connectors.delta_rows import by_library, by_log
+
+from . import child, delta_child
+from .crash_table import DELTA_KILLED, Crash
+from .oracle import Rows
+from .world import OUTPUTS, World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.usefixtures("interpreted")
+
+
+def _plain(value: Any) -> Any:
+    """Times as the oracle has them: milliseconds."""
+    if isinstance(value, datetime):
+        return round(value.replace(tzinfo=timezone.utc).timestamp() * 1000)
+    return value
+
+
+class DeltaWorld(World):
+    """A world whose outputs are tables."""
+
+    driver = staticmethod(delta_child.main)
+    read: Callable[[Path], list[dict[str, Any]]] = staticmethod(by_log)
+
+    def table(self, name: str) -> Path:
+        return self.folder / "out" / name
+
+    def committed(self) -> dict[str, Rows]:
+        found: dict[str, Rows] = {}
+        for name, columns in OUTPUTS.items():
+            rows = self.read(self.table(name)) if self.table(name).exists() else []
+            found[name] = Counter(tuple(_plain(row[c]) for c in columns) for row in rows)
+        return found
+
+    def assert_nothing_doubled(self) -> None:
+        expected, found = self.expected(), self.committed()
+        for name, rows in found.items():
+            assert not rows - expected[name], (name, rows - expected[name])
+
+    def marked(self, sink: str, epochs: set[int]) -> set[int]:
+        with self.jet() as jet:
+            home = (jet.store.store_id, jet.store.config.namespace)
+        id = Owner(*home, self.job, sink).application(repeatable=False)
+        table = deltalake.DeltaTable(self.table(sink.removesuffix("_out")))
+        marker = table.transaction_version(id) or 0
+        return {epoch for epoch in epochs if (1 << 40 | epoch) <= marker}
+
+    def run(self, until: str = "completed", *, members: str = "abc", **config: Any) -> JobResult:
+        with self.jet(members) as jet:
+            return jet.run(
+                delta_child.delta_pipeline(self.folder),
+                JobConfig(**{**child.CONFIG, **config}),
+                until=until,
+                on_event=self.see,
+            )
+
+
+@pytest.fixture
+def delta_world(tmp_path: Path, spark: SparkSession, fail_points: FailPoints) -> DeltaWorld:
+    return DeltaWorld(tmp_path, fail_points, spark)
+
+
+@pytest.mark.parametrize("crash", long_but_for(DELTA_KILLED, "F3", "F8", "F9"), ids=str)
+def test_killed(delta_world: DeltaWorld, crash: Crash) -> None:
+    delta_world.fill()
+    delta_world.run_child(crash.rules, sharded=crash.sharded)
+    delta_world.assert_nothing_doubled()
+    delta_world.assert_ledger_is_true()
+    assert delta_world.run().status is JobStatus.COMPLETED
+    delta_world.assert_exactly_once()
+    delta_world.read = by_library_of
+    delta_world.assert_exactly_once()
+
+
+def by_library_of(folder: Path) -> list[dict[str, Any]]:
+    return by_library(str(folder))
+
+
+def test_a_column_that_the_table_lacks_stops_the_start(delta_world: DeltaWorld) -> None:
+    delta_world.fill(files=1)
+    made = pa.schema([("k", pa.string()), ("v", pa.int64())])
+    deltalake.DeltaTable.create(delta_world.table("big"), made, partition_by=["k", "v"])
+    with pytest.raises(PipelineError, match=r"'big_out'.*has no column 'ts'"):
+        delta_world.run()
+    assert not delta_world.table("counts").exists()
