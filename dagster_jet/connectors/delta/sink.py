@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from dagster_jet.connectors.delta.columns import Columns, check_partition_by, columns_of_rows
 from dagster_jet.connectors.delta.committer import DeltaCommitter
-from dagster_jet.connectors.delta.data_folder import data_folder
+from dagster_jet.connectors.delta.data_folder import LOG, data_folder
 from dagster_jet.connectors.delta.data_writer import STATISTICS_MAX, DeltaWriter
 from dagster_jet.connectors.delta.fitness import unfit
 from dagster_jet.connectors.delta.staged_names import Owner
@@ -130,7 +130,8 @@ class DeltaSink(Sink):
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> DeltaSink:
         """Reads the table's columns, so that a misfit fails the start with a clear error."""
         check_reachable(self.url, job, stage, is_reachable=on_one_host or self.shared)
-        with errors_named(self.url, job, stage):
+        with errors_named(self.url, job, stage, is_start=True):
+            data_folder(self.url, self.storage_options).sizes([LOG])  # tells errors apart
             log = self._opened()
         if log is None:
             return self
@@ -152,7 +153,7 @@ class DeltaSink(Sink):
         return replace(self, table=DeltaTableFacts.of(log))
 
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
-        with errors_named(self.url, job, stage):
+        with errors_named(self.url, job, stage, is_start=True):
             data_folder(self.url, self.storage_options).check(job, stage)
             log, owner = self._opened(), self._owner(job, stage)
             ids = [owner.application(repeatable=is_so) for is_so in (False, True)]
@@ -167,7 +168,7 @@ class DeltaSink(Sink):
 
     def claim_place(self, job: str, stage: str) -> None:
         """Creates the table if it is missing, with the columns of the stream."""
-        with errors_named(self.url, job, stage):
+        with errors_named(self.url, job, stage, is_start=True):
             if self._of_rows and self._opened() is None:
                 options = data_folder(self.url, self.storage_options).options()
                 TableLog.create(self.url, options, self._of_rows[-1], self.partition_by)

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet.connectors.delta.columns import Columns, columns_of
-from dagster_jet.errors import MissingEnvironmentError, SinkError, SinkUnavailableError
+from dagster_jet.errors import (
+    ConfigurationError,
+    JetError,
+    MissingEnvironmentError,
+    SinkError,
+    SinkUnavailableError,
+)
+from dagster_jet.system.transient import DENIED, is_transient
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -156,18 +163,20 @@ def text_of_error(error: Exception) -> str:
 
 
 @contextmanager
-def errors_named(url: str, job: str, stage: str) -> Iterator[None]:
+def errors_named(url: str, job: str, stage: str, *, is_start: bool = False) -> Iterator[None]:
     """Converts errors of the library and of the place.
 
     Raises:
         SinkUnavailableError: the place does not answer as it should; the call may be repeated.
-        SinkError: the table's log cannot be read by this library.
+        SinkError: the place does not exist, or the library cannot use the table's log.
+        ConfigurationError: access is denied, and this is a start.
     """
     library = delta_library()
     try:
         yield
     except OSError as error:
-        raise SinkUnavailableError(
+        kind: type[JetError] = SinkUnavailableError if is_transient(error) else SinkError
+        raise (ConfigurationError if is_start and error.errno in DENIED else kind)(
             f"the table {url!r} is unavailable: {text_of_error(error)}.",
             job=job,
             stage=stage,

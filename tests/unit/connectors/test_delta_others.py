@@ -32,6 +32,8 @@ from dagster_jet.errors import (
     FencedError,
     JetError,
     PipelineError,
+    Reaction,
+    SinkError,
     SinkMismatchError,
     SinkUnavailableError,
 )
@@ -502,6 +504,13 @@ def test_uploads_that_a_dead_execution_has_begun_are_removed(s3: S3Folder, proxy
     assert upload and len(s3.uploads()) == 1
     assert sink.open_committer("j", "out").abort_orphans(by(2), ()) == 2
     assert not s3.uploads() and f"{finished[0].target}" not in s3.every_name()
+
+
+def test_a_bucket_that_is_not_there_ends_the_start(s3: S3Folder) -> None:
+    sink = sinks.delta("s3://not-there/table", storage_options=s3.storage_options)
+    with pytest.raises(SinkError, match=r"NoSuchBucket|Not Found") as caught:
+        sink.check("j", "out", is_new_job=True)
+    assert caught.value.reaction is not Reaction.RETRY
 
 
 def test_a_server_that_ignores_conditions_is_refused(s3: S3Folder, server: AwsServer) -> None:
