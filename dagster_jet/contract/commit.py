@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +105,11 @@ class Committer(ClassifiesErrors):
             JetError: the outside system is unavailable, or another job commits there.
         """
         return None
+
+    def output_facts(self) -> Mapping[str, Any]:
+        """Returns facts about the last `commit`, for people: small JSON, such as the version of a
+        table. Called once that `commit` has returned."""
+        return {}
 
     def give_up_place(self, context: CommitContext) -> bool:
         """Removes the record of the owning sink from the place, for a job that is deleted. Output

@@ -280,6 +280,8 @@ class SnapshotCommitted:
     failed_snapshots: int
     stages: dict[str, StageProgress] = field(default_factory=dict)
     sources: dict[str, SourceProgress] = field(default_factory=dict)
+    outputs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Facts about the commits, by sink, such as the version of a table."""
 
 
 @dataclass(frozen=True)

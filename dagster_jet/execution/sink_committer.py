@@ -93,6 +93,8 @@ class SinkCommitter:
     """Runs the sinks' commits."""
     took_ms: dict[str, float] = field(default_factory=dict)
     """Duration of each sink's last commit, including retries."""
+    facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Facts about each sink's last commit, if it has any (`Committer.output_facts`)."""
     _began: dict[str, float] = field(default_factory=dict)
     """Start of each running commit by sink, by the monotonic clock."""
     _committers: dict[str, Committer] = field(default_factory=dict)
@@ -284,7 +286,10 @@ class SinkCommitter:
         self, owed: OwedCommit, context: CommitContext, one_failed: threading.Event
     ) -> None:
         if owed.change is SinkChange.KEPT:
-            self._commit_one(self._committer(owed.sink), owed, context, one_failed)
+            committer = self._committer(owed.sink)
+            self._commit_one(committer, owed, context, one_failed)
+            if facts := committer.output_facts():
+                self.facts[owed.sink] = facts
             return
         sink = self._former_sink(owed)
         if sink is None:

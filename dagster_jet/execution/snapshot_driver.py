@@ -136,9 +136,10 @@ class SnapshotDriver:
                 outcome = self._write_record(Purpose.COMMITTED, record.with_note(self.now_ms()))
                 clock.end(Phase.NOTE)
                 times = (*clock.times(), *self._commit_times(manifest))
-                snapshot_id = manifest.snapshot_id
+                snapshot_id, sinks = manifest.snapshot_id, {a.sink for a in manifest.artifacts}
+                outputs = {s: f for s, f in self.committer.facts.items() if s in sinks}
                 return protocol.Completed(
-                    record.execution_id, snapshot_id, outcome, self.now_ms(), times
+                    record.execution_id, snapshot_id, outcome, self.now_ms(), times, outputs
                 )
             case protocol.Publish(epoch_id, artifacts):
                 here = self.committer.destinations

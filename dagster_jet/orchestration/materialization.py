@@ -59,6 +59,7 @@ class InputVersion:
 
 def facts_of_commit(event: SnapshotCommitted, asset: ReportedAsset, now_ms: int) -> Metadata:
     """Return the metadata of one asset for a committed snapshot."""
+    output = event.outputs.get(asset.stage)
     return {
         **_stage(asset, event.stages.get(asset.stage), event.sources, now_ms),
         keys.SNAPSHOT_ID: _int(event.snapshot_id),
@@ -74,6 +75,7 @@ def facts_of_commit(event: SnapshotCommitted, asset: ReportedAsset, now_ms: int)
                 keys.SNAPSHOT_BYTES: event.bytes_written,
                 keys.STATE_BYTES: event.state_bytes,
                 keys.FAILED_SNAPSHOTS: event.failed_snapshots,
+                **({keys.OUTPUT: output} if output else {}),
             },
         ),
     }

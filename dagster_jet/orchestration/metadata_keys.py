@@ -42,6 +42,7 @@ SNAPSHOT_BYTES = "snapshot_bytes"
 FAILED_SNAPSHOTS = "failed_snapshots"
 SOURCES = "sources"
 HELD_BACK = "watermark_held_back"
+OUTPUT = "output"
 
 # Dagster's standard keys.
 DAGSTER_CODE_REFERENCES = "dagster/code_references"

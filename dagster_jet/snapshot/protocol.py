@@ -350,6 +350,8 @@ class Completed:
     outcome: WriteOutcome
     now_ms: int
     times: tuple[PhaseTime, ...] = ()
+    outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Facts about the commits, by sink, for people."""
 
 
 @dataclass(frozen=True)

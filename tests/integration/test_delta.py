@@ -15,6 +15,7 @@ import pytest
 from dagster_jet import JobConfig, JobResult
 from dagster_jet.connectors.delta.staged_names import Owner
 from dagster_jet.errors import PipelineError
+from dagster_jet.execution.events import SnapshotCommitted
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
 from tests.long import long_but_for
@@ -89,6 +90,9 @@ def test_killed(delta_world: DeltaWorld, crash: Crash) -> None:
     delta_world.assert_nothing_doubled()
     delta_world.assert_ledger_is_true()
     assert delta_world.run().status is JobStatus.COMPLETED
+    outputs = [event.outputs for event in delta_world.events_of(SnapshotCommitted)]
+    newest = {sink: facts["table_version"] for one in outputs for sink, facts in one.items()}
+    assert newest["counts_out"] == deltalake.DeltaTable(delta_world.table("counts")).version()
     delta_world.assert_exactly_once()
     delta_world.read = by_library_of
     delta_world.assert_exactly_once()

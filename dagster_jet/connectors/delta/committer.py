@@ -10,7 +10,7 @@ same sink, so the library refuses whichever of the two comes second.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dagster_jet.connectors.delta.columns import Columns, columns_of_rows
 from dagster_jet.connectors.delta.data_folder import DataFolder, columns_in, data_folder
@@ -45,6 +45,7 @@ class DeltaCommitter(Committer):
     """The table's columns as of the start, which the rows fit; None: not known."""
     _log: TableLog | None = None
     _table_id: str | None = None
+    _facts: dict[str, int] = field(default_factory=dict)
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
         if not artifacts:
@@ -57,6 +58,12 @@ class DeltaCommitter(Committer):
                 pending = self._pending(log, artifacts, context)
                 if not pending:
                     self._folder.sync_log(log.version)
+                    self._facts = {
+                        "table_version": log.version,
+                        "files": len(artifacts),
+                        "rows": sum(artifact.rows for artifact in artifacts),
+                        "bytes": sum(artifact.bytes for artifact in artifacts),
+                    }
                     return
                 there = self._those_there(pending, context)
                 self._check_fits(log, there, context)
@@ -65,7 +72,7 @@ class DeltaCommitter(Committer):
             try:
                 application = self.owner.application(repeatable=context.repeatable)
                 marker = marker_of(line_of(context), newest)
-                log.append(files, application, marker, self._facts(pending, context))
+                log.append(files, application, marker, _history(pending, context))
             except Exception as error:  # noqa: BLE001 - the log says what has happened
                 failure = error
             fail_point("delta.commit.after")
@@ -77,6 +84,9 @@ class DeltaCommitter(Committer):
             cure="If other writers keep changing the table, let them pause. Nothing is lost: the "
             "commit is repeated.",
         ) from failure
+
+    def output_facts(self) -> Mapping[str, int]:
+        return self._facts
 
     def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
         newest = max((artifact.epoch_id for artifact in artifacts), default=0)
@@ -189,15 +199,15 @@ class DeltaCommitter(Committer):
             context.report_lost(lost)
         return there
 
-    @staticmethod
-    def _facts(pending: Sequence[Artifact], context: CommitContext) -> Mapping[str, str]:
-        """Returns what the table's history shows."""
-        epochs = {artifact.epoch_id for artifact in pending}
-        return {
-            "dagster_jet.job": context.job,
-            "dagster_jet.sink": context.sink,
-            "dagster_jet.timeline": str(context.timeline),
-            "dagster_jet.execution": str(context.execution_id),
-            "dagster_jet.epochs": f"{min(epochs)}-{max(epochs)}",
-            "dagster_jet.rows": str(sum(artifact.rows for artifact in pending)),
-        }
+
+def _history(pending: Sequence[Artifact], context: CommitContext) -> Mapping[str, str]:
+    """Returns what the table's history shows."""
+    epochs = {artifact.epoch_id for artifact in pending}
+    return {
+        "dagster_jet.job": context.job,
+        "dagster_jet.sink": context.sink,
+        "dagster_jet.timeline": str(context.timeline),
+        "dagster_jet.execution": str(context.execution_id),
+        "dagster_jet.epochs": f"{min(epochs)}-{max(epochs)}",
+        "dagster_jet.rows": str(sum(artifact.rows for artifact in pending)),
+    }

@@ -172,7 +172,8 @@ class S3Folder:
         )
         names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
         options = {name: key for name, key in zip(names, keys, strict=False) if key}
-        options["aws_region"] = client.meta.region_name or "us-east-1"
+        region = client.meta.region_name
+        options["aws_region"] = "us-east-1" if region in (None, "aws-global") else region
         options["conditional_put"] = "etag"
         options["connect_timeout"] = f"{place.settings.connect_timeout_s:g}s"
         options["timeout"] = f"{place.settings.timeout_s:g}s"

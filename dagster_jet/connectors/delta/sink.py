@@ -10,6 +10,7 @@ last snapshot appear again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 MODES = ("append",)
 _PLACES = ("file", "s3")
+_ESCAPED = re.compile("%[0-9A-Fa-f]{2}")
 _CHOICE = "delta.dataSkipping"
 """Beginning of properties that choose columns with statistics."""
 
@@ -94,6 +96,11 @@ class DeltaSink(Sink):
             raise ConfigurationError(
                 f"uri: a table at {self.url!r} cannot be written.",
                 cure="Name a local folder, or a folder of a bucket: s3://bucket/folder.",
+            )
+        if _ESCAPED.search(self.url):
+            raise ConfigurationError(
+                f"uri: {self.url!r} has a percent sign that Delta Lake takes for an escape.",
+                cure="Choose a folder without one.",
             )
         if self.mode not in MODES:
             raise ConfigurationError(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dagster_jet.core.phases import Phase
 from dagster_jet.execution.events import (
@@ -150,11 +151,17 @@ class Announcer:
                 self._announce_if_complete(view, phase2_ms=0.0)
             case protocol.Completed():
                 whole = (t.ms for t in event.times if (t.phase, t.stage) == (Phase.COMMIT, ""))
-                self._announce_if_complete(view, phase2_ms=sum(whole))
+                self._announce_if_complete(view, phase2_ms=sum(whole), outputs=event.outputs)
         if not view.is_pending:
             self._pending = None
 
-    def _announce_if_complete(self, view: CoordinatorView, *, phase2_ms: float) -> None:
+    def _announce_if_complete(
+        self,
+        view: CoordinatorView,
+        *,
+        phase2_ms: float,
+        outputs: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         record, report = view.record, self._pending
         assert record is not None and report is not None
         snapshot = record.snapshot
@@ -179,6 +186,7 @@ class Announcer:
                 failed_snapshots=view.failures,
                 stages=report.stages,
                 sources=report.sources,
+                outputs=dict(outputs or {}),
             )
         )
 

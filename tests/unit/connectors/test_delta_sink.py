@@ -6,23 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import deltalake
 import pytest
 
 from dagster_jet import sinks
-from dagster_jet.connectors.delta import DeltaSink
-from dagster_jet.connectors.delta.data_folder import data_folder
 from dagster_jet.testing.check_sink import check_sink
 from dagster_jet.testing.sink_rows import SCHEMA
-from tests.long import long
-from tests.servers.members import AwsServer
-from tests.servers.proxy import Proxy
 
 from .delta_rows import by_library, by_log
-from .s3_folder import BUCKET, S3Folder, environment
 
 STEPS = (
     "delta.write.before",
@@ -31,21 +23,6 @@ STEPS = (
     "delta.commit.before",
     "delta.commit.after",
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[AwsServer]:
-    with AwsServer() as started:
-        started.create_bucket(BUCKET)
-        yield started
-
-
-@pytest.fixture
-def s3(server: AwsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Folder]:
-    for name, value in environment(server):
-        monkeypatch.setenv(name, value)
-    yield S3Folder.new(server)
-    server.ignore()
 
 
 @contextmanager
@@ -80,17 +57,6 @@ def without_a_log(folder: Path) -> Iterator[None]:
     away.rename(log)
 
 
-@contextmanager
-def emptied(s3: S3Folder) -> Iterator[None]:
-    had = {name: s3.get(name) for name in s3.every_name()}
-    for name in had:
-        s3.delete(name)
-    yield
-    assert not s3.every_name(), "nothing is written before it is known to be the right one"
-    for name, body in had.items():
-        s3.put(name, body)
-
-
 @pytest.mark.parametrize("by", [(), ("flag", "day")])
 def test_a_local_table_keeps_the_contract(tmp_path: Path, by: tuple[str, ...]) -> None:
     folder = tmp_path / "table"
@@ -108,26 +74,3 @@ def test_a_local_table_keeps_the_contract(tmp_path: Path, by: tuple[str, ...]) -
     )
     key = lambda row: row["id"]  # noqa: E731
     assert sorted(by_library(str(folder)), key=key) == sorted(by_log(folder), key=key)
-
-
-def of_bucket(url: str, **options: Any) -> DeltaSink:
-    return sinks.delta(url, partition_by="flag", storage_options=options)
-
-
-@long  # test_delta_others.py has a bucket, too
-def test_a_table_in_a_bucket_keeps_the_contract(s3: S3Folder, server: AwsServer) -> None:
-    with Proxy(urlsplit(s3.server.endpoint_url).port or 0) as proxy:
-        through = {"endpoint_url": f"http://127.0.0.1:{proxy.port}", "timeout": "2"}
-        make = partial(of_bucket, s3.url, **through)
-        options = data_folder(s3.url, make().storage_options).options()
-        deltalake.DeltaTable.create(s3.url, SCHEMA, partition_by=["flag"], storage_options=options)
-        check_sink(
-            make,
-            partial(by_library, s3.url, options),
-            log_of=None,
-            steps=STEPS,
-            outages={"a connection that is cut": proxy.cut},
-            secrets=(str(options["aws_secret_access_key"]),),
-            set_back={"an emptied bucket": partial(emptied, s3)},
-        )
-    assert not s3.uploads()

@@ -110,6 +110,13 @@ def test_what_is_nought_is_not_shown() -> None:
     }  # fmt: skip
 
 
+def test_facts_about_a_sinks_commit_are_details() -> None:
+    event = replace(snapshot(7), outputs={"out": {"table_version": 12, "files": 2}})
+    out, sums = AssetReports([SINK, STATE]).committed(event, NOW_MS)
+    assert out.metadata["details"].value["output"] == {"table_version": 12, "files": 2}
+    assert "output" not in sums.metadata["details"].value
+
+
 def test_versions_are_added_because_dagster_does_not() -> None:
     out, sums = AssetReports([SINK, STATE]).committed(snapshot(7), NOW_MS)
     assert out.tags == {"dagster/data_version": "7", "dagster/code_version": "v1"}

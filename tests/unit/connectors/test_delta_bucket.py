@@ -1,0 +1,162 @@
+"""A Delta Lake table in a bucket, through moto's server: its contract, requests that go astray."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import deltalake
+import pytest
+
+from dagster_jet import sinks
+from dagster_jet.connectors.delta import DeltaSink
+from dagster_jet.connectors.delta.columns import columns_of_rows
+from dagster_jet.connectors.delta.data_folder import data_folder
+from dagster_jet.contract import TransactionId
+from dagster_jet.errors import (
+    ConfigurationError,
+    Reaction,
+    SinkError,
+    SinkUnavailableError,
+)
+from dagster_jet.testing.check_sink import check_sink
+from dagster_jet.testing.sink_rows import SCHEMA as ROWS
+from tests.long import long
+from tests.servers.members import AwsServer
+from tests.servers.proxy import Proxy
+
+from .delta_rows import by_library
+from .delta_table import SCHEMA, by, commit, rows, stage
+from .s3_folder import BUCKET, S3Folder, environment
+from .test_delta_sink import STEPS
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[AwsServer]:
+    with AwsServer() as started:
+        started.create_bucket(BUCKET)
+        yield started
+
+
+@pytest.fixture
+def s3(server: AwsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Folder]:
+    for name, value in environment(server):
+        monkeypatch.setenv(name, value)
+    yield S3Folder.new(server)
+    server.ignore()
+
+
+@pytest.fixture
+def proxy(server: AwsServer) -> Iterator[Proxy]:
+    with Proxy(urlsplit(server.endpoint_url).port or 0, is_http=True) as started:
+        yield started
+
+
+def in_bucket(s3: S3Folder, proxy: Proxy) -> DeltaSink:
+    options = {"endpoint_url": f"http://127.0.0.1:{proxy.port}", "timeout": "3"}
+    sink = sinks.delta(s3.url, partition_by="day", storage_options=options)
+    sink.check("j", "out", is_new_job=True)
+    sink._of_rows.append(columns_of_rows(SCHEMA))
+    sink.claim_place("j", "out")
+    return sink.at_start("j", "out", on_one_host=False)
+
+
+def in_table(s3: S3Folder) -> Counter[int]:
+    sink = sinks.delta(s3.url, storage_options=s3.storage_options)
+    opened = data_folder(s3.url, sink.storage_options).options()
+    return Counter(row["id"] for row in by_library(s3.url, opened))
+
+
+def creates_version(said: bytes) -> bool:
+    return said.startswith(b"PUT ") and b"_delta_log/" in said.partition(b"\r\n")[0]
+
+
+def test_a_version_whose_answer_is_lost(s3: S3Folder, proxy: Proxy) -> None:
+    sink = in_bucket(s3, proxy)
+    staged = stage(sink, rows(1, 2))
+    proxy.cut_answer_to(creates_version)
+    committer = sink.open_committer("j", "out")
+    with pytest.raises(SinkUnavailableError):
+        committer.commit(staged, by())
+    assert in_table(s3) == Counter([1, 2])
+    proxy.restore()
+    committer.commit(staged, by())
+    assert in_table(s3) == Counter([1, 2])
+
+
+def test_a_version_that_is_created_late(s3: S3Folder, proxy: Proxy) -> None:
+    sink = in_bucket(s3, proxy)
+    staged = stage(sink, rows(1, 2))
+    held = proxy.hold_next(creates_version)  # its client asks again, on another connection
+    commit(sink, staged)
+    assert held.is_caught and in_table(s3) == Counter([1, 2])
+    assert b" 412 " in held.release()
+    commit(sink, staged, by(2))
+    assert in_table(s3) == Counter([1, 2])
+
+
+def test_uploads_that_a_dead_execution_has_begun_are_removed(s3: S3Folder, proxy: Proxy) -> None:
+    sink = in_bucket(s3, proxy)
+    writer = sink.open_writer(TransactionId("j", "out", 1, 1, 1, 0, "a0"))
+    writer.write(rows(1))
+    upload = s3.client.create_multipart_upload(
+        Bucket=BUCKET, Key=f"{s3.prefix}/{next(iter(writer._open.values())).path}"
+    )
+    finished = stage(sink, rows(2), epoch=2)
+    assert upload and len(s3.uploads()) == 1
+    assert sink.open_committer("j", "out").abort_orphans(by(2), ()) == 2
+    assert not s3.uploads() and f"{finished[0].target}" not in s3.every_name()
+
+
+def test_a_bucket_that_is_not_there_ends_the_start(s3: S3Folder) -> None:
+    sink = sinks.delta("s3://not-there/table", storage_options=s3.storage_options)
+    with pytest.raises(SinkError, match=r"NoSuchBucket|Not Found") as caught:
+        sink.check("j", "out", is_new_job=True)
+    assert caught.value.reaction is not Reaction.RETRY
+
+
+def test_a_server_that_ignores_conditions_is_refused(s3: S3Folder, server: AwsServer) -> None:
+    server.ignore("PUT If-None-Match")
+    with Proxy(urlsplit(server.endpoint_url).port or 0) as other:  # asked once per server
+        options = {"endpoint_url": f"http://127.0.0.1:{other.port}"}
+        sink = sinks.delta(s3.url, storage_options=options)
+        with pytest.raises(ConfigurationError, match="ignores If-None-Match of PUT"):
+            sink.check("j", "out", is_new_job=True)
+
+
+@contextmanager
+def emptied(s3: S3Folder) -> Iterator[None]:
+    had = {name: s3.get(name) for name in s3.every_name()}
+    for name in had:
+        s3.delete(name)
+    yield
+    assert not s3.every_name(), "nothing is written before it is known to be the right one"
+    for name, body in had.items():
+        s3.put(name, body)
+
+
+def of_bucket(url: str, **options: Any) -> DeltaSink:
+    return sinks.delta(url, partition_by="flag", storage_options=options)
+
+
+@long  # the tests above have a bucket, too
+def test_a_table_in_a_bucket_keeps_the_contract(s3: S3Folder, server: AwsServer) -> None:
+    with Proxy(urlsplit(s3.server.endpoint_url).port or 0) as proxy:
+        through = {"endpoint_url": f"http://127.0.0.1:{proxy.port}", "timeout": "2"}
+        make = partial(of_bucket, s3.url, **through)
+        options = data_folder(s3.url, make().storage_options).options()
+        deltalake.DeltaTable.create(s3.url, ROWS, partition_by=["flag"], storage_options=options)
+        check_sink(
+            make,
+            partial(by_library, s3.url, options),
+            log_of=None,
+            steps=STEPS,
+            outages={"a connection that is cut": proxy.cut},
+            secrets=(str(options["aws_secret_access_key"]),),
+            set_back={"an emptied bucket": partial(emptied, s3)},
+        )
+    assert not s3.uploads()
