@@ -7,14 +7,13 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 Values = tuple[str | None, ...]
 """Texts of the partition columns' values, as the log keeps them; None: null."""
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_FOLDER_MAX = 120
-"""Longest text of a value in the name of a folder."""
+_FOLDER_MAX = 255
+"""Longest name of a folder in most file systems."""
 
 
 def divided(batch: pa.RecordBatch, by: Sequence[str]) -> Iterator[tuple[Values, pa.RecordBatch]]:
@@ -34,7 +33,18 @@ def divided(batch: pa.RecordBatch, by: Sequence[str]) -> Iterator[tuple[Values, 
 def folder_of(by: Sequence[str], values: Values) -> str:
     """Returns the folder of a partition in Hive's form, with a slash at its end; "" without
     partitions. Readers take the values from the log, not from here."""
-    return "".join(f"{quote(n, safe='')}={_name(v)}/" for n, v in zip(by, values, strict=True))
+    return "".join(f"{_folder(n, v)}/" for n, v in zip(by, values, strict=True))
+
+
+def refused_texts(name: str, values: pa.Array) -> dict[int, str]:
+    """Returns, by row number, why a text cannot be the value of a partition column."""
+    found: dict[int, str] = {}
+    for number, text in enumerate(values.to_pylist()):
+        if text == "":  # Delta Lake takes it for null
+            found[number] = f"the partition column {name} is an empty text"
+        elif text is not None and len(_folder(name, text)) > _FOLDER_MAX:
+            found[number] = f"the partition column {name} is too long for the name of a folder"
+    return found
 
 
 def _texts(values: pa.Array) -> list[str | None]:
@@ -44,10 +54,5 @@ def _texts(values: pa.Array) -> list[str | None]:
     return texts
 
 
-def _name(value: str | None) -> str:
-    if value is None:
-        return _NULL
-    name = quote(value, safe="")
-    if len(name) <= _FOLDER_MAX:
-        return name
-    return f"{name[:_FOLDER_MAX].rstrip('%')}-{xxhash.xxh3_64_hexdigest(value.encode())}"
+def _folder(name: str, value: str | None) -> str:
+    return f"{quote(name, safe='')}={_NULL if value is None else quote(value, safe='')}"

@@ -24,6 +24,7 @@ from dagster_jet.connectors.delta.committer import DeltaCommitter
 from dagster_jet.connectors.delta.data_folder import LOG, data_folder
 from dagster_jet.connectors.delta.data_writer import STATISTICS_MAX, DeltaWriter
 from dagster_jet.connectors.delta.fitness import unfit
+from dagster_jet.connectors.delta.partitions import refused_texts
 from dagster_jet.connectors.delta.staged_names import Owner
 from dagster_jet.connectors.delta.table_log import TableLog, delta_library, errors_named
 from dagster_jet.connectors.files.cluster import check_reachable
@@ -203,8 +204,8 @@ class DeltaSink(Sink):
         return frame
 
     def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
-        """A null that the table refuses, and an empty text as the value of a partition: Delta Lake
-        takes it for null."""
+        """Returns rows with a null that the table refuses, or with a text that cannot be the value
+        of a partition."""
         found: dict[int, str] = {}
         for name in self._not_null & set(rows.schema.names):
             for number in pc.indices_nonzero(pc.is_null(rows.column(name))).to_pylist():
@@ -212,9 +213,7 @@ class DeltaSink(Sink):
         for name in self._partition_by:
             values = rows.column(name)
             if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-                is_empty = pc.equal(values, "").fill_null(False)
-                for number in pc.indices_nonzero(is_empty).to_pylist():
-                    found.setdefault(number, f"the partition column {name} is an empty text")
+                found |= refused_texts(name, values)
         return {number: self._refused_row(rows, number, why) for number, why in found.items()}
 
     def _refused_row(self, rows: pa.RecordBatch, number: int, why: str) -> Refused:
