@@ -236,7 +236,9 @@ def test_a_table_in_a_folder_of_any_name(tmp_path: Path, folder: str) -> None:
 
 
 def test_columns_that_do_not_fit_are_named(table: Table) -> None:
-    columns = table.sink().table.columns  # type: ignore[union-attr]
+    facts = table.sink().table
+    assert facts is not None
+    columns = facts.columns
     for schema, says in (
         ([("id", pa.int32())], "the column 'id' is integer, in the table it is long"),
         ([("ID", pa.int64())], "the table has no column 'ID', but 'id'"),
