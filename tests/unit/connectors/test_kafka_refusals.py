@@ -73,7 +73,7 @@ def test_a_topic_whose_partitions_are_not_known_now_refuses_no_message(
     producer = EpochProducer(Cluster("a:9092"), "t", "markers", Owner("store", "", "j", "out"))
     monkeypatch.setattr(producer, "open", lambda: setattr(producer, "client", client))
     refused = SimpleNamespace(may_leave_out=True)
-    context = CommitContext("j", "out", 1, 1, recovering=True, refused=refused)  # type: ignore[arg-type]
+    context = CommitContext("j", "out", 1, 1, recovering=True, refused=refused)
     with pytest.raises(KafkaException) as raised:
         producer._left_out(
             KafkaException(KafkaError(TOO_LARGE)), 1, context, lambda: iter(()), None
