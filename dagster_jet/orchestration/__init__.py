@@ -11,6 +11,7 @@ from dagster_jet.orchestration.asset_specs import (
     build_jet_asset_specs,
     build_jet_source_assets,
 )
+from dagster_jet.orchestration.check_schedule import build_jet_check_schedule
 from dagster_jet.orchestration.control_job import build_jet_control_job
 from dagster_jet.orchestration.drained_schedule import build_jet_schedule
 from dagster_jet.orchestration.event_iterator import JetEventIterator
@@ -29,6 +30,7 @@ __all__ = [
     "JetStageData",
     "build_jet_asset_checks",
     "build_jet_asset_specs",
+    "build_jet_check_schedule",
     "build_jet_control_job",
     "build_jet_job",
     "build_jet_observation_sensor",

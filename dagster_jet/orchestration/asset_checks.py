@@ -67,7 +67,7 @@ def build_jet_asset_checks(
     ``definition``, ``rejected_rows``, ``late_rows`` and ``watermark_lag`` fail as warnings, the
     others as errors.
 
-    To run them, schedule a job over ``AssetSelection.checks(...)`` or set an automation condition.
+    They run when something runs them: `build_jet_check_schedule`, or an automation condition.
 
     Args:
         assets: the result of `@jet_assets`.

@@ -18,6 +18,7 @@ from dagster_jet.orchestration.asset_checks import build_jet_asset_checks
 from dagster_jet.orchestration.asset_decorator import code_reference, jet_assets
 from dagster_jet.orchestration.asset_job import build_jet_job
 from dagster_jet.orchestration.asset_specs import build_jet_source_assets
+from dagster_jet.orchestration.check_schedule import EVERY_HALF_HOUR, build_jet_check_schedule
 from dagster_jet.orchestration.control_job import build_jet_control_job
 from dagster_jet.orchestration.drained_schedule import build_jet_schedule
 from dagster_jet.orchestration.event_iterator import JetEvent
@@ -100,10 +101,10 @@ class CheckSettings(dg.Model, dg.Resolvable):
     schedule: Annotated[
         str | None,
         Field(
-            description="A cron schedule of the checks, as an automation condition. Without it, "
-            "the checks run only when a user or another schedule runs them."
+            description="A cron schedule of the checks. It is on when it is first loaded if the "
+            "supervisor is, or if the pipeline has a schedule. null: no schedule."
         ),
-    ] = None
+    ] = EVERY_HALF_HOUR
     max_snapshot_age: Annotated[
         str | None, Field(description='Maximum age of the last snapshot, for example "10 minutes".')
     ] = None
@@ -121,10 +122,7 @@ class CheckSettings(dg.Model, dg.Resolvable):
 
     def given(self) -> dict[str, Any]:
         """Returns the settings that were given, as arguments of `build_jet_asset_checks`."""
-        more = self.model_dump(exclude={"schedule"}, exclude_none=True)
-        if self.schedule is not None:
-            more["automation_condition"] = dg.AutomationCondition.cron_tick_passed(self.schedule)
-        return more
+        return self.model_dump(exclude={"schedule"}, exclude_none=True)
 
 
 @scaffold_with(PipelineScaffolder)
@@ -221,15 +219,13 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         )(run).map_asset_specs(
             lambda spec: spec.replace_attributes(metadata={**spec.metadata, **source})
         )
-        job = build_jet_job(assets)
+        job, checks = build_jet_job(assets), self._checks(assets)
         return dg.Definitions(
             assets=[assets, *build_jet_source_assets(pipeline, translator)],
-            asset_checks=self._checks(assets),
+            asset_checks=checks,
             jobs=[job, build_jet_control_job(pipeline)] if self.control else [job],
             sensors=self._supervisors(job, pipeline),
-            schedules=[build_jet_schedule(assets, cron_schedule=self.schedule)]
-            if self.schedule is not None
-            else [],
+            schedules=[*self._schedules(assets), *self._check_schedules(checks)],
             resources={} if self.resource is None else {"jet": _shared(self.resource)},
         )
 
@@ -245,6 +241,26 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
             build_jet_supervisor_sensor(
                 job=job, pipeline=pipeline, default_status=status, **settings.given()
             )
+        ]
+
+    def _schedules(self, assets: dg.AssetsDefinition) -> list[dg.ScheduleDefinition]:
+        if self.schedule is None:
+            return []
+        return [build_jet_schedule(assets, cron_schedule=self.schedule)]
+
+    def _check_schedules(
+        self, checks: list[dg.AssetChecksDefinition]
+    ) -> list[dg.ScheduleDefinition]:
+        cron = self.checks.schedule if isinstance(self.checks, CheckSettings) else EVERY_HALF_HOUR
+        if cron is None:
+            return []
+        asked = self.supervisor
+        status = asked.status if isinstance(asked, SupervisorSettings) else asked
+        is_on = self.schedule is not None or status == "running"
+        on, off = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
+        return [
+            build_jet_check_schedule(each, cron_schedule=cron, default_status=on if is_on else off)
+            for each in checks
         ]
 
     def _checks(self, assets: dg.AssetsDefinition) -> list[dg.AssetChecksDefinition]:

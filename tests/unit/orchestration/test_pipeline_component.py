@@ -71,7 +71,11 @@ def test_all_that_a_pipeline_needs(sandbox: DefsFolderSandbox) -> None:
     (sensor,) = repository.sensor_defs
     assert sensor.name == "shop_supervisor"
     assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
-    assert not repository.schedule_defs
+    (schedule,) = repository.schedule_defs
+    assert schedule.name == "shop_checks_schedule", "checks turn red by themselves"
+    assert schedule.cron_schedule == "*/30 * * * *"
+    assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING, "as the supervisor"
+    assert repository.has_job("shop_checks_job")
     graph = repository.asset_graph
     keys = {key.to_user_string() for key in graph.get_all_asset_keys()}
     assert keys == {"shop/rows", "shop/out"}
@@ -98,18 +102,24 @@ def test_a_schedule_instead_of_a_supervisor(sandbox: DefsFolderSandbox) -> None:
 
 def test_settings_of_the_supervisor_and_of_the_checks(sandbox: DefsFolderSandbox) -> None:
     supervisor = {"status": "running", "minimum_interval_seconds": 45, "stuck_after_seconds": 60}
-    checks = {"schedule": "*/30 * * * *", "max_snapshot_age": "1 hour", "max_rejected_ratio": 0.5}
+    checks = {"schedule": "*/5 * * * *", "max_snapshot_age": "1 hour", "max_rejected_ratio": 0.5}
     attributes = {"arguments": {"folder": "/data"}, "supervisor": supervisor, "checks": checks}
     repository = loaded(sandbox, {**attributes, "resource": RESOURCE}).get_repository_def()
     sensor = repository.get_sensor_def("shop_supervisor")
     assert sensor.minimum_interval_seconds == 45
     assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
-    graph = repository.asset_graph
-    conditions = {graph.get(key).automation_condition for key in graph.asset_check_keys}
-    assert conditions == {dg.AutomationCondition.cron_tick_passed("*/30 * * * *")}
+    assert repository.get_schedule_def("shop_checks_schedule").cron_schedule == "*/5 * * * *"
     assert SupervisorSettings(**supervisor).given("stuck_after_seconds", "give_up_after") == {
         "stuck_after_seconds": 60
     }
+
+
+def test_a_pipeline_that_is_off_has_checks_that_are_off(sandbox: DefsFolderSandbox) -> None:
+    attributes = {"arguments": {"folder": "/data"}, "resource": RESOURCE}
+    (schedule,) = loaded(sandbox, attributes).get_repository_def().schedule_defs
+    assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
+    without = {**attributes, "checks": {"schedule": None}}
+    assert not loaded(sandbox, without).get_repository_def().schedule_defs
 
 
 @pytest.mark.parametrize(
