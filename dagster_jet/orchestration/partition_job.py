@@ -136,6 +136,14 @@ class PartitionJob:
     name: str
     is_completed: bool
 
+    def why_not_now(self) -> str:
+        """Explains why a run of a backfill fails while another run computes the partition."""
+        return (
+            f"Another run computes partition {self.key!r} of {self.pipeline.name!r} just now. When "
+            "it has ended, launch the backfill of this partition again: a complete partition is a "
+            "success without work."
+        )
+
     def why_nothing_to_do(self) -> str:
         """Explains why a completed partition is not computed again, and how to recompute it."""
         places = sorted({place for place in map(_place, self.pipeline.graph.sinks) if place})

@@ -351,16 +351,8 @@ class JetResource(dg.ConfigurableResource[Any]):
         proceeds = proceeds_if_running(context, if_running)
         warn_if_endless(context, until, pipeline.name)
         reports = asset_reports(pipeline, _assets_def(context), context.instance)
-        was_ours = yield from self._drive(
-            context,
-            pipeline,
-            until,
-            job_config,
-            options,
-            reports,
-            on_started=started,
-            on_cancel=notes.cancel,
-        )
+        order = (context, pipeline, until, job_config, options, reports)
+        was_ours = yield from self._drive(*order, on_started=started, on_cancel=notes.cancel)
         notes.execution(0)
         if was_ours or proceeds:
             is_committed = yield from reported_again(context, self.jet, pipeline, reports)
@@ -407,6 +399,8 @@ class JetResource(dg.ConfigurableResource[Any]):
         if job.is_completed:
             context.log.info(job.why_nothing_to_do())
         elif not (yield from self._drive(context, pipeline, until, config, options, reports)):
+            if keys.DAGSTER_BACKFILL in context.run.tags:
+                raise dg.Failure(job.why_not_now())  # it would wait for a report for ever
             return False
         return (yield from reported_again(context, self.jet, pipeline, reports, always=True))
 

@@ -25,7 +25,7 @@ from dagster_jet import (
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.partition_job import Attempt, job_of_partition
-from dagster_jet.ownership.record_keeper import JOB_DIRECTORY
+from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, RecordKeeper
 from dagster_jet.snapshot.record import JobStatus
 
 from .recorded_job import RecordedJob
@@ -184,6 +184,18 @@ def test_a_run_of_no_partition_is_a_sentence(jet: Jet, tmp_path: Path) -> None:
     )
     result = definitions.resolve_job_def("mine").execute_in_process(raise_on_error=False)
     assert "this run has no partitions" in failure(result)
+
+
+def test_a_backfill_does_not_wait_for_ever_for_what_another_run_computes(
+    jet: Jet, tmp_path: Path
+) -> None:
+    owner = RecordKeeper(jet.store, "shop@mon", 1_000, run_id="another")
+    claimed = owner.claim(change=None)
+    plain = launch(tmp_path, assets_of(), partition_key="mon")
+    assert plain.success and not plain.get_asset_materialization_events()
+    backfill = launch(tmp_path, assets_of(), partition_key="mon", tags={"dagster/backfill": "b"})
+    assert "Another run computes partition 'mon'" in failure(backfill)
+    owner.release(claimed)
 
 
 def test_a_backfill_in_one_run(jet: Jet, tmp_path: Path) -> None:
