@@ -7,10 +7,13 @@ import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterable
 from email.parser import Parser
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import dagster_jet
 from tests.e2e.test_component import DEFINITIONS
@@ -39,35 +42,66 @@ def wheel(built: Path) -> zipfile.ZipFile:
 def empty_environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment that holds the wheel and its declared dependencies. Returns its folder.
 
-    The lock only says which versions: what is not declared is not installed.
+    Nothing is downloaded: what is declared is linked, from this environment, and nothing else is.
     """
     place = tmp_path_factory.mktemp("empty")
-    locked = (REPOSITORY / "requirements.lock").read_text(encoding="utf-8")
-    versions = re.findall(r"^([\w.-]+)(?:\[[\w,]+\])?(==[^ ]+(?: ; .+)?) \\$", locked, re.MULTILINE)
-    constraints = place / "constraints.txt"
-    constraints.write_text("".join(f"{name}{version}\n" for name, version in versions))
-    subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
-    install = ["-m", "pip", "install", "--quiet", "--no-compile", "-c", str(constraints)]
-    subprocess.run([str(place / "bin" / "python"), *install, str(built)], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(place / "bin" / "python")]
+    options = ["--quiet", "--no-compile", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "install", *options, str(built)], check=True)
+    about = zipfile.Path(built, f"dagster_jet-{dagster_jet.__version__}.dist-info/")
+    link(metadata.PathDistribution(about).requires or [], place)
+    subprocess.run([*pip, "check"], check=True)
     return place
+
+
+def link(requirements: Iterable[str], environment: Path) -> None:
+    """Links what is required, and what that requires, without its scripts."""
+    (libraries,) = (environment / "lib").glob("python3*/site-packages")
+    owners = metadata.packages_distributions()
+    todo, seen = wanted(requirements), set()
+    while todo:
+        one = todo.pop()
+        if (one.name, *sorted(one.extras)) in seen:
+            continue
+        seen.add((one.name, *sorted(one.extras)))
+        found = metadata.distribution(one.name)
+        todo += wanted(found.requires or (), *one.extras)
+        for file in found.files or ():
+            shared = len(set(owners.get(file.parts[0], ()))) > 1  # a namespace: link its files
+            name = libraries / (file if shared else file.parts[0])
+            if file.parts[0] != ".." and not name.exists():
+                name.parent.mkdir(parents=True, exist_ok=True)
+                name.symlink_to(found.locate_file(name.relative_to(libraries)))
+
+
+def wanted(requirements: Iterable[str], *extras: str) -> list[Requirement]:
+    """Those that hold here, with these extras."""
+    return [
+        one
+        for one in map(Requirement, requirements)
+        if one.marker is None or any(one.marker.evaluate({"extra": e}) for e in ("", *extras))
+    ]
 
 
 @pytest.fixture(scope="module")
 def with_dg(empty_environment: Path) -> Path:
     """The same environment with `dg`, which is not declared."""
-    install = ["-m", "pip", "install", "--quiet", "--no-compile", "dagster-dg-cli"]
-    constraints = ["-c", str(empty_environment / "constraints.txt")]
-    python = str(empty_environment / "bin" / "python")
-    subprocess.run([python, *install, *constraints], check=True)
+    link(["dagster-dg-cli"], empty_environment)
+    script = empty_environment / "bin" / "dg"
+    _, program = Path(sys.executable).with_name("dg").read_text(encoding="utf-8").split("\n", 1)
+    script.write_text(f"#!{empty_environment}/bin/python\n{program}", encoding="utf-8")
+    script.chmod(0o755)
     return empty_environment
 
 
 def run_in(environment: Path, folder: Path, *command: str) -> str:
     """Runs a command as in a new shell, outside the checkout. Returns its output."""
-    kept = {k: v for k, v in os.environ.items() if k == "JAVA_HOME"}
+    kept = {k: v for k, v in os.environ.items() if k in ("JAVA_HOME", "JDK_JAVA_OPTIONS")}
     path = f"{environment / 'bin'}:{os.environ['PATH']}"
     done = subprocess.run(
-        command, cwd=folder, env={**kept, "PATH": path, "HOME": str(folder)},
+        command, cwd=folder,
+        env={**kept, "PATH": path, "HOME": str(folder), "DAGSTER_JET_CLASS_ARCHIVE": "off"},
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -100,12 +134,12 @@ def test_it_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
 def test_it_says_what_it_is(wheel: zipfile.ZipFile) -> None:
     """Its version is the package's, which is written in one place."""
     about = f"dagster_jet-{dagster_jet.__version__}.dist-info"
-    metadata = Parser().parsestr(wheel.read(f"{about}/METADATA").decode())
-    assert metadata["Version"] == dagster_jet.__version__
+    said = Parser().parsestr(wheel.read(f"{about}/METADATA").decode())
+    assert said["Version"] == dagster_jet.__version__
     assert dagster_jet.__version__ not in PROJECT
     (source,) = re.findall(r'^Source = "(.+)"$', PROJECT, re.MULTILINE)
-    assert metadata["Project-URL"] == f"Source, {source}"
-    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert said["Project-URL"] == f"Source, {source}"
+    assert said["Description-Content-Type"] == "text/markdown"
     entry_points = wheel.read(f"{about}/entry_points.txt").decode()
     assert "[dagster_dg_cli.registry_modules]\ndagster_jet = dagster_jet\n" in entry_points
 
@@ -136,7 +170,8 @@ def test_a_component_is_scaffolded_and_loads(with_dg: Path, tmp_path: Path) -> N
     (tmp_path / "pyproject.toml").write_text(LAKE, encoding="utf-8")
     (made / "__init__.py").touch()
     (made / "definitions.py").write_text(DEFINITIONS, encoding="utf-8")
-    run_in(with_dg, tmp_path, "python", "-m", "pip", "install", "--quiet", "--no-deps", "-e", ".")
+    (libraries,) = (with_dg / "lib").glob("python3*/site-packages")
+    (libraries / "lake.pth").write_text(str(tmp_path / "src"), encoding="utf-8")
     run_in(with_dg, tmp_path, "dg", "scaffold", "defs", "dagster_jet.JetPipelineComponent", "x")
     run_in(with_dg, tmp_path, "dg", "check", "defs")
     assert "x/out" in run_in(with_dg, tmp_path, "dg", "list", "defs", "--json")

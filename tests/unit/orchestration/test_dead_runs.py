@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import dagster as dg
@@ -49,20 +50,25 @@ def work_on(instance: dg.DagsterInstance, run_id: str, worker: RunWorker) -> Non
 
 def dead_worker(run_id: str) -> RunWorker:
     """Of two processes that were there and are gone: one that started another."""
+    return replace(_dead_worker(), run_id=run_id)
+
+
+@cache
+def _dead_worker() -> RunWorker:
     said = subprocess.run(
         [
             sys.executable,
             "-c",
             "import subprocess, sys\n"
             "code = 'from dagster_jet.orchestration.run_worker import RunWorker;"
-            f' print(RunWorker.here("{run_id}").to_tag())\'\n'
+            ' print(RunWorker.here("r").to_tag())\'\n'
             "subprocess.run([sys.executable, '-c', code], check=True)",
         ],
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    worker = RunWorker.from_tag(said, run_id)
+    worker = RunWorker.from_tag(said, "r")
     assert worker is not None and worker.parent_pid
     return worker
 
