@@ -19,6 +19,8 @@ from dagster_jet.execution.events import OutputLost
 from .oracle import committed, input_rows, rows_of
 from .world import World
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 COLUMNS = ("k", "ts", "v")
 FIRST = 1000
 """Rows before this time go to the quiet sink, too."""

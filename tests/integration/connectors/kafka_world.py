@@ -17,7 +17,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dagster_jet.connectors.kafka import offsets, transaction_coordinator, transactions
+from dagster_jet.connectors.kafka import (
+    held_rows,
+    markers,
+    offsets,
+    transaction_coordinator,
+    transactions,
+)
 from tests.servers import wait_until
 from tests.servers.kafka import kafka
 from tests.servers.proxy import Proxy
@@ -157,21 +163,21 @@ def _plain(value: Any) -> Any:
 @contextmanager
 def away(proxy: Proxy) -> Iterator[None]:
     """A cut network."""
-    with _impatient(), proxy.cut():
+    with impatient(), proxy.cut():
         yield
 
 
 @contextmanager
 def silent(proxy: Proxy) -> Iterator[None]:
     """A cluster that takes connections, and does not answer."""
-    with _impatient(), proxy.silent():
+    with impatient(), proxy.silent():
         yield
 
 
 @contextmanager
 def committed_unheard(proxy: Proxy) -> Iterator[None]:
     """A network that is cut when a transaction has ended, before the answer is here."""
-    with _impatient():
+    with impatient():
         proxy.cut_answer_to(is_end_of_transaction)
         try:
             yield
@@ -185,11 +191,14 @@ def is_end_of_transaction(request: bytes) -> bool:
 
 
 @contextmanager
-def _impatient() -> Iterator[None]:
+def impatient() -> Iterator[None]:
     """Nobody waits for a network for as long as in real life."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transactions, "SILENCE_S", 1.0)
         patch.setattr(transactions, "CALL_S", 0.5)
+        patch.setattr(held_rows, "SILENCE_S", 1.0)
+        patch.setattr(markers, "_SILENCE_S", 1.0)
+        patch.setattr(transaction_coordinator, "_SILENCE_S", 1.0)
         patch.setattr(transaction_coordinator, "_CONNECTING_S", 1.0)
         patch.setattr(offsets, "CALL_S", 1.0)
         yield

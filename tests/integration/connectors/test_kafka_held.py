@@ -38,6 +38,7 @@ from .kafka_world import (
     another_topic,
     away,
     committed_unheard,
+    impatient,
     is_end_of_transaction,
 )
 
@@ -166,7 +167,7 @@ def test_commit_after_restart(tmp_path: Path, store: Store, how: int) -> None:
         held = Held(store, KafkaWorld(broker.facts["servers"]))
         t0, t1 = held.prepared(1, 10, 11), held.prepared(2, 20)
         stop(broker, how)
-        with pytest.raises(SinkUnavailableError, match="does not answer now"):
+        with impatient(), pytest.raises(SinkUnavailableError, match="does not answer now"):
             held.commit(t0, execution=2)
         broker = launch("kafka", folder, prepared(folder))
         wait_until(lambda: held.commits(t0, execution=2), within=60)

@@ -40,8 +40,9 @@ def test_a_job_that_starts_while_the_cluster_is_away_waits_in_place(
     ):
         servers = f"127.0.0.1:{proxy.port}"
         p = Pipeline("cut")
-        source = sources.kafka(servers, topics=[read_from], schema="v long")
-        sink = sinks.kafka(servers, topic=write_to)
+        soon = {"reconnect.backoff.max.ms": "500"}
+        source = sources.kafka(servers, topics=[read_from], schema="v long", options=soon)
+        sink = sinks.kafka(servers, topic=write_to, options=soon)
         p.read_from(source, name="rows").write_to(sink, name="out")
         with proxy.cut():
             job = jet.submit(p, JobConfig(snapshot_interval="100 ms"), on_event=events.append)
