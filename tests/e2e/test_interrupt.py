@@ -28,7 +28,9 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
         yield worker
 
 
+@long
 def test_a_users_cancel_drains_and_pauses(worker: Worker) -> None:
+    """In `make test` a person does it: `browser/test_ui.py`."""
     worker.instance.report_run_canceling(worker.run())
     worker.process.send_signal(signal.SIGTERM)
     worker.end()

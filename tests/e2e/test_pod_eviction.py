@@ -49,62 +49,53 @@ def noted_worker(pod: Worker) -> RunWorker | None:
     return RunWorker.from_tag(run.tags.get(keys.TAG_WORKER), run.run_id)
 
 
-def test_evicted_killed_and_evicted_with_retries(tmp_path: Path) -> None:
-    put_file(tmp_path, 0)
+def test_killed_and_then_evicted_with_retries(tmp_path: Path) -> None:
+    for number in range(2):
+        put_file(tmp_path, number)
     frozen = tmp_path / "frozen.log"
     lease = {"TINY_LEASE_TTL": f"{LEASE_SECONDS:g} seconds"}
     with RedisServer() as server, open_host(tmp_path, server.url) as host:
-        # In time: the next pod need not wait.
-        with host.pod(**lease) as first:
-            first.wait_for("the first file", lambda: has_copied(tmp_path, 1))
+        # Not in time: a sink's writer hangs, and the grace period is shorter than the drain budget.
+        hang = "files.prepare.before=freeze"
+        rules = {"JET_FAIL_POINTS": hang, "JET_FAIL_POINT_LOG": str(frozen)}
+        with host.pod(**lease, **rules) as first:
+            first.wait_for("a writer that hangs", frozen.exists)
+            process = first.inside()
             held = first.record().lease
             assert held is not None and held.pid == 1
             assert is_owner_alive(held) is None, "our process 1 is not its process 1"
-            first.inside().send_signal(signal.SIGTERM)
-            first.end()
-            assert_let_go(first, 1)
-
-        # Not in time: a sink's writer hangs, and the grace period is shorter than the drain budget.
-        put_file(tmp_path, 1)
-        hang = "files.prepare.before=freeze"
-        rules = {"JET_FAIL_POINTS": hang, "JET_FAIL_POINT_LOG": str(frozen)}
-        with host.pod(**lease, **rules) as second:
-            second.wait_for("a writer that hangs", frozen.exists)
-            process = second.inside()
             # The number of a namespace that is gone is given to the next one, which then knows that
             # all of the old one's processes are dead. A pod on another node does not.
             held_open = os.open(f"/proc/{process.pid}/ns/pid", os.O_RDONLY)
             process.send_signal(signal.SIGTERM)
-            second.wait_for("it drains", lambda: "terminal snapshot" in log_of(second))
+            first.wait_for("it drains", lambda: "terminal snapshot" in log_of(first))
             with pytest.raises(subprocess.TimeoutExpired):
-                second.process.wait(1)
+                first.process.wait(1)
             process.kill()
-            second.end()
-            held = second.record().lease
-            assert held is not None and held.pid == 1 and second.record().execution_id == 2
-            assert has_copied(tmp_path, 1), "what hangs has decided nothing"
-            killed_run = second.run().run_id
+            first.end()
+            assert first.record().lease is not None and first.record().execution_id == 1
+            assert has_copied(tmp_path, 0), "what hangs has decided nothing"
+            killed_run = first.run().run_id
 
         # The next one has the same host name and id; with a retry policy its step is a process.
-        with host.pod(**lease, TINY_RETRIES="1") as third:
-            third.wait_for(
-                "it begins", lambda: third.run().run_id != killed_run and bool(noted_worker(third))
-            )
+        with host.pod(**lease, TINY_RETRIES="1") as second:
+            second.wait_for("another run", lambda: second.run().run_id != killed_run)
+            second.wait_for("it begins", lambda: bool(noted_worker(second)))
             began_at = time.monotonic()
-            third.wait_for("it has the job", lambda: third.record().execution_id > 2)
+            second.wait_for("it has the job", lambda: second.record().execution_id > 1)
             assert time.monotonic() - began_at >= LEASE_SECONDS / 2, "it watched the lease"
             put_file(tmp_path, 2)
-            third.wait_for("three files", lambda: has_copied(tmp_path, 3))
-            third.wait_for("two hours", lambda: len(committed_rows(tmp_path / "per_hour")) == 6)
-            step = noted_worker(third)
+            second.wait_for("three files", lambda: has_copied(tmp_path, 3))
+            second.wait_for("two hours", lambda: len(committed_rows(tmp_path / "per_hour")) == 6)
+            step = noted_worker(second)
             assert step is not None and step.pid != 1 and step.parent_pid == 0
-            third.inside().send_signal(signal.SIGTERM)
-            third.end()
+            second.inside().send_signal(signal.SIGTERM)
+            second.end()
             os.close(held_open)
-            assert_let_go(third, 3)
+            assert_let_go(second, 2)
             # Dagster's log has a request for a retry, which the run worker does not carry out.
             restarted = {dg.DagsterEventType.STEP_RESTARTED}
-            assert not host.instance.all_logs(third.run().run_id, of_type=restarted), "it is dying"
+            assert not host.instance.all_logs(second.run().run_id, of_type=restarted), "it is dying"
     copied = Counter(row["v"] for row in committed_rows(tmp_path / "copy"))
     assert copied == Counter({float(v): 3 for v in range(60)}), "each row once"
     hours = Counter(row["n"] for row in committed_rows(tmp_path / "per_hour"))

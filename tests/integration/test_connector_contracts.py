@@ -88,7 +88,11 @@ def read_parquet(folder: Path) -> list[Row]:
 
 
 @pytest.mark.parametrize(
-    ("format", "read"), [("json", read_json), ("parquet", read_parquet)], ids=["json", "parquet"]
+    ("format", "read"),
+    [
+        pytest.param("json", read_json, marks=long, id="json"),  # below in a bucket
+        pytest.param("parquet", read_parquet, id="parquet"),
+    ],
 )
 def test_files(tmp_path: Path, format: Any, read: Callable[[Path], list[Row]], spark: Any) -> None:
     out = tmp_path / "out"

@@ -28,7 +28,7 @@ from dagster_jet.errors import (
     SnapshotFailedError,
     StoreUnavailableError,
 )
-from dagster_jet.execution import dispatch, epoch_driver
+from dagster_jet.execution import dispatch, epoch_driver, retrying
 from dagster_jet.execution.events import (
     EpochCompleted,
     ExecutionRestarting,
@@ -227,6 +227,9 @@ def test_f10_a_commit_that_is_given_up_is_the_next_starts(
         said.append(self.owner.activity_tracker.activity())
         self.stop.request(StopKind.CANCEL)
 
+    # Each end waits so long for the commit before it gives up.
+    monkeypatch.setattr(retrying, "_LAST_PATIENCE_S", 1.0)
+    monkeypatch.setattr(dispatch, "_GRACE_S", 1.0)
     with monkeypatch.context() as patched:
         patched.setattr(FilesSink, "commit", refuse)
         with monkeypatch.context() as driver:
@@ -487,8 +490,18 @@ def test_f18_more_members_lost_than_backups(world: World) -> None:
 # --- F20, F21: asked to stop ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [StopKind.SHUTDOWN, StopKind.SUSPEND])
-@pytest.mark.parametrize("moment", [ExecutionStarted, EpochCompleted, SnapshotCommitted])
+@pytest.mark.parametrize(
+    ("moment", "kind"),
+    [
+        (ExecutionStarted, StopKind.SHUTDOWN),
+        (EpochCompleted, StopKind.SHUTDOWN),
+        (SnapshotCommitted, StopKind.SHUTDOWN),
+        (EpochCompleted, StopKind.SUSPEND),
+        # The kind is a word of the record that is decided.
+        pytest.param(ExecutionStarted, StopKind.SUSPEND, marks=long),
+        pytest.param(SnapshotCommitted, StopKind.SUSPEND, marks=long),
+    ],
+)
 def test_f20_asked_to_stop(world: World, kind: StopKind, moment: type[JobEvent]) -> None:
     """A terminal snapshot; nothing is processed after it, nothing of it is lost."""
     world.fill()

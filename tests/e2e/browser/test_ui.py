@@ -86,7 +86,9 @@ def test_the_sensor_starts_it_and_numbers_and_plots_are_live(project: Project, p
     )
 
 
+@long
 def test_checks_are_green(project: Project, page: Page) -> None:
+    """Below they are executed when one is red."""
     page.open(f"{SINK}?view=checks").wait_for("store_safe", "Not Evaluated").click("Execute all")
     page.wait_until(lambda: page.text.count("Succeeded") == 5, "all checks succeed")
     assert "Failed" not in page.text
@@ -141,7 +143,7 @@ def test_a_cancelled_run_takes_its_snapshot_and_stays_down(project: Project, pag
 
 def test_materialize_all_reads_what_is_there_and_ends(project: Project, page: Page) -> None:
     rows, record = project.fly(), project.record()
-    before = len(batches(project))  # the checks' run
+    before = len(batches(project))  # of the checks
     page.open("/asset-groups").click("Materialize all (4)")
     project.wait_for("its run is there", lambda: len(batches(project)) == before + 1)
     page.open(f"/runs/{batches(project)[-1].run_id}").wait_for("Success", "RUN_SUCCESS")
@@ -199,7 +201,9 @@ def test_suspended_by_the_form_it_is_launched(project: Project, page: Page) -> N
     assert intent(project) == "always-on"
 
 
+@long
 def test_suspended_by_the_form_it_is_resumed(project: Project, page: Page) -> None:
+    """`tests/unit/orchestration/test_intent.py` asks for both, without a browser."""
     before = project.record().execution_id
     suspend(project, page)
     ask(page, "resume")

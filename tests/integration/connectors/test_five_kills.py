@@ -20,6 +20,7 @@ from dagster_jet.execution.events import (
     SnapshotFailed,
 )
 from tests.integration import child
+from tests.long import long
 from tests.servers import SharedServer, launch, own_folder, stop
 from tests.servers import kafka as kafka_server
 from tests.servers import postgres as postgres_server
@@ -64,8 +65,10 @@ def database() -> Iterator[Server]:
     stop(server.running)
 
 
+@long
 def test_kafka_to_kafka(world: World, broker: Server) -> None:
-    """The driver three times, a worker, the broker."""
+    """The driver three times, a worker, the broker. `test_kafka.py` kills at the same steps; worker
+    and broker are killed below, too; `test_kafka_outage.py` writes to one that is away."""
     made = KafkaPipelineWorld(world.folder, world.fail_points, world.spark)
     made.set_up(KafkaWorld(broker.running.facts["servers"]))
     # In a transaction that nobody will commit; committed, the record does not know; fenced.

@@ -233,7 +233,7 @@ def world(world: World, kafka: KafkaWorld) -> KafkaPipelineWorld:
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
     "rules",
-    long_but_for(  # other kills of `make test` are in test_five_kills.py
+    long_but_for(  # other kills of `make test` are in test_five_kills.py and test_kafka_refused.py
         [
             "record.snapshot.after:3=kill",  # decided, nothing committed
             "kafka.commit.produced:3=kill",  # in a transaction that nobody will commit
@@ -245,8 +245,9 @@ def world(world: World, kafka: KafkaWorld) -> KafkaPipelineWorld:
             "manifest.after:3=kill",
             "record.committed.after:2=kill",
         ],
-        "record.snapshot.after",
-        "staging.finished",
+        "kafka.commit.produced",
+        "kafka.commit.after",
+        "kafka.fenced",
     ),
 )
 def test_killed(world: KafkaPipelineWorld, rules: str):

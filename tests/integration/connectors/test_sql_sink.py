@@ -51,7 +51,7 @@ def reader(database: Any, table: str = "results") -> Callable[[], list[Row]]:
     return read
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("mode", ["append", pytest.param("upsert", marks=long)])  # a mirror has it
 def test_a_table_of_postgres_keeps_the_contract(
     tmp_path: Path, spark: Any, database: PostgresDatabase, mode: str
 ) -> None:
