@@ -101,6 +101,20 @@ def test_lower_txn_moves_back(table: Table) -> None:
     assert table.ids() == [1, 2]
 
 
+def test_below_exactly_once_an_epoch_is_each_executions_own(table: Table) -> None:
+    sink = table.sink()
+    for execution in (1, 2):
+        context = replace(by(execution), repeatable=True)
+        staged = stage(sink, rows(execution), execution=execution)
+        commit(sink, staged, context)
+        commit(sink, staged, context)
+        assert sink.open_committer("j", "out").has_committed(staged, context)
+    table.now.optimize.compact()
+    assert sink.open_committer("j", "out").abort_orphans(by(3), ()) == 0
+    assert not sink.open_committer("j", "out").has_committed(staged, by(3))
+    assert table.ids() == [1, 2]
+
+
 def test_evidence_survives_checkpoints_and_a_cleaned_log(table: Table) -> None:
     sink = table.sink()
     staged = stage(sink, rows(1))
