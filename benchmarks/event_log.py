@@ -177,7 +177,7 @@ def cost_of_run(home: Path, runs: int, definitions: dg.Definitions, job: str) ->
 
 
 def checks_of_a_job(folder: Path) -> dg.Definitions:
-    """All checks of a pipeline with a stage and a sink, five of them.
+    """All checks of a pipeline with a stage and a sink.
 
     Nothing runs: what a check says is a sentence then, too.
     """
