@@ -27,6 +27,7 @@ from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.testing.check_sink import check_sink
 from tests.integration.connectors.sql_places import COLUMNS, MadeSink, all_rows, without
 from tests.integration.world import wait_until
+from tests.long import long
 from tests.servers import SharedServer, launch, own_folder, shared_server, stop
 from tests.servers import mariadb as maria_server
 from tests.servers import postgres as postgres_server
@@ -111,7 +112,13 @@ def test_t1_begins_while_t0_is_undecided(held: Held) -> None:
 
 
 @KINDS
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(signal.SIGTERM, marks=long, id="stopped"),
+        pytest.param(signal.SIGKILL, id="killed"),
+    ],
+)
 def test_commit_after_restart(tmp_path: Path, kind: str, how: int) -> None:
     """The server of a prepared transaction stops, or is killed, and starts again."""
     server, folder = SERVERS[kind], own_folder(kind)
