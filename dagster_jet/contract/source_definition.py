@@ -11,6 +11,7 @@ from dagster_jet.contract.definition import Definition
 from dagster_jet.core.guarantee import Guarantee
 
 if TYPE_CHECKING:
+    from dagster_jet.contract.sink_definition import Sink
     from dagster_jet.contract.source_reader import SourceReader
 
 
@@ -46,6 +47,11 @@ class Source(Definition):
         Raises:
             SourceError: the place does not exist; names the cure.
         """
+
+    def reads_output_of(self, sink: Sink) -> bool:
+        """Returns whether it would read what `sink` writes. A job with both would not end; its
+        start is refused."""
+        return False
 
     def check_snapshot_interval(self, interval: timedelta, job: str, stage: str) -> None:
         """Called at every start, for outside systems that limit the time between snapshots.

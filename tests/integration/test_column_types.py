@@ -22,11 +22,15 @@ REFUSED = {
     "inside of a struct": ("struct<x: long>", "struct<x: string>"),
     "inside of a list": ("array<string>", "array<double>"),
 }
-TAKEN = {
+ONE_KIND = {
     "numbers": ("int", "long"),
     "decimals": ("decimal(10,2)", "long"),
     "times": ("date", "timestamp"),
-    "fields of structs": ("struct<x: int>", "struct<x: long>"),
+}
+"""Keys that compare exactly, and rows that merge only after a cast."""
+LOSSY = {
+    "digits of a long": ("long", "double"),
+    "digits of a decimal": ("double", "decimal(20,0)"),
 }
 
 
@@ -67,8 +71,27 @@ def test_types_that_would_fail_at_a_row(
             assert f"{type} in {side!r}" in str(told.value)
 
 
-@pytest.mark.parametrize(("one", "two"), TAKEN.values(), ids=TAKEN)
-def test_types_of_one_kind(spark: SparkSession, tmp_path: Path, one: str, two: str) -> None:
-    merge(spark, one, two)
-    if not one.startswith("struct"):
+@pytest.mark.parametrize(("one", "two"), [*ONE_KIND.values(), *LOSSY.values()])
+def test_rows_of_other_types_are_cast_before_they_merge(
+    spark: SparkSession, tmp_path: Path, one: str, two: str
+) -> None:
+    with pytest.raises(PipelineError, match="job 'types', stage 'both': the column 'k' is"):
+        merge(spark, one, two)
+    if (one, two) in LOSSY.values():
+        with pytest.raises(PipelineError, match="stage 'named': the column 'k' is"):
+            look_up(spark, tmp_path, one, two)
+    else:
         look_up(spark, tmp_path, one, two)
+
+
+def test_rows_merge_by_name(spark: SparkSession) -> None:
+    merge(spark, "struct<x: int, y: string>", "struct<x: int, y: string>")
+    merge(spark, "int, v string", "int, V string")
+    with pytest.raises(PipelineError, match="the column 'k' is"):
+        merge(spark, "struct<x: int, y: int>", "struct<y: int, x: int>")
+    for one, two, said in (
+        ("int", "int, w int", "'left' has no column 'w', which 'right' has"),
+        ("int, v int", "int", "'right' has no column 'v', which 'left' has"),
+    ):
+        with pytest.raises(PipelineError, match=f"stage 'both': {said}"):
+            merge(spark, one, two)

@@ -145,7 +145,8 @@ def test_a_transform_that_several_read_is_made_whole(used: Used) -> None:
 @pytest.mark.parametrize("function", ["input_file_name()", "input_file_block_start()"])
 def test_who_asks_for_a_rows_file_gets_whole_rows(used: Used, function: str) -> None:
     def build(rows: Stage) -> None:
-        rows.select("n", f"{function} AS file").write_to(OUT, name="out")
+        asking = rows.transform(lambda f: f.selectExpr("n", f"{function} AS file"), per_epoch=True)
+        asking.write_to(OUT, name="out")
 
     assert used(build) is None
 

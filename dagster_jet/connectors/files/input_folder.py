@@ -107,6 +107,7 @@ class InputFolder:
     def _name_subfolders(self, listing: Listing) -> None:
         """Warns once about ignored subfolders, such as `date=.../`."""
         first = min(listing.subfolders)
+        column, equals, _ = os.path.basename(first).partition("=")
         _logger.warning(
             "job %r, stage %r: %d subfolders in %s are not read, such as %s: a source reads the "
             "files of one folder. To read subfolders, use a pattern (%s).",
@@ -115,7 +116,9 @@ class InputFolder:
             len(listing.subfolders),
             self.place.folder_url,
             first,
-            os.path.join(os.path.dirname(first), "*", f"*.{self.format}"),
+            os.path.join(
+                os.path.dirname(first), f"{column}=*" if equals else "*", f"*.{self.format}"
+            ),
         )
 
 

@@ -42,6 +42,7 @@ def parquet_by_tasks(
     place: tuple[str, StorageOptions],
     dealt: Dealt[Slice],
     columns: StructType,
+    folders: StructType,
     *,
     names_files: bool,
 ) -> DataFrame:
@@ -50,15 +51,18 @@ def parquet_by_tasks(
     Args:
         place: arguments of `open_input`.
         dealt: slices of each task.
-        columns: used columns.
+        columns: used columns of the files.
+        folders: columns from the names of folders, behind those of the files.
         names_files: see `ReadParts`.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StringType, StructField, StructType
 
-    read = ReadTables(place, dealt, names_files, to_arrow_schema(columns, timezone="UTC"))
+    own, named = (to_arrow_schema(types, timezone="UTC") for types in (columns, folders))
+    read = ReadTables(place, dealt, names_files, named, own)
     names = (FILE_COLUMN, FAULT_COLUMN) if names_files else ()
-    types = StructType([*columns.fields, *(StructField(name, StringType()) for name in names)])
+    texts = (StructField(name, StringType()) for name in names)
+    types = StructType([*columns.fields, *folders.fields, *texts])
     return spark.range(0, dealt.tasks, 1, dealt.tasks).mapInArrow(OwnTask(read), types)
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dagster_jet.connectors.dealt import Dealt, Shares
 from dagster_jet.connectors.files.bad_rows import FAULT_COLUMN, FILE_COLUMN
+from dagster_jet.connectors.files.partition_folders import constants
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_lines import is_decompressed
@@ -60,6 +61,8 @@ class ReadParts(ABC):
     names_files: bool
     """Adds `FILE_COLUMN` and `FAULT_COLUMN`. An unreadable part then becomes one row with only
     these two columns set; otherwise it raises `BadRowError`."""
+    folders: pa.Schema
+    """Columns behind those of `rows`, from the names of the file's folders."""
 
     checks_whole_files: ClassVar[bool]
     """Whether `check` has the same result for every part of a file."""
@@ -67,7 +70,7 @@ class ReadParts(ABC):
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for parts in self.dealt.to(batches):
             for part in parts:
-                yield from self._named(part) if self.names_files else self.rows(part)
+                yield from self._named(part) if self.names_files else self._whole_rows(part)
 
     @property
     @abstractmethod
@@ -87,20 +90,30 @@ class ReadParts(ABC):
     def check(self, part: Slice) -> None:
         """Raises `BadRowError` if `rows` would raise it, possibly after some rows."""
 
+    def _whole_rows(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        values = constants(part.path, self.folders)
+        names = [*self.schema.names, *self.folders.names]
+        for batch in self.rows(part):
+            named = (pa.repeat(value, batch.num_rows) for value in values)
+            yield pa.RecordBatch.from_arrays([*batch.columns, *named], names)
+
     def _named(self, part: Slice) -> Iterator[pa.RecordBatch]:
         try:
+            constants(part.path, self.folders)
             self.check(part)
         except BadRowError as error:
             if part.begin == 0 or not self.checks_whole_files:
                 yield self._fault(part, error)
             return
-        for batch in self.rows(part):
+        for batch in self._whole_rows(part):
             place = pa.repeat(pa.scalar(part.path), batch.num_rows)
             yield batch.append_column(FILE_COLUMN, place).append_column(
                 FAULT_COLUMN, pa.nulls(batch.num_rows, pa.string())
             )
 
     def _fault(self, part: Slice, error: BadRowError) -> pa.RecordBatch:
-        nothing = [pa.nulls(1, field.type) for field in self.schema]
+        fields = [*self.schema, *self.folders]
+        nothing = [pa.nulls(1, field.type) for field in fields]
         columns = [*nothing, pa.array([part.path]), pa.array([error.message])]
-        return pa.RecordBatch.from_arrays(columns, [*self.schema.names, FILE_COLUMN, FAULT_COLUMN])
+        names = [*(field.name for field in fields), FILE_COLUMN, FAULT_COLUMN]
+        return pa.RecordBatch.from_arrays(columns, names)

@@ -22,6 +22,7 @@ from dagster_jet.connectors.files.bad_rows import (
 from dagster_jet.connectors.files.fewer_columns import filling
 from dagster_jet.connectors.files.parquet_tasks import is_plainly, parquet_by_tasks
 from dagster_jet.connectors.files.part_tasks import divided
+from dagster_jet.connectors.files.partition_folders import columns_in, without
 from dagster_jet.connectors.files.places.location import StorageOptions, literally, scheme_of
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_lines import is_readable, open_text
@@ -58,7 +59,14 @@ class Rows:
     _reader: DataFrameReader | None = field(default=None, init=False)
 
     def check(self) -> None:
-        """Raises `ConfigurationError` if only Spark's readers could read remote files."""
+        """Raises `ConfigurationError` if only Spark's readers could read the files, and they are
+        remote or in folders that name columns."""
+        if self.folders and self.of_spark:
+            raise ConfigurationError(
+                f"options: {', '.join(self.of_spark)} cannot be used with the columns "
+                f"{', '.join(self.folders)}, which are the names of folders.",
+                cure="Leave the options out, or the columns.",
+            )
         if not self.is_remote:
             return
         if self.of_spark:
@@ -75,6 +83,11 @@ class Rows:
     @property
     def is_remote(self) -> bool:
         return scheme_of(self.path) != "file"
+
+    @cached_property
+    def folders(self) -> tuple[str, ...]:
+        """Columns from the names of folders."""
+        return columns_in(self.path, self.schema) if self.schema is not None else ()
 
     @cached_property
     def of_spark(self) -> list[str]:
@@ -122,7 +135,7 @@ class Rows:
     def _is_for_spark(self, part: Slice) -> bool:
         if self.can_be_cut and (self.format == "parquet" or is_readable(part.path)):
             return False
-        if self.is_remote:
+        if self.is_remote or self.folders:
             raise SourceError(
                 "the compression of the file is not supported.",
                 position=part.path,
@@ -131,7 +144,7 @@ class Rows:
         return True
 
     def _is_plain_parquet(self, wanted: Sequence[Slice]) -> bool:
-        if self.format != "parquet" or self.is_remote or not self.can_be_cut:
+        if self.format != "parquet" or self.is_remote or self.folders or not self.can_be_cut:
             return False
         return all(part.is_whole and is_plainly(part.file, self._read) for part in wanted)
 
@@ -147,14 +160,30 @@ class Rows:
     def _by_tasks(self, spark: SparkSession, dealt: Dealt[Slice], with_file: bool) -> DataFrame:
         assert self.schema is not None
         place = self.path, self.storage_options
-        text = TextByTasks(spark, place, dealt, with_file)
+        own, named = self._divided
+        text = TextByTasks(spark, place, dealt, with_file, named)
         if self.format == "csv":
-            return text.csv(self.schema, self.options)
-        if self.format == "json":
-            frame = text.json(self._read, self.options)
+            frame = text.csv(without(self.schema, self.folders), self.options)
+        elif self.format == "json":
+            frame = text.json(own, self.options)
         else:
-            frame = parquet_by_tasks(spark, place, dealt, self._read, names_files=with_file)
-        return frame if with_file else self._filled_up(frame)
+            frame = parquet_by_tasks(spark, place, dealt, own, named, names_files=with_file)
+        if self.folders:
+            names = (FILE_COLUMN, FAULT_COLUMN) if with_file else ()
+            frame = frame.select(*map(quoted_name, self._read.names), *names)
+        return frame if with_file or self.format == "csv" else self._filled_up(frame)
+
+    @cached_property
+    def _divided(self) -> tuple[StructType, StructType]:
+        """Used columns of the files, and those of their folders."""
+        from pyspark.sql.types import StructType
+
+        if not self.folders:
+            return self._read, StructType([])
+        own = [f for f in self._read if f.name not in self.folders]
+        # Rows are counted, too.
+        own = own or [f for f in self._whole if f.name not in self.folders]
+        return StructType(own), StructType([f for f in self._read if f.name in self.folders])
 
     @cached_property
     def _read(self) -> StructType:

@@ -18,6 +18,7 @@ At-least-once: after a restart the files of the epochs since the last snapshot a
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
 import time
@@ -25,6 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from os.path import realpath
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -34,9 +36,18 @@ from dagster_jet.connectors.files.cluster import check_reachable
 from dagster_jet.connectors.files.input_folder import InputFolder
 from dagster_jet.connectors.files.memory import FileMemory, file_of_row, mark_of
 from dagster_jet.connectors.files.parquet_schema import check_schema, schema_of_first
+from dagster_jet.connectors.files.partition_folders import (
+    columns_in,
+    not_named,
+    with_columns,
+    without,
+)
+from dagster_jet.connectors.files.places.listing import found_in
 from dagster_jet.connectors.files.places.location import (
     StorageOptions,
     absolute,
+    is_pattern,
+    scheme_of,
     storage_options,
 )
 from dagster_jet.connectors.files.places.opening import open_input
@@ -44,6 +55,7 @@ from dagster_jet.connectors.files.places.place import InputFile, InputPlace
 from dagster_jet.connectors.files.recognition import Compared, Recognition
 from dagster_jet.connectors.files.row_frames import Rows
 from dagster_jet.connectors.files.row_size import RowSize, row_size
+from dagster_jet.connectors.files.sink import FilesSink
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_lines import is_readable
 from dagster_jet.connectors.files.waiting_files import WaitingFiles
@@ -51,6 +63,7 @@ from dagster_jet.contract import (
     BadRowRule,
     InputFate,
     Lag,
+    Sink,
     Source,
     SourceFrame,
     SourceReader,
@@ -130,11 +143,21 @@ class FilesSource(Source):
     def row_schema(self) -> str | None:
         return self.schema
 
+    def reads_output_of(self, sink: Sink) -> bool:
+        if not isinstance(sink, FilesSink):
+            return False
+        if scheme_of(self.path) == "file" and realpath(self.path) == realpath(sink.path):
+            return True
+        pattern = self.path if is_pattern(self.path) else f"{glob.escape(self.path)}/*"
+        written = InputFile(0, f"{sink.path}/part-0000000001-0-1.{sink.format}", 0)
+        return bool(found_in(pattern, [written]).files)
+
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> FilesSource:
         check_reachable(self.path, job, stage, is_reachable=on_one_host or self.shared)
         if self.schema is not None:
             return self
-        return replace(self, schema=schema_of_first(self._place(), job, stage), must_fit=True)
+        found = schema_of_first(self._place(), job, stage)
+        return replace(self, schema=with_columns(self.path, found), must_fit=True)
 
     def _place(self) -> InputPlace:
         return open_input(self.path, self.storage_options)
@@ -261,15 +284,29 @@ class FilesReader(SourceReader):
         taken = self._waiting.take(max_rows)
         if not taken:
             return None
-        if self.source.must_fit and self.source.schema is not None:
-            for file in (part.file for part in taken if part.begin == 0):
-                with self._folder.errors_named(file.path):
-                    check_schema(self._place, file, self.source.schema, self.job, self.stage)
+        for file in (part.file for part in taken if part.begin == 0):
+            self._check_columns(file)
         for part in taken:
             self._remember(part.read())
         self._without_checksum = frozenset(part.path for part in taken)
         self._last = taken[-1].file
         return taken
+
+    def _check_columns(self, file: InputFile) -> None:
+        source, schema = self.source, self.source.schema
+        assert schema is not None
+        if columns := not_named(file.path, source.path, schema):
+            raise self._folder.refused(
+                f"the column {', '.join(columns)} is the name of a folder, which the source does "
+                "not read.",
+                file.path,
+                f"Name it in the pattern: {columns[0]}=* in place of *. Or leave it out of "
+                "schema=.",
+            )
+        if source.must_fit:
+            own = without(schema, columns_in(source.path, schema))
+            with self._folder.errors_named(file.path):
+                check_schema(self._place, file, own, self.job, self.stage)
 
     def frame(self, spark: SparkSession, split: tuple[Slice, ...]) -> SourceFrame:
         return self._divided(self._rows.frame(spark, split, with_file=self.bad_rows is not None))

@@ -85,8 +85,13 @@ class FilesTable(Table):
                 check_schema(place, file, schema, None, None)
             return schema
         if self.format == "json":
+            from pyspark.sql.types import StructType
+
             shares = divided(files, self.format, spark.sparkContext.defaultParallelism)
-            text = TextByTasks(spark, (self.path, self.storage_options), shares, names_files=False)
+            nothing = StructType([])
+            text = TextByTasks(
+                spark, (self.path, self.storage_options), shares, names_files=False, folders=nothing
+            )
             found = spark.read.options(**self.rows.options).json(text.json_objects())
         else:
             found = self._by_spark(spark, [part.path for part in files])

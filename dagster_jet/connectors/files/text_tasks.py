@@ -46,12 +46,14 @@ class TextByTasks:
         place: arguments of `open_input`.
         dealt: slices of each task.
         names_files: see `ReadParts`.
+        folders: columns from the names of folders, behind those of the files.
     """
 
     spark: SparkSession
     place: tuple[str, StorageOptions]
     dealt: Dealt[Slice]
     names_files: bool
+    folders: StructType
 
     def json(self, columns: StructType, options: Mapping[str, str]) -> DataFrame:
         """Returns the columns of all objects.
@@ -71,6 +73,7 @@ class TextByTasks:
             self.place,
             self.dealt,
             self.names_files,
+            self._arrow_folders,
             to_arrow_schema(plain, timezone="UTC"),
             is_utc=self.spark.conf.get("spark.sql.session.timeZone") == "UTC",
         )
@@ -84,7 +87,7 @@ class TextByTasks:
             if name in plain.names:
                 column = F.when(is_read, F.col(quoted_name(name))).otherwise(column)
             selected.append(column.alias(name))
-        return rows.select(*selected, *self._names)
+        return rows.select(*selected, *self._more)
 
     def csv(self, schema: str, options: Mapping[str, str]) -> DataFrame:
         """See `json`, with a schema as DDL: columns are matched by position."""
@@ -96,29 +99,48 @@ class TextByTasks:
         given = {name.lower(): value for name, value in options.items()}
         names = [name for name in columns.names if name != CORRUPT_COLUMN]
         header = _header(names, given)
-        read = ReadCsv(self.place, self.dealt, self.names_files, given.get("comment"), header)
+        read = ReadCsv(
+            self.place,
+            self.dealt,
+            self.names_files,
+            self._arrow_folders,
+            given.get("comment"),
+            header,
+        )
         parsing = {name: v for name, v in options.items() if name.lower() not in _HEADER_OPTIONS}
         lines = self._lines(read, StructType([]))
         parsed = lines.withColumn(_PARSED_COLUMN, F.from_csv(LINE_COLUMN, schema, parsing))
         selected = [f"{_PARSED_COLUMN}.{quoted_name(name)}" for name in columns.names]
-        return parsed.select(*selected, *self._names)
+        return parsed.select(*selected, *self._more)
 
     def json_objects(self) -> DataFrame:
         """Returns the texts of all objects in one column."""
         from pyspark.sql.types import StructType
 
         read = ReadJson(
-            self.place, self.dealt, names_files=False, columns=pa.schema([]), is_utc=True
+            self.place, self.dealt, False, self._arrow_folders, columns=pa.schema([]), is_utc=True
         )
         return self._lines(read, StructType([]))
 
     def _lines(self, read: ReadParts, columns: StructType) -> DataFrame:
         from pyspark.sql.types import StringType, StructField, StructType
 
-        texts = (StructField(name, StringType()) for name in (LINE_COLUMN, *self._names))
-        types = StructType([*columns.fields, *texts])
+        line = StructField(LINE_COLUMN, StringType())
+        names = (StructField(name, StringType()) for name in self._names)
+        types = StructType([*columns.fields, line, *self.folders.fields, *names])
         tasks = self.dealt.tasks
         return self.spark.range(0, tasks, 1, tasks).mapInArrow(OwnTask(read), types)
+
+    @property
+    def _arrow_folders(self) -> pa.Schema:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        return to_arrow_schema(self.folders, timezone="UTC")
+
+    @property
+    def _more(self) -> list[str]:
+        """Columns behind those of the lines."""
+        return [*map(quoted_name, self.folders.names), *self._names]
 
     @property
     def _names(self) -> tuple[str, ...]:

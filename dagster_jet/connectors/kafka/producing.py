@@ -199,10 +199,8 @@ class EpochProducer:
         if before or not is_of_rows or refused is None or not refused.may_leave_out:
             raise raised from error
         self.open()
-        known = self.client.list_topics(self.topic, timeout=transactions.CALL_S).topics[self.topic]
-        if known.error is not None:  # its partitions are not known now
-            raise client_library().KafkaException(known.error)
-        limits = TopicLimits.of(self.cluster, self.topic, len(known.partitions))
+        known = self.client.list_topics(self.topic, timeout=transactions.CALL_S)
+        limits = TopicLimits.of(self.cluster, self.topic, len(known.topics[self.topic].partitions))
         trying = Trying(self.client, self.topic, limits, self._refusal)
         trying.tries(rows())
         if not trying.refused:

@@ -27,13 +27,13 @@ from dagster_jet.pipeline.graph import (
 from dagster_jet.pipeline.stateful import StatefulNode
 from dagster_jet.spark.cluster.session import empty_frame
 from dagster_jet.spark.planning.as_analysed import declared_schema
+from dagster_jet.spark.planning.distinct_columns import check_distinct_columns
 from dagster_jet.spark.planning.event_time import TimestampsPlan, plan_timestamps
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.planning.fusing import by_level, one_by_one
 from dagster_jet.spark.planning.operator_plan import OperatorPlan
 from dagster_jet.spark.planning.partition_column import kept_by, partition_paths
-from dagster_jet.spark.planning.same_types import check_same_types
-from dagster_jet.spark.planning.sink_columns import check_sink_columns
+from dagster_jet.spark.planning.same_types import check_same_columns, check_same_keys
 from dagster_jet.spark.planning.stages import plan_operator
 from dagster_jet.spark.planning.stateless import (
     enriched,
@@ -44,7 +44,7 @@ from dagster_jet.spark.planning.stateless import (
 )
 from dagster_jet.spark.planning.wiring import StageWiring, counted_inputs, own_sink, wire_stage
 from dagster_jet.spark.plans.plain_columns import plain_columns
-from dagster_jet.spark.plans.row_by_row import check_row_by_row
+from dagster_jet.spark.plans.row_by_row import check_row_by_row, check_seeds
 from dagster_jet.spark.plans.used_columns import UsedColumns
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
@@ -91,14 +91,22 @@ class _Analysis:
     def run(self) -> ExecutionPlan:
         self.paths = partition_paths(self.graph, self.runtime.readers)
         self.on_paths = {name for path in self.paths.values() for name in path}
+        ignores_case = self.runtime.session.conf.get("spark.sql.caseSensitive") != "true"
         for node in self.graph:
             if not isinstance(node, SinkNode):
                 with planning_of(self.runtime.job, node.name):
-                    self.frames[node.name] = self._frame(node)
-            elif not node.of_dead_letters:
+                    frame = self.frames[node.name] = self._frame(node)
+                check_distinct_columns(
+                    self.runtime.job, node.name, frame, ignores_case=ignores_case
+                )
+                continue
+            self._check_not_read(node)
+            if not node.of_dead_letters:
                 stage = self.graph[node.upstream[0]]
-                rows = stage.upstream[node.late_input] if node.of_late else stage.name
-                check_sink_columns(self.runtime.job, node, self.frames[rows])
+                rows = self.frames[stage.upstream[node.late_input] if node.of_late else stage.name]
+                # Most places compare names without case, whatever Spark does.
+                check_distinct_columns(self.runtime.job, node.name, rows)
+                node.sink.check_columns(rows, self.runtime.job, node.name)
                 own_sink(self.graph, node)
         whole_paths = {
             name: path for name, path in self.paths.items() if self.kept.keys() >= set(path)
@@ -156,7 +164,7 @@ class _Analysis:
                 return self._stateful(node, inputs)
             case MergeNode():
                 sides = [(name, self.frames[name].schema) for name in node.upstream]
-                check_same_types(self.runtime.job, node.name, sides, inputs[0].columns)
+                check_same_columns(self.runtime.job, node.name, sides)
                 return merged(inputs)
             case TransformNode():
                 frame = self._transform(node, inputs[0])
@@ -165,9 +173,20 @@ class _Analysis:
                 self.stream_columns[node.name] = columns = tuple(inputs[0].columns)
                 table = self.runtime.tables.frame(node, columns)
                 sides = [(node.upstream[0], inputs[0].schema), ("the table", table.schema)]
-                check_same_types(self.runtime.job, node.name, sides, node.on)
+                check_same_keys(self.runtime.job, node.name, sides, node.on)
                 return enriched(node, inputs[0], table)
         raise AssertionError(f"{node.kind.value} has no frame")
+
+    def _check_not_read(self, node: SinkNode) -> None:
+        for source in self.graph.sources:
+            if source.source.reads_output_of(node.sink):
+                raise PipelineError(
+                    f"the sink writes where the source {source.name!r} reads: the job would read "
+                    "its own output, again and again.",
+                    job=self.runtime.job,
+                    stage=node.name,
+                    cure="Let the sink write to a folder of its own.",
+                )
 
     def _source(self, node: SourceNode) -> DataFrame:
         schema = declared_schema(self.runtime.job, node)
@@ -210,6 +229,7 @@ class _Analysis:
         without = call(frame)
         if not node.per_epoch:
             check_row_by_row(self.runtime.job, node.name, frame, without)
+            check_seeds(self.runtime.job, node.name, frame, without, lambda: call(frame))
         if node.is_projection and self._is_behind_stage(node.upstream[0]):
             chosen = plain_columns(frame, without)
             if chosen is not None:

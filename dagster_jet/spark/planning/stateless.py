@@ -23,7 +23,7 @@ def planning_of(job: str, node: str) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        message = str(error).split("\n\nJVM")[0].splitlines()[0]
+        message = str(error).split("\n\nJVM")[0].strip().splitlines()[0]
         raise PipelineError(
             f"Spark cannot plan the stage: {message}", job=job, stage=node
         ) from error

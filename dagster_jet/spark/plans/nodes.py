@@ -42,6 +42,11 @@ def elements(sequence: Any) -> list[Any]:
     return [sequence.apply(place) for place in range(sequence.size())]
 
 
+def not_deterministic(expressions: Any) -> list[Any]:
+    """The expressions of a Scala sequence that are not deterministic."""
+    return [expression for expression in elements(expressions) if not expression.deterministic()]
+
+
 def children(plan: Any) -> Iterator[Any]:
     """Yields child plans, including those of subqueries."""
     yield from elements(plan.children())

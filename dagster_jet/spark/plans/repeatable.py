@@ -5,7 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.spark.plans.nodes import analyzed, children, elements, kind, physical
+from dagster_jet.spark.plans.nodes import (
+    analyzed,
+    children,
+    kind,
+    not_deterministic,
+    physical,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,20 +55,15 @@ def _begins_anew(plan: Any) -> bool:
     """Whether a plan is deterministic except for row numbers."""
     if plan.deterministic():
         return True
-    own = all(map(_is_number, _others(plan.expressions())))
+    own = all(map(_is_number, not_deterministic(plan.expressions())))
     return own and all(map(_begins_anew, children(plan)))
 
 
 def _is_number(expression: Any) -> bool:
     if kind(expression) in _NUMBERS:
         return True
-    others = _others(expression.children())
+    others = not_deterministic(expression.children())
     return bool(others) and all(map(_is_number, others))
-
-
-def _others(expressions: Any) -> list[Any]:
-    """Expressions that are not deterministic."""
-    return [expression for expression in elements(expressions) if not expression.deterministic()]
 
 
 def _is_folded_when_planned(frame: DataFrame, logical: Any) -> bool:

@@ -1,12 +1,20 @@
-"""Transforms see the rows of one epoch. A function that reads several rows at once is found in
-Spark's analysed plan and refused, naming the stage that does the same over all epochs."""
+"""Transforms see the rows of one epoch. A function that reads several rows at once, or whose values
+depend on the epoch and its tasks, is found in Spark's analysed plan and refused. The error names
+what does the same over all epochs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from dagster_jet.errors import PipelineError
-from dagster_jet.spark.plans.nodes import analyzed, children, kind, leaves
+from dagster_jet.spark.plans.nodes import (
+    analyzed,
+    children,
+    kind,
+    leaves,
+    not_deterministic,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,15 +55,31 @@ _KINDS = {
 }
 """By Spark's logical node: what the function does, and the stage to use instead."""
 
+_NUMBERS = "a key of the rows, or a count in group_by(...).map_stateful(...)"
+_PLACES = "a column that the rows bring, or a partition folder (day=.../)"
+_VALUES = {
+    "MonotonicallyIncreasingID": ("numbers rows by epoch and task", _NUMBERS),
+    "SparkPartitionID": ("numbers the tasks of an epoch", _NUMBERS),
+    "InputFileName": ("asks a task for its file", _PLACES),
+    "InputFileBlockStart": ("asks a task for its part of a file", _PLACES),
+    "InputFileBlockLength": ("asks a task for its part of a file", _PLACES),
+}
+"""By Spark's expression: what the function does, and what to use instead."""
+_SEEDED = frozenset(("Rand", "Randn", "RandStr", "Uniform", "Uuid", "Shuffle"))
+"""Expressions whose values follow from a seed, the task and the rows before in the task."""
 
-def check_row_by_row(job: str, stage: str, given: DataFrame, returned: DataFrame) -> None:
+
+def check_row_by_row(
+    job: str | None, stage: str | None, given: DataFrame, returned: DataFrame
+) -> None:
     """
     Args:
         given: input of the function; operations before it are not checked.
         returned: its result. It may aggregate rows that are not from the stream.
 
     Raises:
-        PipelineError: the function reads several of the stream's rows at once.
+        PipelineError: the function reads several of the stream's rows at once, or computes values
+            that depend on the epoch and its tasks.
     """
     stream = analyzed(given)
     sources = [leaf for leaf in leaves(stream) if kind(leaf) != "Range"]  # also in other frames
@@ -86,4 +110,53 @@ def _look(plan: Any, stream: Any, sources: list[Any]) -> tuple[bool, tuple[str, 
         reading += reads
     if kind(plan) == "Join" and reading > 1:
         return True, _JOIN
-    return reading > 0, _KINDS.get(kind(plan)) if reading else None
+    if not reading:
+        return False, None
+    values = (_VALUES.get(kind(expression)) for expression in _changing(plan))
+    return True, _KINDS.get(kind(plan)) or next(filter(None, values), None)
+
+
+def check_seeds(
+    job: str, stage: str, given: DataFrame, returned: DataFrame, again: Callable[[], DataFrame]
+) -> None:
+    """
+    Args:
+        given: input of the function; operations before it are not checked.
+        returned: its result.
+        again: calls it once more with the same input.
+
+    Raises:
+        PipelineError: it gives random values a fixed seed, so they repeat in every epoch.
+    """
+    drawn = _drawn(returned)
+    drawn -= _drawn(given) if drawn else set()
+    fixed = drawn & _drawn(again()) if drawn else drawn
+    if not fixed:
+        return
+    raise PipelineError(
+        f"the function has a fixed seed, in {min(fixed)}: its random values begin anew in every "
+        "task of every epoch, so they repeat.",
+        job=job,
+        stage=stage,
+        cure='Write the function as text without a seed, such as "uuid()" or "rand()": a column '
+        "F.rand() has a seed from the moment when it is made.",
+    )
+
+
+def _drawn(frame: DataFrame) -> set[str]:
+    """The random values of a frame, with their seeds."""
+    pending, found = [analyzed(frame)], set()
+    while pending:
+        plan = pending.pop()
+        found |= {e.toString() for e in _changing(plan) if kind(e) in _SEEDED}
+        pending += children(plan)
+    return found
+
+
+def _changing(plan: Any) -> Iterator[Any]:
+    """Yields the expressions of one node that are not deterministic, outer ones first."""
+    pending = [] if plan.deterministic() else not_deterministic(plan.expressions())
+    while pending:
+        expression = pending.pop()
+        yield expression
+        pending += not_deterministic(expression.children())

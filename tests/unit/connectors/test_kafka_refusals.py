@@ -12,8 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.held_rows import HeldWriter
 from dagster_jet.connectors.kafka.markers import Owner
-from dagster_jet.connectors.kafka.producing import EpochProducer
-from dagster_jet.contract import CommitContext, TransactionId
+from dagster_jet.contract import TransactionId
 from dagster_jet.errors import Reaction, SinkError
 
 PURGED, TOO_LARGE = KafkaError._PURGE_QUEUE, KafkaError.MSG_SIZE_TOO_LARGE
@@ -61,21 +60,3 @@ def test_a_refusal_is_named_and_not_what_was_purged_because_of_it(
     assert told.value.reaction is reaction
     assert ("max.message.bytes" in str(told.value)) is (reaction is Reaction.FAIL)
     assert isinstance(told.value.__cause__, KafkaException)
-
-
-def test_a_topic_whose_partitions_are_not_known_now_refuses_no_message(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Failed before: each message with a partition would have gone to the dead letters."""
-    error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
-    topics = {"t": SimpleNamespace(error=error, partitions={})}
-    client = SimpleNamespace(list_topics=lambda *_, **__: SimpleNamespace(topics=topics))
-    producer = EpochProducer(Cluster("a:9092"), "t", "markers", Owner("store", "", "j", "out"))
-    monkeypatch.setattr(producer, "open", lambda: setattr(producer, "client", client))
-    refused = SimpleNamespace(may_leave_out=True)
-    context = CommitContext("j", "out", 1, 1, recovering=True, refused=refused)
-    with pytest.raises(KafkaException) as raised:
-        producer._left_out(
-            KafkaException(KafkaError(TOO_LARGE)), 1, context, lambda: iter(()), None
-        )
-    assert raised.value.args == (error,)

@@ -201,7 +201,7 @@ def test_tasks_read_its_lines(url: str) -> None:
     slices = tuple((Slice(file, begin, begin + 5),) for begin in range(0, file.size, 5))
     header = Header(("k", "v"), ",", '"', is_checked=True)
     numbers = [pa.record_batch({"id": [n]}) for n in range(len(slices))]
-    read = ReadCsv((url, ()), Shares(slices), False, comment="#", header=header)
+    read = ReadCsv((url, ()), Shares(slices), False, pa.schema([]), comment="#", header=header)
     assert [line for batch in read(numbers) for line in batch.column(0).to_pylist()] == [
         "a,1",
         "b,2",
