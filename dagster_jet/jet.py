@@ -141,6 +141,7 @@ class Jet:
         *,
         until: UntilSpec = "drained",
         initial_snapshot: int | str | None = None,
+        repeat_output: bool = False,
         accept_loss: bool = False,
         refused_to_dead_letters: bool = False,
         on_event: Callable[[JobEvent], None] | None = None,
@@ -161,7 +162,10 @@ class Jet:
                 another one: its state, positions and counters are copied and a new timeline begins.
                 This happens once: a restart, or another start with the same value, continues from
                 the newest snapshot (`InitialSnapshotSkipped` says so). A start without a value in
-                between allows the same snapshot again.
+                between allows the same snapshot again. It is refused if a sink's place has output
+                of later epochs: their rows would be written again.
+            repeat_output: go back all the same. Files, topics and tables that are appended to then
+                have these rows twice.
             accept_loss: continue although a sink has lost staged rows, or input has disappeared.
                 The events `OutputLost` and `InputLost` report the loss.
             refused_to_dead_letters: commit an epoch without the rows that a sink refuses, and send
@@ -183,6 +187,7 @@ class Jet:
             config,
             until=until,
             initial_snapshot=initial_snapshot,
+            repeat_output=repeat_output,
             accept_loss=accept_loss,
             refused_to_dead_letters=refused_to_dead_letters,
             on_event=on_event,
@@ -196,6 +201,7 @@ class Jet:
         *,
         until: UntilSpec = "stopped",
         initial_snapshot: int | str | None = None,
+        repeat_output: bool = False,
         accept_loss: bool = False,
         refused_to_dead_letters: bool = False,
         on_event: Callable[[JobEvent], None] | None = None,
@@ -229,7 +235,9 @@ class Jet:
             )
         self.store.config.check_shareable()
         config = config or JobConfig()
-        options = StartOptions(initial_snapshot, accept_loss, refused_to_dead_letters)
+        options = StartOptions(
+            initial_snapshot, repeat_output, accept_loss, refused_to_dead_letters
+        )
         options.check(pipeline.name, config.guarantee)
         job = PipelineJob(
             Order(

@@ -15,6 +15,8 @@ class StartOptions:
     Attributes:
         initial_snapshot: retained snapshot to go back to, or name of an exported one to begin
             with. The record notes it (`ExecutionRecord.rewound_to`), so it is done once.
+        repeat_output: go back although sinks have output of later epochs, whose rows are then
+            written again.
         accept_loss: continue although a sink has lost staged rows, or input has disappeared.
         refused_to_dead_letters: commit an epoch without the rows that a sink refuses, and send
             these to the sink's dead-letter sink.
@@ -24,6 +26,7 @@ class StartOptions:
     """
 
     initial_snapshot: int | str | None = None
+    repeat_output: bool = False
     accept_loss: bool = False
     refused_to_dead_letters: bool = False
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,6 +15,8 @@ from dagster_jet.errors import (
     InputLostError,
     OutputLostError,
     PipelineError,
+    SnapshotInvalidError,
+    StoreCorruptedError,
 )
 from dagster_jet.execution.compatibility import check_compatible
 from dagster_jet.execution.context import ExecutionContext
@@ -66,6 +69,8 @@ class RecoveryDriver:
     """Whether the run reads only the input available at the start."""
     _are_claimed: bool = False
     """Destinations of the sinks."""
+    _is_from_another_job: bool = False
+    """The exported snapshot that is restored."""
 
     def claim(self) -> protocol.Claimed:
         """Prepares this process and analyses the pipeline. The execution already owns the record.
@@ -185,6 +190,7 @@ class RecoveryDriver:
         """
         context, execution_id = self.context, self.claimed.execution_id
         export = finished_export(context.store, command.export, context.job)
+        self._is_from_another_job = export.job != context.job
         data = export_data(context.store, export)
         assert export.ref is not None
         manifest = data.load(export.ref)
@@ -244,6 +250,7 @@ class RecoveryDriver:
         fail_point("restore.begin")
         watermarks.restore(manifest.watermarks, context.clock.now_ms())
         ref = self.claimed.snapshot
+        self._check_not_repeated(manifest)
         is_committed = ref is None or ref.snapshot_id != manifest.snapshot_id or ref.committed
         lost_output = self._check_output(manifest, is_committed=is_committed)
         shards: dict[str, tuple[ShardState, ...]] = {}
@@ -270,6 +277,37 @@ class RecoveryDriver:
         )
         fail_point("restore.done")
         return protocol.Restored(shards, lost_output)
+
+    def _check_not_repeated(self, manifest: Manifest) -> None:
+        """Refuses to go back, unless it is asked for by word, if the job would write rows again
+        that its sinks' places have."""
+        wanted = self.context.options.initial_snapshot
+        if wanted in (None, self.claimed.rewound_to) or self.context.options.repeat_output:
+            return
+        since = 0 if self._is_from_another_job else manifest.epoch_id
+        newer = [ref for ref in self.claimed.snapshots if ref.epoch_id > since]
+        if not newer:
+            return
+        newest = next(self._undamaged(newer), None)
+        if newest is None:
+            later = sorted(self.committer.destinations)
+        else:
+            later = self.committer.sinks_with_output(newest, since)
+        if later:
+            raise ConfigurationError(
+                f"the snapshot has the rows up to epoch {manifest.epoch_id}, and these sinks have "
+                f"output of later epochs, up to {newer[0].epoch_id}: its rows would be written "
+                "again.",
+                job=self.context.job,
+                stage=", ".join(later),
+                cure="Let the sinks write to new places. To write these rows again beside those "
+                "that are there, use the start option repeat_output=True.",
+            )
+
+    def _undamaged(self, refs: Sequence[SnapshotRef]) -> Iterator[Manifest]:
+        for ref in refs:
+            with suppress(SnapshotInvalidError, StoreCorruptedError):
+                yield self.snapshots.load(ref)
 
     def _check_output(self, manifest: Manifest, *, is_committed: bool) -> frozenset[str]:
         """Checks that every sink's place has its committed output. Returns the sinks that have lost

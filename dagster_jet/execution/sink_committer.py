@@ -29,7 +29,8 @@ from dagster_jet.execution.events import JobEvent, OutputLost, OutputRefused, Si
 from dagster_jet.execution.refused_output import RefusedOutput
 from dagster_jet.execution.retrying import Attempted, GivenUpError, Retrying
 from dagster_jet.pipeline.graph import SinkNode
-from dagster_jet.snapshot.manifest import Artifact, NewestOutput
+from dagster_jet.snapshot.manifest import Artifact, Manifest, NewestOutput
+from dagster_jet.snapshot.newest_output import output_to_be_there
 from dagster_jet.snapshot.owed import (
     Destination,
     OwedCommit,
@@ -276,6 +277,22 @@ class SinkCommitter:
             if has_committed is not None and not has_committed:
                 missing[sink] = newest
         return missing
+
+    def sinks_with_output(self, newest: Manifest, since: int) -> list[str]:
+        """Returns the sinks of the pipeline whose places have output of epochs after `since`. A
+        place without markers is taken to have it.
+
+        Args:
+            newest: manifest of the newest snapshot, committed or not.
+        """
+        expected = output_to_be_there(newest, is_committed=True)
+        later = {
+            sink: one
+            for sink, one in expected.items()
+            if one.artifact.epoch_id > since
+            and sink_change(sink, newest.sinks, self.destinations) is SinkChange.KEPT
+        }
+        return sorted(later.keys() - self.missing_output(later, newest.sinks).keys())
 
     def report_missing(self, sink: str, newest: NewestOutput) -> None:
         """Reports committed output whose loss is accepted."""

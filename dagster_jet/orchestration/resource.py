@@ -256,6 +256,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         pipeline: Pipeline | None = None,
         config: JobConfig | Mapping[str, Any] | None = None,
         initial_snapshot: int | str | None = None,
+        repeat_output: bool = False,
         accept_loss: bool = False,
         refused_to_dead_letters: bool = False,
         if_running: str | None = None,
@@ -282,8 +283,9 @@ class JetResource(dg.ConfigurableResource[Any]):
                 `dg.materialize`, a job of your own).
             pipeline: required only outside of `jet_assets`.
             config: the job's settings, or the fields that override this resource's.
-            initial_snapshot: as for `Jet.run`; by default the run config's value, as for the two
+            initial_snapshot: as for `Jet.run`; by default the run config's value, as for the
                 options that follow.
+            repeat_output: as for `Jet.run`.
             accept_loss: as for `Jet.run`.
             refused_to_dead_letters: as for `Jet.run`.
             if_running: what happens in this run behind the assets if another run executes the job:
@@ -295,6 +297,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         """
         options = {
             "initial_snapshot": initial_snapshot,
+            "repeat_output": repeat_output,
             "accept_loss": accept_loss,
             "refused_to_dead_letters": refused_to_dead_letters,
         }

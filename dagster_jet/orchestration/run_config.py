@@ -26,6 +26,12 @@ _START_FIELDS = {
         "begin with. It happens once: another run with the same value continues from the newest "
         "snapshot.",
     ),
+    "repeat_output": dg.Field(
+        bool,
+        is_required=False,
+        description="Go back although sinks have output of later epochs, whose rows are then "
+        "written again.",
+    ),
     "accept_loss": dg.Field(
         bool,
         is_required=False,

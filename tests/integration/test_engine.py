@@ -18,7 +18,13 @@ import pytest
 
 from dagster_jet import JobConfig, Pipeline, sinks, sources, tables, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.errors import JetError, LeaseHeldError, SnapshotInvalidError, SourceError
+from dagster_jet.errors import (
+    ConfigurationError,
+    JetError,
+    LeaseHeldError,
+    SnapshotInvalidError,
+    SourceError,
+)
 from dagster_jet.execution import epoch_driver
 from dagster_jet.execution.events import (
     EpochCompleted,
@@ -544,7 +550,10 @@ def test_back_to_an_older_snapshot(world: World) -> None:
     wanted, abandoned = run_past_a_snapshot(world, files=2)
     with pytest.raises(JetError, match="snapshot 999 is not retained"):
         world.run(initial_snapshot=999)
-    world.run(initial_snapshot=wanted)
+    with pytest.raises(ConfigurationError, match=r"'big_out, .*repeat_output"):
+        world.run(initial_snapshot=wanted)
+    assert world.committed() == world.expected(), "nothing has changed"
+    world.run(initial_snapshot=wanted, repeat_output=True)
     with world.jet() as jet:
         record = jet.job(child.JOB).record()
     assert record is not None and record.timeline == 2
@@ -555,7 +564,7 @@ def test_back_from_the_end(world: World) -> None:
     """A completed job goes back when it is told to, once, and is completed again."""
     wanted, abandoned = run_past_a_snapshot(world, files=2, until="completed")
     for _ in range(2):
-        assert world.run(initial_snapshot=wanted).status is JobStatus.COMPLETED
+        assert world.run(initial_snapshot=wanted, repeat_output=True).status is JobStatus.COMPLETED
         assert_written_again(world, abandoned)
     record = world.record()
     assert record is not None and (record.timeline, record.rewound_to) == (2, wanted)
@@ -567,13 +576,13 @@ def test_back_to_an_older_snapshot_once(world: World, end: str) -> None:
     wanted, abandoned = run_past_a_snapshot(world, files=4)
     if end == "kill":
         for crash, timeline in zip(REWINDING_KILLED, (1, 2, 2), strict=True):
-            world.run_child(crash.rules, start={"initial_snapshot": wanted})
+            world.run_child(crash.rules, start={"initial_snapshot": wanted, "repeat_output": True})
             died = world.record()
             assert died is not None and died.timeline == timeline
-        world.run(until="drained", initial_snapshot=wanted)
+        world.run(until="drained", initial_snapshot=wanted, repeat_output=True)
     else:
         failpoint.configure(";".join(c.rules.replace("kill", "raise") for c in REWINDING_KILLED))
-        world.run(until="drained", initial_snapshot=wanted)
+        world.run(until="drained", initial_snapshot=wanted, repeat_output=True)
         assert len(world.events_of(ExecutionRestarting)) == 3
     with world.jet() as jet:
         assert wanted not in [ref.snapshot_id for ref in jet.job(child.JOB).snapshots()]

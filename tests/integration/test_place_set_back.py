@@ -118,5 +118,6 @@ def test_going_back_where_readers_take_files_away(
     oldest = next(n for n, snapshot_id in enumerate(heads) if snapshot_id in retained)
     assert oldest < 4
     for begin, number in ((heads[oldest], oldest), ("kept", 1)):
-        run(world, 4, "exactly-once", retained_snapshots=3, initial_snapshot=begin)
+        start = {"initial_snapshot": begin, "repeat_output": True}
+        run(world, 4, "exactly-once", retained_snapshots=3, **start)
         assert taken(out) == sum(written[number + 1 :], Counter()), begin

@@ -9,7 +9,12 @@ import pytest
 
 from dagster_jet.orchestration.run_config import start_options
 
-NOTHING = {"initial_snapshot": None, "accept_loss": False, "refused_to_dead_letters": False}
+NOTHING = {
+    "initial_snapshot": None,
+    "repeat_output": False,
+    "accept_loss": False,
+    "refused_to_dead_letters": False,
+}
 SAID = {"until": "drained", "initial_snapshot": 41, "accept_loss": True}
 
 
