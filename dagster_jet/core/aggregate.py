@@ -20,7 +20,12 @@ class Aggregate(ABC):
     """One output column of a stage. Created by `dagster_jet.aggregates`."""
 
     column: str | None
-    """The input column; None: whole rows."""
+    """The input column, or an SQL expression over the rows' columns; None: whole rows."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """All columns and expressions that it is computed from."""
+        return () if self.column is None else (self.column,)
 
     @property
     @abstractmethod
@@ -40,6 +45,12 @@ class SimpleKind(Enum):
     FIRST = "first"
     LAST = "last"
     COLLECT_LIST = "collect_list"
+    COLLECT_SET = "collect_set"
+    MODE = "mode"
+    BOOL_AND = "bool_and"
+    BOOL_OR = "bool_or"
+    STDDEV = "stddev"
+    VARIANCE = "variance"
 
 
 @dataclass(frozen=True)
@@ -77,10 +88,40 @@ class Quantile(Aggregate):
 
 
 @dataclass(frozen=True)
-class TopN(Aggregate):
-    """The `n` values with the highest or the lowest rank."""
+class Ranked(Aggregate):
+    """An aggregate of pairs of a value and another column."""
 
     rank: str
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (*super().inputs, self.rank)
+
+
+@dataclass(frozen=True)
+class ExtremeBy(Ranked):
+    """The value with the highest or the lowest rank."""
+
+    greatest: bool
+
+    @property
+    def name(self) -> str:
+        return f"{'max' if self.greatest else 'min'}_by({self.rank})"
+
+
+@dataclass(frozen=True)
+class Correlation(Ranked):
+    """Pearson's correlation of the column with `rank`."""
+
+    @property
+    def name(self) -> str:
+        return f"corr({self.rank})"
+
+
+@dataclass(frozen=True)
+class TopN(Ranked):
+    """The `n` values with the highest or the lowest rank."""
+
     n: int
     smallest: bool
 
@@ -101,6 +142,10 @@ class CustomAggregate(Aggregate):
     result_type: Any
     """An Arrow type, or one of `RESULT_TYPES`."""
     saved_as: StateFormat
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.columns
 
     @property
     def name(self) -> str:

@@ -9,6 +9,9 @@ import re
 
 _NAME = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s:]+)\s*:?\s*(.*)", re.DOTALL)
 
+_PART = r"(?:`(?:[^`]|``)+`|[^\s`.,:;'\"()\[\]{}+\-*/%<>=!|&^~]+)"
+_REFERENCE = re.compile(rf"{_PART}(?:\.{_PART})*")
+
 
 def split_ddl(ddl: str) -> list[tuple[str, str]]:
     """Return (name, rest of the definition) per column of ``"flight string, delay double"``."""
@@ -18,6 +21,21 @@ def split_ddl(ddl: str) -> list[tuple[str, str]]:
 def quoted_name(column: str) -> str:
     """Return a column's name quoted for Spark SQL, including dots and backticks."""
     return "`" + column.replace("`", "``") + "`"
+
+
+def is_reference(column: str) -> bool:
+    """Return whether a text names a column or a field of one, and is no other SQL expression."""
+    return _REFERENCE.fullmatch(column) is not None
+
+
+def sql_name(column: str) -> str:
+    """Return a column quoted for Spark SQL. Dots access struct fields, as in `F.col`; other texts
+    that are no reference are whole names."""
+    if not is_reference(column):
+        return quoted_name(column)
+    if "`" in column:
+        return column
+    return ".".join(f"`{part}`" for part in column.split("."))
 
 
 def _column(definition: str) -> tuple[str, str]:

@@ -22,6 +22,8 @@ from dagster_jet.operators.operator import (
 )
 from dagster_jet.operators.rows.hashes import is_hashable, key_hashes
 
+_OF_SETS = (SimpleKind.COUNT_DISTINCT, SimpleKind.COLLECT_SET, SimpleKind.MODE)
+
 
 @dataclass(frozen=True)
 class RowInput:
@@ -53,9 +55,10 @@ class RowInput:
             return False
         if self.first_stage is None:
             return True
-        kinds = {aggregate.kind for _, aggregate in self.first_stage.aggregation.aggregates
-                 if isinstance(aggregate, SimpleAggregate)}  # fmt: skip
-        has_sets = SimpleKind.COUNT_DISTINCT in kinds
+        aggregates = [aggregate for _, aggregate in self.first_stage.aggregation.aggregates]
+        if not all(column in of for aggregate in aggregates for column in aggregate.inputs):
+            return False  # an expression, or a field of a struct
+        has_sets = any(isinstance(a, SimpleAggregate) and a.kind in _OF_SETS for a in aggregates)
         return not any(types.is_floating(of[key]) for key in self.keys) and all(
             _adds_up_alike(kind) and not (has_sets and types.is_floating(kind))
             for kind in of.values()

@@ -3,10 +3,19 @@
 An aggregate is a frozen definition. Operators know the partial columns it needs and compute its
 result from them when a window closes. Aggregates of one stage share equal partials.
 
-Nulls in the column are ignored, as in SQL. Without any value the result is null; a count is 0.
+A `column` is a column's name or an SQL expression over the rows' columns (`"price * n"`). A name
+that is no word, such as `user-id`, is quoted inside an expression (`` "`user-id` + 1" ``). Nulls
+are ignored, as in SQL. Without any value the result is null; a count is 0. `where` is an SQL
+condition: rows for which it is not true are ignored.
 
 Example for `aggregate(...)` and `rolling_aggregate(...)`, with the names of the result columns:
-    >>> columns = {"n": count(), "mean": mean("delay"), "worst": top_n(3, "flight", by="delay")}
+    >>> columns = {
+    ...     "n": count(),
+    ...     "late": count_if("delay > 15"),
+    ...     "mean": mean("delay", where="not cancelled"),
+    ...     "worst": top_n(3, "flight", by="delay"),
+    ...     "newest": last("struct(flight, delay)"),
+    ... }
 """
 
 from __future__ import annotations
@@ -19,13 +28,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from dagster_jet.core.aggregate import (
     RESULT_TYPES,
     Aggregate,
+    Correlation,
     CustomAggregate,
     DistinctSketch,
+    ExtremeBy,
     Quantile,
     SimpleAggregate,
     SimpleKind,
     TopN,
 )
+from dagster_jet.core.ddl import is_reference, sql_name
 from dagster_jet.core.state_format import StateFormat
 from dagster_jet.errors import ConfigurationError, MissingEnvironmentError
 
@@ -35,12 +47,18 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 
 
-def count(column: str | None = None) -> Aggregate:
+def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
     """Return the number of rows, or of rows where `column` is not null; bigint, 0 for none."""
-    return SimpleAggregate(column, SimpleKind.COUNT)
+    counted = column if where is None else _where(column or "(1)", where)
+    return SimpleAggregate(counted, SimpleKind.COUNT)
 
 
-def sum(column: str) -> Aggregate:
+def count_if(condition: str) -> Aggregate:
+    """Return the number of rows for which an SQL condition is true; bigint, 0 for none."""
+    return count(where=condition)
+
+
+def sum(column: str, *, where: str | None = None) -> Aggregate:
     """Return the sum, in Spark's result type (bigint for integers).
 
     Sums of integers and decimals are exact. A sum that does not fit the result type fails the job
@@ -48,30 +66,30 @@ def sum(column: str) -> Aggregate:
     column to decimal or double if a sum may grow so large. The last digits of a sum of floats may
     depend on the order of merging.
     """
-    return SimpleAggregate(column, SimpleKind.SUM)
+    return SimpleAggregate(_where(column, where), SimpleKind.SUM)
 
 
-def mean(column: str) -> Aggregate:
+def mean(column: str, *, where: str | None = None) -> Aggregate:
     """Return the arithmetic mean as double, from a count and a `sum`, which must fit its type."""
-    return SimpleAggregate(column, SimpleKind.MEAN)
+    return SimpleAggregate(_where(column, where), SimpleKind.MEAN)
 
 
-def min(column: str) -> Aggregate:
+def min(column: str, *, where: str | None = None) -> Aggregate:
     """Return the smallest value."""
-    return SimpleAggregate(column, SimpleKind.MIN)
+    return SimpleAggregate(_where(column, where), SimpleKind.MIN)
 
 
-def max(column: str) -> Aggregate:
+def max(column: str, *, where: str | None = None) -> Aggregate:
     """Return the largest value."""
-    return SimpleAggregate(column, SimpleKind.MAX)
+    return SimpleAggregate(_where(column, where), SimpleKind.MAX)
 
 
-def count_distinct(column: str) -> Aggregate:
+def count_distinct(column: str, *, where: str | None = None) -> Aggregate:
     """Return the exact number of distinct values; the state keeps all of them."""
-    return SimpleAggregate(column, SimpleKind.COUNT_DISTINCT)
+    return SimpleAggregate(_where(column, where), SimpleKind.COUNT_DISTINCT)
 
 
-def approx_count_distinct(column: str, *, lg_k: int = 12) -> Aggregate:
+def approx_count_distinct(column: str, *, lg_k: int = 12, where: str | None = None) -> Aggregate:
     """Return the approximate number of distinct values, in bounded space (extra ``sketches``).
 
     Args:
@@ -85,10 +103,10 @@ def approx_count_distinct(column: str, *, lg_k: int = 12) -> Aggregate:
     if not 4 <= lg_k <= 21:
         raise ConfigurationError(f"lg_k: {lg_k} is outside 4 to 21.")
     _require_sketches()
-    return DistinctSketch(column, lg_k)
+    return DistinctSketch(_where(column, where), lg_k)
 
 
-def quantile(column: str, fraction: float, *, k: int = 200) -> Aggregate:
+def quantile(column: str, fraction: float, *, k: int = 200, where: str | None = None) -> Aggregate:
     """Return the approximate value below which `fraction` of the values lie (extra ``sketches``).
 
     The result is one of the values, as a double. The default rank error is about 1.3 % of the
@@ -111,20 +129,87 @@ def quantile(column: str, fraction: float, *, k: int = 200) -> Aggregate:
     if not 8 <= k <= 65535:
         raise ConfigurationError(f"k: {k} is outside 8 to 65535.")
     _require_sketches()
-    return Quantile(column, fraction, k)
+    return Quantile(_where(column, where), fraction, k)
 
 
-def first(column: str) -> Aggregate:
-    """Return the value of the earliest event that has one; the smallest in case of a tie."""
-    return SimpleAggregate(column, SimpleKind.FIRST)
+def first(column: str, *, where: str | None = None) -> Aggregate:
+    """Return the value of the earliest event that has one; the smallest in case of a tie.
+
+    The first values of two columns may be of two rows. ``first("struct(a, b)")`` is of one row, and
+    its fields may be null.
+    """
+    return SimpleAggregate(_where(column, where), SimpleKind.FIRST)
 
 
-def last(column: str) -> Aggregate:
-    """Return the value of the latest event that has one; the largest in case of a tie."""
-    return SimpleAggregate(column, SimpleKind.LAST)
+def last(column: str, *, where: str | None = None) -> Aggregate:
+    """Return the value of the latest event that has one; the largest in case of a tie.
+
+    The last values of two columns may be of two rows. ``last("struct(a, b)")`` is of one row, and
+    its fields may be null.
+    """
+    return SimpleAggregate(_where(column, where), SimpleKind.LAST)
 
 
-def top_n(n: int, column: str, *, by: str | None = None, smallest: bool = False) -> Aggregate:
+def max_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
+    """Return the value of `column` in the row with the largest `by`; the largest in case of a tie.
+
+    Rows in which one of both is null are ignored. ``max_by("struct(*)", "price")`` is a whole row.
+    """
+    return ExtremeBy(_where(column, where), by, greatest=True)
+
+
+def min_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
+    """Return the value of `column` in the row with the smallest `by`; the smallest in case of a
+    tie. Rows in which one of both is null are ignored."""
+    return ExtremeBy(_where(column, where), by, greatest=False)
+
+
+def bool_and(column: str, *, where: str | None = None) -> Aggregate:
+    """Return whether a boolean is true in all rows."""
+    return SimpleAggregate(_where(column, where), SimpleKind.BOOL_AND)
+
+
+def bool_or(column: str, *, where: str | None = None) -> Aggregate:
+    """Return whether a boolean is true in any row."""
+    return SimpleAggregate(_where(column, where), SimpleKind.BOOL_OR)
+
+
+def variance(column: str, *, where: str | None = None) -> Aggregate:
+    """Return the sample variance as double; null for fewer than two values.
+
+    Values are converted to double. The last digits may depend on the order of merging, as those of
+    `stddev` and `corr`.
+    """
+    return SimpleAggregate(_where(column, where), SimpleKind.VARIANCE)
+
+
+def stddev(column: str, *, where: str | None = None) -> Aggregate:
+    """Return the sample standard deviation, the square root of `variance`."""
+    return SimpleAggregate(_where(column, where), SimpleKind.STDDEV)
+
+
+def corr(column: str, other: str, *, where: str | None = None) -> Aggregate:
+    """Return Pearson's correlation of two numbers, over the rows that have both.
+
+    It is a double; null for fewer than two rows, and if one of the numbers is always the same.
+    """
+    return Correlation(_where(column, where), other)
+
+
+def mode(column: str, *, where: str | None = None) -> Aggregate:
+    """Return the most frequent value, the smallest in case of a tie. The state keeps the number of
+    each value."""
+    return SimpleAggregate(_where(column, where), SimpleKind.MODE)
+
+
+def top_n(
+    n: int,
+    column: str,
+    *,
+    by: str | None = None,
+    smallest: bool = False,
+    where: str | None = None,
+) -> Aggregate:
     """Return a list of the `n` largest values of `column`, largest first.
 
     Args:
@@ -139,12 +224,17 @@ def top_n(n: int, column: str, *, by: str | None = None, smallest: bool = False)
     """
     if n < 1:
         raise ConfigurationError(f"n: top_n({n}) would be empty.")
-    return TopN(column, by or column, n, smallest)
+    return TopN(_where(column, where), by or column, n, smallest)
 
 
-def collect_list(column: str) -> Aggregate:
+def collect_list(column: str, *, where: str | None = None) -> Aggregate:
     """Return a list of all values, by event time, then by value. The state keeps all of them."""
-    return SimpleAggregate(column, SimpleKind.COLLECT_LIST)
+    return SimpleAggregate(_where(column, where), SimpleKind.COLLECT_LIST)
+
+
+def collect_set(column: str, *, where: str | None = None) -> Aggregate:
+    """Return a list of the distinct values, in order. The state keeps all of them."""
+    return SimpleAggregate(_where(column, where), SimpleKind.COLLECT_SET)
 
 
 def custom(
@@ -212,6 +302,14 @@ def custom(
     )
 
 
+def _where(column: str, condition: str | None) -> str:
+    """An expression that is the column where the condition is true, else null."""
+    if condition is None:
+        return column
+    value = sql_name(column) if is_reference(column) else column
+    return f"if({condition}, {value}, null)"
+
+
 def _is_arrow_type(given: object) -> bool:
     """For an Arrow type, Arrow is loaded already; for the name of a type it is not loaded."""
     arrow = sys.modules.get("pyarrow")
@@ -231,16 +329,26 @@ def _require_sketches() -> None:
 __all__ = [
     "Aggregate",
     "approx_count_distinct",
+    "bool_and",
+    "bool_or",
     "collect_list",
+    "collect_set",
+    "corr",
     "count",
     "count_distinct",
+    "count_if",
     "custom",
     "first",
     "last",
     "max",
+    "max_by",
     "mean",
     "min",
+    "min_by",
+    "mode",
     "quantile",
+    "stddev",
     "sum",
     "top_n",
+    "variance",
 ]

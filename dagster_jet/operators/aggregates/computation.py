@@ -9,28 +9,41 @@ import pyarrow as pa
 from dagster_jet.core.aggregate import (
     RESULT_TYPES,
     Aggregate,
+    Correlation,
     CustomAggregate,
     DistinctSketch,
+    ExtremeBy,
     Quantile,
     SimpleAggregate,
     SimpleKind,
     TopN,
 )
 from dagster_jet.operators.aggregates.finalizers import (
+    Correlated,
     Counted,
     CustomFinish,
     DistinctEstimate,
     Finish,
+    InOrder,
     Itself,
     Length,
     ListOfValues,
+    MostFrequent,
     QuantileEstimate,
     Quotient,
+    Spread,
+    Truth,
     ValueOf,
 )
 from dagster_jet.operators.partials.accumulator import Accumulator
-from dagster_jet.operators.partials.by_time import ByTime
-from dagster_jet.operators.partials.lists import AllValues, DistinctValues, TopValues
+from dagster_jet.operators.partials.extremes import ExtremeByRank
+from dagster_jet.operators.partials.lists import (
+    AllValues,
+    DistinctValues,
+    TopValues,
+    ValueCounts,
+)
+from dagster_jet.operators.partials.moments import Moments
 from dagster_jet.operators.partials.numbers import Count, Maximum, Minimum, Sum
 from dagster_jet.operators.partials.partial import Partial
 from dagster_jet.operators.partials.sketches import HllSketch, KllSketch
@@ -57,6 +70,10 @@ def computation(aggregate: Aggregate) -> Computation:
         case Quantile(str(column), fraction, k):
             kll = KllSketch(column, k)
             return Computation((kll,), QuantileEstimate(kll, fraction))
+        case ExtremeBy(str(column), rank, greatest):
+            return Computation((ExtremeByRank(column, greatest, rank),), ValueOf())
+        case Correlation(str(column), other):
+            return Computation((Moments(column, other),), Correlated())
         case TopN(str(column), rank, n, smallest):
             values = TopValues(column, rank, n, smallest)
             return Computation((values,), ListOfValues(by_time=False))
@@ -66,6 +83,7 @@ def computation(aggregate: Aggregate) -> Computation:
 
 
 def _of_column(column: str, kind: SimpleKind) -> Computation:
+    moments = Moments(column, column)
     match kind:
         case SimpleKind.SUM:
             return Computation((Sum(column),), Itself())
@@ -78,11 +96,23 @@ def _of_column(column: str, kind: SimpleKind) -> Computation:
         case SimpleKind.COUNT_DISTINCT:
             return Computation((DistinctValues(column),), Length())
         case SimpleKind.FIRST:
-            return Computation((ByTime(column, latest=False),), ValueOf())
+            return Computation((ExtremeByRank(column, greatest=False),), ValueOf())
         case SimpleKind.LAST:
-            return Computation((ByTime(column, latest=True),), ValueOf())
+            return Computation((ExtremeByRank(column, greatest=True),), ValueOf())
         case SimpleKind.COLLECT_LIST:
             return Computation((AllValues(column),), ListOfValues(by_time=True))
+        case SimpleKind.COLLECT_SET:
+            return Computation((DistinctValues(column),), InOrder())
+        case SimpleKind.MODE:
+            return Computation((ValueCounts(column),), MostFrequent())
+        case SimpleKind.BOOL_AND:
+            return Computation((Minimum(column),), Truth())
+        case SimpleKind.BOOL_OR:
+            return Computation((Maximum(column),), Truth())
+        case SimpleKind.STDDEV:
+            return Computation((moments,), Spread(is_root=True))
+        case SimpleKind.VARIANCE:
+            return Computation((moments,), Spread(is_root=False))
         case SimpleKind.COUNT:
             return Computation((Count(column),), Counted())
 

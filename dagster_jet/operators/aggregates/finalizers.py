@@ -11,7 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.core.state_format import StateFormat
+from dagster_jet.errors import PipelineError
 from dagster_jet.operators.partials.accumulator import guarded
+from dagster_jet.operators.partials.moments import numbers_of
 from dagster_jet.operators.partials.ordering import order_in_groups
 from dagster_jet.operators.partials.partial import as_list, one_array
 from dagster_jet.operators.partials.sketches import HllSketch, KllSketch
@@ -97,15 +99,91 @@ class ListOfValues:
 
     def __call__(self, partials: Sequence[Column]) -> Column:
         lists = one_array(partials[0])
-        lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-        starts = np.concatenate(([0], np.cumsum(lengths)))
+        numbers, starts = _owners(lists)
         elements = lists.flatten()
         values = pc.struct_field(elements, "value")
         if self.by_time:
-            numbers = np.repeat(np.arange(len(lists)), lengths)
             order = order_in_groups(numbers, [pc.struct_field(elements, "time"), values])
             values = values.take(pa.array(order))
         return as_list(values, starts, self.result_type([lists.type]))
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """Elements of a list, sorted; null becomes an empty list."""
+
+    def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
+        return pa.list_(pa.field("element", partials[0].value_type))
+
+    def __call__(self, partials: Sequence[Column]) -> Column:
+        lists = one_array(partials[0])
+        numbers, starts = _owners(lists)
+        values = lists.flatten()
+        values = values.take(pa.array(order_in_groups(numbers, [values])))
+        return as_list(values, starts, self.result_type([lists.type]))
+
+
+@dataclass(frozen=True)
+class MostFrequent:
+    """Value of list<struct<value, count>> with the highest count; the smallest of several."""
+
+    def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
+        return partials[0].value_type.field("value").type
+
+    def __call__(self, partials: Sequence[Column]) -> Column:
+        lists = one_array(partials[0])
+        numbers, starts = _owners(lists)
+        elements = lists.flatten()
+        rarity = pc.negate(pc.struct_field(elements, "count"))
+        order = order_in_groups(numbers, [rarity, pc.struct_field(elements, "value")])
+        some = starts[:-1] < starts[1:]
+        best = np.full(len(lists), -1)
+        best[some] = order[starts[:-1][some]]
+        return pc.struct_field(elements, "value").take(pa.array(best, mask=~some))
+
+
+@dataclass(frozen=True)
+class Truth(Itself):
+    """The partial itself, which is boolean."""
+
+    def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
+        if not pa.types.is_boolean(partials[0]):
+            raise PipelineError(
+                f"bool_and and bool_or take a boolean, not {partials[0]}.",
+                cure='Write a condition, for example bool_or("delay > 15").',
+            )
+        return partials[0]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Sample variance of moments, or its square root."""
+
+    is_root: bool
+
+    def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
+        return pa.float64()
+
+    def __call__(self, partials: Sequence[Column]) -> Column:
+        n, _, _, xx, _, _ = numbers_of(partials[0])
+        variance = xx / np.maximum(n - 1, 1)
+        return pa.array(np.sqrt(variance) if self.is_root else variance, mask=n < 2)
+
+
+@dataclass(frozen=True)
+class Correlated:
+    """Correlation of moments."""
+
+    def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
+        return pa.float64()
+
+    def __call__(self, partials: Sequence[Column]) -> Column:
+        n, mean_x, mean_y, xx, xy, yy = numbers_of(partials[0])
+        # Rounding leaves something of a number that is always the same.
+        least = n * (4 * np.finfo(float).eps) ** 2
+        undefined = (n < 2) | (xx <= least * mean_x**2) | (yy <= least * mean_y**2)
+        root = np.sqrt(np.where(undefined, 1, xx)) * np.sqrt(np.where(undefined, 1, yy))
+        return pa.array(np.clip(xy / root, -1, 1), mask=undefined)
 
 
 @dataclass(frozen=True)
@@ -149,3 +227,9 @@ class CustomFinish:
         )
         results = [guarded(self.function, accumulator) for accumulator in accumulators]
         return guarded(pa.array, results, self.kind)
+
+
+def _owners(lists: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """The number of the list of each element, and where each list starts."""
+    lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    return np.repeat(np.arange(len(lists)), lengths), np.concatenate(([0], np.cumsum(lengths)))

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from dagster_jet.core.ddl import sql_name
 from dagster_jet.core.state_format import StateFormat
 from dagster_jet.errors import UserFunctionError
 from dagster_jet.operators.partials.lists import AllValues
@@ -21,7 +22,6 @@ from dagster_jet.operators.partials.partial import (
     Groups,
     Merger,
     Partial,
-    sql_name,
     sql_text,
     struct_of,
 )

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_jet.core.ddl import sql_name
 from dagster_jet.errors import PipelineError
-from dagster_jet.operators.partials.by_time import timed, timed_sql
+from dagster_jet.operators.partials.extremes import ranked, ranked_sql, timed, timed_sql
 from dagster_jet.operators.partials.ordering import order_in_groups
 from dagster_jet.operators.partials.partial import (
     Groups,
@@ -18,8 +19,6 @@ from dagster_jet.operators.partials.partial import (
     Partial,
     as_list,
     one_array,
-    sql_name,
-    struct_of,
     take_groups,
 )
 from dagster_jet.operators.rows.keys import one_zero_and_nan
@@ -51,11 +50,7 @@ class DistinctValues(Partial):
         return self._union
 
     def state_type(self, arrived: pa.DataType) -> pa.DataType:
-        if pa.types.is_nested(arrived.value_type):
-            raise PipelineError(
-                f"count_distinct({self.column!r}): {arrived.value_type} cannot be compared.",
-                cure="Count a hash of it: select xxhash64(...) first.",
-            )
+        check_comparable(self.column, arrived.value_type)
         return arrived
 
     def admit(self, arrived: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
@@ -80,6 +75,65 @@ class DistinctValues(Partial):
         distinct = one_array(once["value"]).take(pa.array(order))
         counts = np.bincount(owners, minlength=groups.count)
         return as_list(distinct, np.concatenate(([0], np.cumsum(counts))), lists.type)
+
+
+@dataclass(frozen=True)
+class ValueCounts(Partial):
+    """Every value with the number of its rows: list<struct<value, count>>. -0.0 equals 0.0, all
+    NaNs are equal."""
+
+    column: str
+
+    grows: ClassVar[bool] = True
+
+    def column_name(self, result: str) -> str:
+        return f"__counts({self.column})"
+
+    def sql(self, time: str) -> str:
+        name = sql_name(self.column)
+        return (
+            f"collect_list(named_struct('value', {name}, 'count', 1L)) "
+            f"FILTER (WHERE {name} IS NOT NULL)"
+        )
+
+    def lift(self, rows: pa.Table, times: pa.Array) -> pa.Array:
+        values = one_array(rows.column(self.column))
+        ones = pa.repeat(pa.scalar(1, pa.int64()), len(values))
+        fields = [
+            pa.field("value", values.type),
+            pa.field("count", pa.int64(), nullable=False),
+        ]
+        return pa.StructArray.from_arrays([values, ones], fields=fields, mask=values.is_null())
+
+    @property
+    def gather(self) -> Merger:
+        return _gathered
+
+    @property
+    def combine(self) -> Merger:
+        return self._add_up
+
+    def state_type(self, arrived: pa.DataType) -> pa.DataType:
+        check_comparable(self.column, arrived.value_type.field("value").type)
+        return arrived
+
+    def admit(self, arrived: pa.ChunkedArray) -> pa.Array:
+        lists = one_array(arrived)
+        return self._add_up(lists, Groups(np.arange(len(lists)), np.arange(len(lists) + 1)))
+
+    def _add_up(self, lists: pa.Array, groups: Groups) -> pa.Array:
+        pairs, starts = take_groups(lists, groups)
+        numbers = np.repeat(np.arange(groups.count), np.diff(starts))
+        values = one_zero_and_nan(pc.struct_field(pairs, "value"))
+        rows = pa.table({"g": numbers, "v": values, "n": pc.struct_field(pairs, "count")})
+        counted = rows.group_by(["g", "v"], use_threads=False).aggregate([("n", "sum")])
+        owners = counted["g"].to_numpy()
+        # A hash aggregation returns its groups in no defined order.
+        place = pa.array(np.argsort(owners, kind="stable"))
+        fields = [one_array(counted[name]).take(place) for name in ("v", "n_sum")]
+        merged = pa.StructArray.from_arrays(fields, fields=list(lists.type.value_type))
+        counts = np.bincount(owners, minlength=groups.count)
+        return as_list(merged, np.concatenate(([0], np.cumsum(counts))), lists.type)
 
 
 @dataclass(frozen=True)
@@ -130,18 +184,12 @@ class TopValues(Partial):
         return f"__{end}({self.n},{self.column},{self.rank})"
 
     def sql(self, time: str) -> str:
-        value, rank = sql_name(self.column), sql_name(self.rank)
-        pairs = (
-            f"collect_list(named_struct('rank', {rank}, 'value', {value})) "
-            f"FILTER (WHERE {rank} IS NOT NULL AND {value} IS NOT NULL)"
-        )
+        pairs = f"collect_list({ranked_sql(self.rank, self.column)})"
         ascending = "true" if self.smallest else "false"
         return f"slice(sort_array({pairs}, {ascending}), 1, {self.n})"
 
     def lift(self, rows: pa.Table, times: pa.Array) -> pa.Array:
-        rank, value = (one_array(rows.column(name)) for name in (self.rank, self.column))
-        missing = pc.or_(rank.is_null(), value.is_null())
-        return struct_of({"rank": rank, "value": value}, missing)
+        return ranked(rows, self.rank, self.column)
 
     @property
     def gather(self) -> Merger:
@@ -158,13 +206,24 @@ class TopValues(Partial):
     def _best(self, lists: pa.Array, groups: Groups) -> pa.Array:
         pairs, starts = take_groups(lists, groups)
         numbers = np.repeat(np.arange(groups.count), np.diff(starts))
-        fields = [pc.struct_field(pairs, name) for name in ("rank", "value")]
-        order = order_in_groups(numbers, fields, descending=not self.smallest)
+        order = order_in_groups(numbers, [pairs], descending=not self.smallest)
         # Sorting inside the groups did not change their sizes.
         place = np.arange(len(order)) - starts[numbers]
         counts = np.minimum(np.diff(starts), self.n)
         best = pairs.take(pa.array(order[place < self.n]))
         return as_list(best, np.concatenate(([0], np.cumsum(counts))), lists.type)
+
+
+def check_comparable(column: str, kind: pa.DataType) -> None:
+    """
+    Raises:
+        PipelineError: only Spark can compare values of the type.
+    """
+    if pa.types.is_nested(kind):
+        raise PipelineError(
+            f"distinct values of {column!r}: {kind} cannot be compared.",
+            cure="Use a text of it, to_json(...), or a hash of it, xxhash64(...).",
+        )
 
 
 def _gathered(values: pa.Array, groups: Groups) -> pa.Array:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_jet.core.ddl import sql_name
 from dagster_jet.errors import PipelineError
-from dagster_jet.operators.partials.partial import Merger, Partial, sql_name
+from dagster_jet.operators.partials.partial import Merger, Partial
 
 
 @dataclass(frozen=True)

@@ -82,13 +82,6 @@ class Partial(ABC):
         return arrived
 
 
-def sql_name(column: str) -> str:
-    """`column` quoted for Spark SQL; dots access struct fields, as in `F.col`."""
-    if "`" in column:
-        return column
-    return ".".join(f"`{part}`" for part in column.split("."))
-
-
 def sql_text(text: str) -> str:
     """`text` as a Spark SQL literal."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
@@ -109,6 +102,14 @@ def struct_of(fields: dict[str, pa.ChunkedArray | pa.Array], missing: pa.Array |
     arrays = [one_array(column) for column in fields.values()]
     types = [pa.field(name, a.type) for name, a in zip(fields, arrays, strict=True)]
     return pa.StructArray.from_arrays(arrays, fields=types, mask=missing)
+
+
+def nullable(kind: pa.DataType) -> pa.DataType:
+    """The type with nulls allowed in all fields of structs: Arrow does not cast a null struct whose
+    fields must not be null."""
+    if not pa.types.is_struct(kind):
+        return kind
+    return pa.struct([f.with_type(nullable(f.type)).with_nullable(True) for f in kind])
 
 
 def take_groups(lists: pa.Array, groups: Groups) -> tuple[pa.Array, np.ndarray]:

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dagster_jet.core.ddl import sql_name
 from dagster_jet.core.partition import key_hash
 from dagster_jet.errors import MissingEnvironmentError
-from dagster_jet.operators.partials.partial import Groups, Merger, Partial, sql_name
+from dagster_jet.operators.partials.partial import Groups, Merger, Partial
 from dagster_jet.operators.rows.hashes import is_hashable, key_hashes
 
 

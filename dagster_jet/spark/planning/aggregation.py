@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from dagster_jet.core.ddl import is_reference
 from dagster_jet.operators.aggregates.aggregation import Aggregation
 from dagster_jet.operators.first_stage import (
     FirstStage,
@@ -35,6 +36,7 @@ from dagster_jet.spark.planning.operator_plan import (
     spark_schema,
     time_sql,
 )
+from dagster_jet.spark.plans.row_by_row import check_row_by_row
 from dagster_jet.spark.tasks.input_statistics import STATISTICS_COLUMNS, TIMED_COLUMN, TOP_COLUMN
 
 if TYPE_CHECKING:
@@ -161,4 +163,27 @@ def _shape(
     ]
     partials = [F.expr(sql).alias(name) for name, sql in stage.aggregate_columns(time)]
     columns = quoted([*stage.input_columns, *(f.name for f in STATISTICS_COLUMNS if statistics)])
-    return lambda frame: frame.groupBy(*groups).agg(*partials, *statistics).select(*columns)
+    computed = with_expressions(stage.aggregation, source)
+    return lambda frame: (
+        computed(frame).groupBy(*groups).agg(*partials, *statistics).select(*columns)
+    )
+
+
+def with_expressions(aggregation: Aggregation, source: DataFrame) -> Shape:
+    """Adds the expressions of aggregates as columns, which have their texts as names.
+
+    Raises:
+        PipelineError: an expression's value depends on the epoch and its tasks.
+    """
+    inputs = (text for _, aggregate in aggregation.aggregates for text in aggregate.inputs)
+    there = set(source.columns)
+    wanted = [t for t in dict.fromkeys(inputs) if t not in there and not is_reference(t)]
+    if not wanted:
+        return lambda frame: frame
+    columns = [F.expr(text).alias(text) for text in wanted]
+
+    def computed(frame: DataFrame) -> DataFrame:
+        return frame.select("*", *columns)
+
+    check_row_by_row(None, None, source, computed(source))
+    return computed

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
 from dagster_jet.pipeline import aggregates as agg
 
-from .stage import as_float
+from .stage import as_float, derived
 
 Event = tuple[Any, int, Any]
 
@@ -32,6 +35,65 @@ def timed(events: list[Event]) -> list[tuple[int, int]]:
 
 def texts(events: list[Event]) -> list[str]:
     return [str(v) for v in values(events)]
+
+
+def decimals(events: list[Event]) -> list[Decimal]:
+    return [derived(v)["d"].quantize(Decimal("0.01")) for v in values(events)]
+
+
+def row_of(value: int | None) -> dict[str, Any] | None:
+    return None if value is None else derived(value)["r"]
+
+
+def rows_by_time(events: list[Event]) -> list[tuple[Any, dict[str, Any]]]:
+    """Null is the smallest value."""
+    return sorted(
+        (((t, v is not None, v or 0), derived(v)["r"]) for _, t, v in events), key=lambda e: e[0]
+    )
+
+
+def lists_by_time(events: list[Event]) -> list[list[float | None]]:
+    def rank(event: Event) -> Any:
+        elements = derived(event[2])["l"]
+        return event[1], [(x is not None, by_nan(x or 0.0)) for x in elements]
+
+    return [derived(e[2])["l"] for e in sorted((e for e in events if e[2] is not None), key=rank)]
+
+
+def ranked(events: list[Event]) -> list[tuple[tuple[bool, float], str]]:
+    return [(by_nan(as_float(v)), str(v)) for v in values(events)]
+
+
+def distinct(numbers: list[float]) -> list[float]:
+    return list({by_nan(x): x for x in numbers}.values())
+
+
+def most_frequent(found: list[Any]) -> Any:
+    counts: dict[Any, int] = defaultdict(int)
+    for value in found:
+        counts[by_nan(value) if isinstance(value, float) else value] += 1
+    most = [key for key, count in counts.items() if count == max(counts.values())]
+    best = min(most, default=None)
+    if isinstance(best, tuple):
+        return math.nan if best[0] else best[1]
+    return best
+
+
+def spread(numbers: Sequence[float]) -> float | None:
+    """Sample variance."""
+    if len(numbers) < 2:
+        return None
+    return math.nan if any(map(math.isnan, numbers)) else statistics.variance(map(float, numbers))
+
+
+def root(number: float | None) -> float | None:
+    return None if number is None else math.sqrt(number)
+
+
+def correlated(pairs: list[tuple[int, int]]) -> float | None:
+    if len(pairs) < 2 or any(len(set(column)) == 1 for column in zip(*pairs, strict=True)):
+        return None
+    return statistics.correlation(*zip(*pairs, strict=True))
 
 
 def _add(accumulator: dict[str, int], row: dict[str, Any]) -> dict[str, int]:
@@ -84,6 +146,20 @@ AGGREGATES: dict[str, tuple[agg.Aggregate, Callable[[list[Event]], Any]]] = {
         ],
     ),
     "least": (agg.top_n(2, "x", smallest=True), lambda e: sorted(floats(e), key=by_nan)[:2]),
+    "last_row": (agg.last("r"), lambda e: rows_by_time(e)[-1][1] if e else None),
+    "first_list": (agg.first("l"), lambda e: lists_by_time(e)[0] if values(e) else None),
+    "min_by": (agg.min_by("r", "d"), lambda e: row_of(min(values(e), default=None))),
+    "max_by": (agg.max_by("s", "x"), lambda e: max(ranked(e))[1] if values(e) else None),
+    "all": (agg.bool_and("b"), lambda e: all(v > 3 for v in values(e)) if values(e) else None),
+    "any": (agg.bool_or("b"), lambda e: any(v > 3 for v in values(e)) if values(e) else None),
+    "set": (agg.collect_set("x"), lambda e: sorted(distinct(floats(e)), key=by_nan)),
+    "set_of_decimals": (agg.collect_set("d"), lambda e: sorted(set(decimals(e)))),
+    "mode": (agg.mode("s"), lambda e: most_frequent(texts(e))),
+    "mode_of_floats": (agg.mode("x"), lambda e: most_frequent(floats(e))),
+    "variance": (agg.variance("d"), lambda e: spread([float(d) for d in decimals(e)])),
+    "stddev": (agg.stddev("v"), lambda e: root(spread(values(e)))),
+    "variance_with_nan": (agg.variance("x"), lambda e: spread(floats(e))),
+    "corr": (agg.corr("v", "t"), lambda e: correlated([(v, t) for _, t, v in e if v is not None])),
     "list": (agg.collect_list("v"), lambda e: [v for _, v in timed(e)]),
     # Few values: the sketch holds them all, and is exact.
     "median": (
@@ -96,6 +172,9 @@ AGGREGATES: dict[str, tuple[agg.Aggregate, Callable[[list[Event]], Any]]] = {
 }
 
 
+ROUNDED = ("variance", "stddev", "variance_with_nan", "corr")
+
+
 def definitions(*names: str) -> dict[str, agg.Aggregate]:
     return {name: AGGREGATES[name][0] for name in names or AGGREGATES}
 
@@ -105,5 +184,8 @@ def expected(events: list[Event], *names: str) -> dict[str, Any]:
 
 
 def comparable(row: dict[str, Any]) -> dict[str, Any]:
-    """NaN is equal to itself."""
-    return {name: repr(value) for name, value in row.items()}
+    """NaN is equal to itself, and the last digits of a rounded number are not compared."""
+    return {
+        name: f"{value:.10g}" if name in ROUNDED and value is not None else repr(value)
+        for name, value in row.items()
+    }

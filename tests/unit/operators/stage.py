@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,16 @@ from dagster_jet.operators.operator import (
 )
 
 EVENT = pa.schema([("k", pa.string()), ("t", pa.int64()), ("v", pa.int64())])
-DERIVED = pa.schema([("x", pa.float64()), ("s", pa.string())])
+DERIVED = pa.schema(
+    [
+        ("x", pa.float64()),
+        ("s", pa.string()),
+        ("d", pa.decimal128(30, 2)),
+        ("b", pa.bool_()),
+        ("r", pa.struct([("v", pa.int64()), ("x", pa.float64())])),
+        ("l", pa.list_(pa.field("element", pa.float64()))),
+    ]
+)
 FINAL = 9_000_000_000_000_000
 
 
@@ -30,11 +40,8 @@ def event_table(
     events: Sequence[tuple[Any, ...]], hash_of: Callable[[Any], int] = key_hash
 ) -> pa.Table:
     """(key, time ms, value) rows with hash and partition, as the front end adds them, and the
-    value once more as a float and as a text."""
-    rows = [
-        {"k": k, "t": t, "v": v, "x": as_float(v), "s": None if v is None else str(v)}
-        for k, t, v in events
-    ]
+    value once more in other types."""
+    rows = [{"k": k, "t": t, "v": v, **derived(v)} for k, t, v in events]
     table = pa.Table.from_pylist(rows, schema=pa.schema([*EVENT, *DERIVED]))
     hashes = [hash_of(row["k"]) for row in rows]
     partitions = [h % DEFAULT_PARTITION_COUNT for h in hashes]
@@ -45,6 +52,21 @@ def event_table(
     ):
         table = table.append_column(name, column)
     return table
+
+
+def derived(value: int | None) -> dict[str, Any]:
+    """The columns of `DERIVED`. A struct is never null, its fields may be."""
+    x = as_float(value)
+    if value is None:
+        return {**dict.fromkeys(DERIVED.names), "r": {"v": None, "x": None}}
+    return {
+        "x": x,
+        "s": str(value),
+        "d": Decimal(value) / 4,
+        "b": value > 3,
+        "r": {"v": value, "x": x},
+        "l": [x, None][value % 2 :] * (abs(value) % 3),
+    }
 
 
 def as_float(value: int | None) -> float | None:

@@ -176,6 +176,23 @@ def test_the_sql_of_every_partial():
         "FILTER (WHERE `x` IS NOT NULL AND `s` IS NOT NULL), false), 1, 3)",
         "__bottom(2,x,x)": "slice(sort_array(collect_list(named_struct('rank', `x`, 'value', `x`))"
         " FILTER (WHERE `x` IS NOT NULL AND `x` IS NOT NULL), true), 1, 2)",
+        "__last(r)": "max(named_struct('time', unix_millis(at), 'value', `r`)) "
+        "FILTER (WHERE `r` IS NOT NULL)",
+        "__first(l)": "min(named_struct('time', unix_millis(at), 'value', `l`)) "
+        "FILTER (WHERE `l` IS NOT NULL)",
+        "__min_by(r,d)": "min(named_struct('rank', `d`, 'value', `r`)) "
+        "FILTER (WHERE `d` IS NOT NULL AND `r` IS NOT NULL)",
+        "__max_by(s,x)": "max(named_struct('rank', `x`, 'value', `s`)) "
+        "FILTER (WHERE `x` IS NOT NULL AND `s` IS NOT NULL)",
+        "__min(b)": "min(`b`)",
+        "__max(b)": "max(`b`)",
+        "__distinct(x)": "collect_set(`x`)",
+        "__distinct(d)": "collect_set(`d`)",
+        "__counts(s)": "collect_list(named_struct('value', `s`, 'count', 1L)) "
+        "FILTER (WHERE `s` IS NOT NULL)",
+        "__counts(x)": "collect_list(named_struct('value', `x`, 'count', 1L)) "
+        "FILTER (WHERE `x` IS NOT NULL)",
+        **{name: sql[name] for name in sql if name.startswith("__moments(")},
         "__list(v)": "collect_list(named_struct('time', unix_millis(at), 'value', `v`)) "
         "FILTER (WHERE `v` IS NOT NULL)",
         "__kll(v,200)": "kll_sketch_agg_double(cast(`v` AS double), 200)",
@@ -237,6 +254,56 @@ def test_sums_of_decimals(digits, fits):
     assert merged.schema.field("d").type == kind
     sums = dict(zip(*merged.to_pydict().values(), strict=True))
     assert sums == {"a": Context(prec=40).multiply(most, 2), "b": least}
+
+
+def test_a_number_that_is_always_the_same_has_no_spread_however_rows_are_divided():
+    for values in ([0.1] * 9, [1e9 + 0.1] * 9):
+        aggregation = Aggregation((("v", agg.variance("x")), ("c", agg.corr("x", "t"))))
+        state = None
+        for step in range(9):
+            rows = pa.table({"k": ["a"], "x": values[step : step + 1], "t": [step]})
+            arrived = aggregation.first_stage(rows, pa.array([step]), ["k"])
+            both = arrived if state is None else pa.concat_tables([state, arrived])
+            state = aggregation.merge(both, ["k"])
+        assert [column.to_pylist() for column in aggregation.finish(state)] == [[0.0], [None]]
+
+
+def test_a_struct_of_fields_that_are_never_null_may_be_missing():
+    """As Spark describes `struct(v, w)`."""
+    value = pa.struct([pa.field("v", pa.int64(), nullable=False)])
+    kind = pa.struct([("time", pa.int64()), pa.field("value", value, nullable=False)])
+    aggregation = Aggregation((("row", agg.last("r")),))
+    columns = [pa.array(["a", "b"]), pa.array([None, {"time": 1, "value": {"v": 2}}], kind)]
+    arrived = pa.table([*columns, pa.array([1, 1])], ["k", "__last(r)", ROW_COUNT])
+    schema = aggregation.state_schema(arrived.schema)
+    merged = aggregation.merge(pa.concat_tables([aggregation.admit(arrived)] * 2), ["k"])
+    (rows,) = aggregation.finish(merged.cast(schema))
+    assert dict(zip(merged["k"].to_pylist(), rows.to_pylist(), strict=True)) == {
+        "a": None,
+        "b": {"v": 2},
+    }
+
+
+def test_a_truth_is_of_conditions():
+    aggregation = Aggregation((("any", agg.bool_or("v")),))
+    with pytest.raises(PipelineError, match="take a boolean, not int64"):
+        aggregation.result_fields(pa.schema([("__max(v)", pa.int64())]))
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "column"),
+    [
+        (agg.count_if("v > 1"), "if(v > 1, (1), null)"),
+        (agg.count("v", where="a"), "if(a, `v`, null)"),
+        (agg.sum("a.b", where="a.c is null"), "if(a.c is null, `a`.`b`, null)"),
+        (agg.last("struct(v, w)", where="v > w"), "if(v > w, struct(v, w), null)"),
+        (agg.top_n(1, "v", by="w", where="x"), "if(x, `v`, null)"),
+        (agg.count(), None),
+        (agg.max("a b"), "a b"),
+    ],
+)
+def test_a_condition_makes_null_of_the_other_rows(aggregate, column):
+    assert aggregate.column == column
 
 
 @pytest.mark.parametrize("steps", [1, 5])
