@@ -9,7 +9,8 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 
 from dagster_jet.operators.address import ADDRESS
 from dagster_jet.operators.deduplicate import Deduplicate
+from dagster_jet.operators.in_event_order import InEventOrder
 from dagster_jet.operators.interval_join import IntervalJoin
 from dagster_jet.operators.operator import ARRIVAL_COLUMN, MemoryState, Operator, StepInput
 from dagster_jet.operators.stateful_map import StatefulMap
@@ -66,10 +68,10 @@ def nothing_yet() -> list[float]:
     return [0, 0.0]
 
 
-def operators() -> dict[str, Operator]:
+def operators() -> Mapping[str, Operator]:
     totals = pa.schema([KEY, ("n", pa.int64()), ("total", pa.float64())])
     left, right = pa.schema([("paid", pa.float64())]), pa.schema([("owed", pa.float64())])
-    found: dict[str, Operator] = {
+    found: dict[str, Any] = {
         name: StatefulMap(
             name, ("account",), rows, totals, count_and_sum, nothing_yet, 10 * STEP_MS
         )
@@ -83,6 +85,8 @@ def operators() -> dict[str, Operator]:
             name, ("account",), pa.schema([KEY, AMOUNT]), totals, pa.schema(list(totals)[1:]),
             function, 10 * STEP_MS,
         )  # fmt: skip
+    for name in ("map_stateful, text and number", "map_stateful, NumPy"):
+        found[f"{name}, by event time"] = InEventOrder(found[name])
     found["deduplicate"] = Deduplicate(("account",), pa.schema([KEY, AMOUNT, AT]), 2 * LAG_MS)
     for how in ("inner", "outer"):
         found[f"interval join, {how}"] = IntervalJoin(pa.schema([KEY]), left, right, LAG_MS, how)
@@ -126,7 +130,7 @@ def rows_per_second(operator: Operator, count: int, keys: int) -> list[float]:
 def main(count: int = 200_000, keys: int = 10_000) -> None:
     for name, operator in operators().items():
         found = rows_per_second(operator, count, keys)
-        print(f"{name:32} best {max(found):>11,.0f}  median {statistics.median(found):>11,.0f}")
+        print(f"{name:44} best {max(found):>11,.0f}  median {statistics.median(found):>11,.0f}")
 
 
 if __name__ == "__main__":

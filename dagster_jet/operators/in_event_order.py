@@ -33,10 +33,10 @@ from dagster_jet.operators.lateness import drop_late, event_times
 from dagster_jet.operators.operator import (
     ARRIVAL_COLUMN,
     HASH_COLUMN,
-    PARTITION_COLUMN,
     TIME_COLUMN,
     VERSION_COLUMN,
     Intervals,
+    SharesRows,
     StateReader,
     Step,
     StepInput,
@@ -44,6 +44,7 @@ from dagster_jet.operators.operator import (
 from dagster_jet.operators.rows.sorting import order_by
 from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
+from dagster_jet.operators.user.spark_processor import SparkProcessor
 
 EXPIRY_COLUMN = "__expiry"
 """int64 ms: a row expires when the watermark is past this time."""
@@ -58,11 +59,12 @@ _NEVER_MS = 10**17
 class InEventOrder:
     """Operator with one input, that of the inner operator."""
 
-    inner: StatefulMap | StatefulMapInBatches
+    inner: StatefulMap | StatefulMapInBatches | SparkProcessor
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return self.inner.keys
+        """Columns of the state that identify a row."""
+        return () if isinstance(self.inner, SparkProcessor) else self.inner.keys
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
@@ -127,7 +129,17 @@ class InEventOrder:
         )
         kept = self._waiting_rows(rows.filter(pa.array(waits)), given.version)
         delta = pa.concat_tables([self._state_rows(inner.delta), kept])
-        return Step(inner.results, delta, arrived.num_rows, late, inner.rejected)
+        return replace(inner, delta=delta, rows_in=arrived.num_rows, late=late)
+
+    def commit(self, given: StepInput, state: StateReader) -> None:
+        """`SparkProcessor.commit`."""
+        assert isinstance(self.inner, SparkProcessor)
+        self.inner.commit(given, _InnerState(self, state, self.inner.state_schema.empty_table()))
+
+    def shared_rows(self, state: pa.Table, shard: int) -> pa.Table:
+        if isinstance(self.inner, SharesRows):
+            return self.inner.shared_rows(state, shard)
+        return state.slice(0, 0)
 
     def _in_order(self, arrived: pa.Table, waited: pa.Table, version: int) -> pa.Table:
         """Rows by event time and arrival, in the schema of the input."""
@@ -161,10 +173,13 @@ class InEventOrder:
             EXPIRY_COLUMN: rows.column(TIME_COLUMN),
             ROW_COLUMN: pa.StructArray.from_arrays(values, fields=fields),
         }
-        names = (PARTITION_COLUMN, TIME_COLUMN, ARRIVAL_COLUMN, *self.keys)
-        taken = {name: rows.column(name) for name in names} | own
+        there = set(rows.column_names)  # address, arrival and keys
         columns = [
-            taken[field.name] if field.name in taken else pa.nulls(rows.num_rows, field.type)
+            own[field.name]
+            if field.name in own
+            else rows.column(field.name)
+            if field.name in there
+            else pa.nulls(rows.num_rows, field.type)
             for field in self.state_schema
         ]
         return pa.Table.from_arrays(columns, schema=self.state_schema)

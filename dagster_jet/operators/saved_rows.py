@@ -30,8 +30,14 @@ from dagster_jet.operators.operator import (
     VERSION_COLUMN,
     newest_version,
 )
-from dagster_jet.operators.partials.by_time import ByTime
-from dagster_jet.operators.partials.lists import AllValues, DistinctValues, TopValues
+from dagster_jet.operators.partials.extremes import ExtremeByRank
+from dagster_jet.operators.partials.lists import (
+    AllValues,
+    DistinctValues,
+    TopValues,
+    ValueCounts,
+)
+from dagster_jet.operators.partials.moments import Moments
 from dagster_jet.operators.partials.partial import Merger
 from dagster_jet.operators.partials.sketches import HllSketch, KllSketch
 from dagster_jet.operators.session_pieces import FIRST_TIME_COLUMN, SINCE_COLUMN, SessionState
@@ -46,10 +52,14 @@ _MERGERS: Mapping[str, Callable[[list[str]], Merger]] = {
     "sum": lambda _: "sum",
     "min": lambda _: "min",
     "max": lambda _: "max",
-    "first": lambda given: ByTime(given[0], latest=False).combine,
-    "last": lambda given: ByTime(given[0], latest=True).combine,
-    "distinct": lambda given: DistinctValues(given[0]).combine,
-    "list": lambda given: AllValues(given[0]).combine,
+    "first": lambda _: ExtremeByRank("", greatest=False).combine,
+    "last": lambda _: ExtremeByRank("", greatest=True).combine,
+    "min_by": lambda _: ExtremeByRank("", greatest=False).combine,
+    "max_by": lambda _: ExtremeByRank("", greatest=True).combine,
+    "moments": lambda _: Moments("", "").combine,
+    "distinct": lambda _: DistinctValues("").combine,
+    "counts": lambda _: ValueCounts("").combine,
+    "list": lambda _: AllValues("").combine,
     "top": lambda given: TopValues("", "", int(given[0]), smallest=False).combine,
     "bottom": lambda given: TopValues("", "", int(given[0]), smallest=True).combine,
     "hll": lambda given: HllSketch("", int(given[-1])).combine,
@@ -78,12 +88,12 @@ def living_rows(saved: pa.Table, plan: StagePlan, expired_until_ms: int | None) 
         state = SessionState(newest_version([state.headers], keys), state.pieces)
         pieces = rows_where(state.pieces, state.sessions_of_pieces(keys) >= 0)
         return pa.concat_tables([state.headers, pieces])
+    if KEY_COLUMN in table.column_names:
+        keys = [PARTITION_COLUMN, KEY_COLUMN, ORIGIN_COLUMN]
     if ROW_COLUMN in table.column_names:
         states = _without_tombstones(newest_version([without_waiting(table)], keys), keys)
         return pa.concat_tables([states, rows_that_wait(table)])
     if VERSION_COLUMN in table.column_names:
-        if KEY_COLUMN in table.column_names:
-            keys = [PARTITION_COLUMN, KEY_COLUMN, ORIGIN_COLUMN]
         return _without_tombstones(newest_version([table], keys), keys)
     if MATCHED_COLUMN in table.column_names:
         table = with_marks(table)

@@ -295,12 +295,8 @@ class Stateful(Point):
         if on_error not in get_args(OnError):
             unknown = f"on_error={on_error!r} is unknown."
             raise self._refusal(unknown, 'Use "fail" or "dead-letter".', stage=name)
-        if order not in (None, *get_args(RowOrder)):
-            unknown = f"order={order!r} is unknown."
-            raise self._refusal(unknown, 'Use "event time" or "arrival".', stage=name)
-        needs_time = ttl is not None or order == "event time"
-        time = self._event_time(name) if needs_time else self._time
-        brings_time = time is not None and not self._is_read_just_now([self._node])
+        in_event_order = self._in_event_order(order, name)
+        time = self._time if ttl is None else self._event_time(name)
         node = stateful_map_node(
             self._builder.job,
             name,
@@ -311,7 +307,7 @@ class Stateful(Point):
             output_schema=output_schema,
             ttl_ms=None if ttl is None else to_ms(ttl, "ttl"),
             time=time,
-            in_event_order=order == "event time" or (order is None and brings_time),
+            in_event_order=in_event_order,
             on_evict=on_evict,
             keeps_dead_letters=on_error == "dead-letter",
             state_format=state_format_of(self, name, state_format),
@@ -328,12 +324,22 @@ class Stateful(Point):
         kind = kinds[can_be_late, on_error == "dead-letter"]
         return self._after(node, kind, time_kept(time, output_schema))
 
+    def _in_event_order(self, order: RowOrder | None, name: str) -> bool:
+        """Whether a stage gets its rows in order of event time."""
+        if order not in (None, *get_args(RowOrder)):
+            unknown = f"order={order!r} is unknown."
+            raise self._refusal(unknown, 'Use "event time" or "arrival".', stage=name)
+        if order is not None:
+            return order == "event time" and self._event_time(name) is not None
+        return self._time is not None and not self._is_read_just_now([self._node])
+
     def apply_processor(
         self,
         supplier: Callable[[], Processor],
         *,
         output_schema: str,
         name: str,
+        order: RowOrder | None = None,
         in_batches: bool = False,
         output_delay: Duration = "0 ms",
         state_format: StateFormatName = "plain",
@@ -341,9 +347,8 @@ class Stateful(Point):
         """Passes the rows to processors (`dagster_jet.dag.Processor`), one per shard.
 
         All rows of one key go to the same processor; a stream that is not grouped has one
-        processor. Rows of one epoch are in order of event time. Rows with equal times, and rows of
-        a stream without event time, have an arbitrary order, which may differ when the epoch is run
-        again.
+        processor. Rows are passed in order of event time, after the watermark has passed them, and
+        before the processor gets that watermark. `order="arrival"` passes them at once.
 
         If the processor overrides `try_process`, the method is called in every epoch, and there is
         an epoch every second even without input.
@@ -359,6 +364,7 @@ class Stateful(Point):
             supplier: returns a new instance, for example the class itself; must be picklable.
             output_schema: DDL of the rows that the processor emits.
             name: name of the stage, unique in the pipeline; saved state is matched by it.
+            order: as in `map_stateful`.
             in_batches: input and output items are Arrow record batches instead of dicts.
             output_delay: largest lag of an emitted row's event time behind the watermark; the
                 watermark of the next stages is delayed by it. A processor that holds rows back, to
@@ -367,7 +373,7 @@ class Stateful(Point):
             state_format: format of the keys and values of saved entries, as in `map_stateful`.
 
         Raises:
-            PipelineError: the format is not valid. When the job starts: the type of a key is not
+            PipelineError: an option is not valid. When the job starts: the type of a key is not
                 boolean, number (except decimal), text, binary, date or timestamp.
             ConfigurationError: `output_delay` is negative or cannot be read.
 
@@ -385,6 +391,7 @@ class Stateful(Point):
             supplier,
             output_schema,
             time,
+            self._in_event_order(order, name),
             in_batches,
             delay_ms,
             saved_as,

@@ -219,6 +219,8 @@ class ProcessorNode(StatefulNode):
     supplier: Callable[[], Any]
     output_schema: str
     time: EventTime | None
+    in_event_order: bool
+    """Rows wait for the watermark; otherwise they are passed on in order of arrival."""
     in_batches: bool
     delay_ms: int = 0
     saved_as: StateFormat = StateFormat.PLAIN
@@ -229,13 +231,15 @@ class ProcessorNode(StatefulNode):
         return self.delay_ms
 
     def describe(self) -> dict[str, str]:
-        return {"keys": ", ".join(self.keys)} if self.keys else {}
+        keys = {"keys": ", ".join(self.keys)} if self.keys else {}
+        return {**keys, "order": _order(self)}
 
     def shape(self) -> Mapping[str, Any]:
-        return {"keys": list(self.keys), PLAIN: _plain({"entries": self.saved_as})}
+        saved = {PLAIN: _plain({"entries": self.saved_as})}
+        return {"keys": list(self.keys), "order": _order(self), **saved}
 
 
-def _order(node: StatefulMapNode | StatefulMapInBatchesNode) -> str:
+def _order(node: StatefulMapNode | StatefulMapInBatchesNode | ProcessorNode) -> str:
     return "event time" if node.in_event_order else "arrival"
 
 

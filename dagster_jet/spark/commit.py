@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 
 from dagster_jet.contract import Piece
 from dagster_jet.errors import ExecutorLostError, JetError
+from dagster_jet.operators.in_event_order import InEventOrder
 from dagster_jet.operators.user.spark_processor import SparkProcessor
 from dagster_jet.snapshot.manifest import ShardState
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
@@ -41,7 +42,7 @@ def commit_stages(
     items = []
     for vertex, states in shards.items():
         operator = plan.operator(vertex)
-        assert isinstance(operator, SparkProcessor)
+        assert isinstance(operator, SparkProcessor | InEventOrder)
         items.append(CommitItem(vertex, operator, states))
     # On the executors of the stages' own tasks: the state is in local files there.
     acks = runtime.run_on_shards(CommitTask(barrier, tuple(items)), sorted(shards))

@@ -11,6 +11,13 @@ import pytest
 
 from dagster_jet import JobConfig, Pipeline, State, sinks, sources
 from dagster_jet.connectors.files import part_tasks, slices
+from dagster_jet.dag import (
+    Inbox,
+    ItemProcessor,
+    Outbox,
+    ProcessorContext,
+    snapshot_emitter,
+)
 from dagster_jet.execution import epoch_driver
 from dagster_jet.execution.events import EpochCompleted
 from tests.long import long
@@ -114,6 +121,50 @@ def test_results_are_those_of_one_row_after_the_other(
     assert (epochs > 5) == (rows_per_epoch < ROWS), epochs
     found = committed(world.folder / "out", ("k", "v", "before"))
     assert not difference(found, expected(rows, order, ttl_ms))
+
+
+class Previous(ItemProcessor):
+    """As `previous`."""
+
+    def init(self, outbox: Outbox, context: ProcessorContext) -> None:
+        super().init(outbox, context)
+        self.last: dict[int, int] = {}
+        self.saving = snapshot_emitter(outbox.offer_to_snapshot)
+
+    def process_item(self, ordinal: int, item: Any) -> bool:
+        row = {"k": item["k"], "v": item["v"], "before": self.last.get(item["k"], 0)}
+        if not self.outbox.offer(row):
+            return False
+        self.last[item["k"]] = item["v"]
+        return True
+
+    def save_to_snapshot(self) -> bool:
+        return self.saving.emit(lambda: list(self.last.items()))
+
+    def restore_from_snapshot(self, inbox: Inbox) -> bool:
+        self.last.update(inbox.drain())
+        return True
+
+
+def test_a_processor_gets_rows_one_after_the_other(world: World, many_tasks: None) -> None:
+    """Epochs of any size, and a restart in the middle at another parallelism."""
+    rows = rows_out_of_order()
+    for number in range(3):
+        write_input(world.folder / "in", number, rows[number::3])
+    p = Pipeline("ordered")
+    source = sources.files(f"{world.folder}/in", format="json", schema="k long, ts long, v long")
+    for order in ("event time", "arrival"):
+        timed = p.read_from(source, name=order).with_timestamps("ts", allowed_lag="1 hour")
+        timed.group_by("k").apply_processor(
+            Previous, output_schema="k long, v long, before long", order=order, name=f"p {order}"
+        ).write_to(sinks.files(f"{world.folder}/out {order}", format="json"), name=f"out {order}")
+    for parallelism, until in ((TASKS, "drained"), (5, "completed")):
+        with world.jet() as jet:
+            jet.run(p, JobConfig(parallelism=parallelism, max_items_per_epoch=1), until=until)
+    arrived = [row for number in range(3) for row in rows[number::3]]
+    for order in ("event time", "arrival"):
+        found = committed(world.folder / f"out {order}", ("k", "v", "before"))
+        assert not difference(found, expected(arrived, order, None)), order
 
 
 @pytest.mark.parametrize(("first_ms", "then_ms"), [(TTL_MS, 90), (90, TTL_MS)])

@@ -89,6 +89,55 @@ def expected_session(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]
                 current.append(row)
 
 
+def expressions(rows: Stage, name: str = "op") -> Stage:
+    """Aggregates of expressions, under conditions, and of whole rows."""
+    keyed = rows.group_by("k").window(windows.tumbling("2 seconds"))
+    return keyed.aggregate(
+        odd=agg.count_if("v % 2 = 1"),
+        total=agg.sum("case when v > 50 then v - 50 else 0 end"),
+        high=agg.max("v", where="v < 70"),
+        last=agg.last("struct(ts, if(v > 30, v, null) as v)"),
+        best=agg.min_by("struct(ts, v)", "abs(v - 42)"),
+        values=agg.collect_set("v div 10", where="ts % 3 = 0"),
+        usual=agg.mode("v div 10"),
+        all=agg.bool_and("v < 90"),
+        name=name,
+    ).select(
+        "k", "window_end", "to_json(struct(odd, total, high, last, best, values, usual, all)) r"
+    )
+
+
+def expected_expressions(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
+    found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+    for row in rows:
+        found[row["k"], row["ts"] - row["ts"] % 2_000 + 2_000].append((row["ts"], row["v"]))
+    for (k, end), mine in found.items():
+        values = [v for _, v in mine]
+        # Of equal times and ranks the greater, or the smaller, row counts; null is the smallest.
+        last = max((ts, v if v > 30 else -1) for ts, v in mine)
+        _, best = min((abs(v - 42), (ts, v)) for ts, v in mine)
+        counts = Counter(v // 10 for v in values)
+        result = {
+            "odd": sum(v % 2 for v in values),
+            "total": sum(max(v - 50, 0) for v in values),
+            "high": max((v for v in values if v < 70), default=None),
+            "last": {"ts": last[0], "v": last[1] if last[1] > 0 else None},
+            "best": {"ts": best[0], "v": best[1]},
+            "values": sorted({v // 10 for ts, v in mine if ts % 3 == 0}),
+            "usual": min(counts, key=lambda value: (-counts[value], value)),
+            "all": all(v < 90 for v in values),
+        }
+        yield (k, iso(end), without_nulls(result))
+
+
+def without_nulls(value: Any) -> str:
+    """As Spark's `to_json` writes it."""
+    if isinstance(value, dict):
+        fields = {name: without_nulls(v) for name, v in value.items() if v is not None}
+        return "{" + ",".join(f'"{name}":{text}' for name, text in fields.items()) + "}"
+    return json.dumps(value, separators=(",", ":"))
+
+
 def deduplicated(rows: Stage, name: str = "op") -> Stage:
     return rows.deduplicate(within="2 seconds", on="k", name=name).select("k", "ts")
 
@@ -202,6 +251,7 @@ Expect = Callable[[list[Row], list[Row]], Iterator[tuple[Any, ...]]]
 OPERATORS: dict[str, tuple[Callable[..., Stage], Expect, str]] = {
     "sliding": (sliding, expected_sliding, "k window_start window_end n total"),
     "session": (session, expected_session, "k window_start window_end n top"),
+    "expressions": (expressions, expected_expressions, "k window_end r"),
     "deduplicate": (deduplicated, expected_deduplicated, "k ts"),
     "map_stateful": (mapped, expected_mapped, "k ts total"),
     "processor": (processed, expected_processed, "k n"),

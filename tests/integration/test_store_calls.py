@@ -3,7 +3,6 @@ promises follows, and once the member is well the job goes on by itself, with ev
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -303,11 +302,11 @@ QUICK: list[Cell] = [
     (StoreCall.START, Condition.SLOW),
     (StoreCall.RECORD, Condition.FULL),
 ]
-DAMAGED_RECORD: Cell = (StoreCall.RECORD, Condition.DAMAGED)
-WHOLE: list[Cell] = sorted(
-    itertools.product(StoreCall, Condition), key=lambda cell: cell == DAMAGED_RECORD
-)
-"""The last is as `finish` needs it."""
+WHOLE: list[Cell] = [
+    (call, condition)
+    for call in sorted(StoreCall, key=lambda one: one is StoreCall.RECORD)  # see `finish`
+    for condition in Condition
+]
 STAGED_IN_TOPICS = [
     cell for cell in WHOLE if cell[0] in (StoreCall.STAGING, StoreCall.COMMIT, StoreCall.GARBAGE)
 ]

@@ -80,6 +80,10 @@ def every_aggregate() -> dict[str, agg.Aggregate]:
         "first": agg.first("v"),
         "last": agg.last("s"),
         "top": agg.top_n(2, "s", by="v"),
+        "best": agg.max_by("x", "s"),
+        "least": agg.min_by("s", "v"),
+        "mode": agg.mode("v"),
+        "set": agg.collect_set("s"),
         "list": agg.collect_list("v"),
         "custom": agg.custom(
             lambda: {"rows": 0, "sum": 0}, add, both, repr, columns=["v"], result_type="string"
@@ -181,7 +185,10 @@ def users_processor(rows: Stage) -> Stage:
             return True
 
     return rows.group_by("k").apply_processor(
-        Balances, output_schema="k string, at long, total long", name="apply_processor"
+        Balances,
+        output_schema="k string, at long, total long",
+        order="arrival",
+        name="apply_processor",
     )
 
 

@@ -2,9 +2,10 @@
 
     restore the shard's entries -> the epoch's rows -> its watermark -> save -> delta
 
-The rows of an epoch come in order of event time. The tasklet is that of the local runtime. Every
-epoch ends in a barrier, because the next epoch may run in another Python process: an instance keeps
-only what it saves. The cost of an epoch therefore grows with a shard's saved state; built-in
+The rows of an epoch come in order of arrival; `InEventOrder` around this operator makes it the
+order of event time. The tasklet is that of the local runtime. Every epoch ends in a barrier,
+because the next epoch may run in another Python process: an instance keeps only what it saves. The
+cost of an epoch therefore grows with a shard's saved state; built-in
 operators and `map_stateful` do not have that cost.
 
 Saved: an entry is a state row, versioned by key; only changed ones are written. An entry under a
@@ -32,11 +33,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
 from dagster_jet.core.partition import partition_of_key
@@ -69,6 +69,7 @@ from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import PipelineError, StoreMismatchError
 from dagster_jet.operators.address import ADDRESS, check_columns
 from dagster_jet.operators.operator import (
+    ARRIVAL_COLUMN,
     PARTITION_COLUMN,
     TIME_COLUMN,
     VERSION_COLUMN,
@@ -113,6 +114,7 @@ class SparkProcessor:
     has_timers: bool = False
     """It is called even if nothing arrives, and may act then."""
     state_format: StateFormat = StateFormat.PLAIN
+    ttl_ms: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         check_columns(self, ())
@@ -131,7 +133,8 @@ class SparkProcessor:
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
-        return (pa.schema([*ADDRESS, *self.row_schema]),)
+        arrival = pa.field(ARRIVAL_COLUMN, pa.int64())
+        return (pa.schema([*ADDRESS, arrival, *self.row_schema]),)
 
     @property
     def state_schema(self) -> pa.Schema:
@@ -178,7 +181,7 @@ class SparkProcessor:
             return Step(self.result_schema.empty_table(), self.state_schema.empty_table(), 0)
         before = self._saved(state.scan())
         run = _Run(self, given, before)
-        in_order = order_by(pc.fill_null(arrived.column(TIME_COLUMN), 0).to_numpy())
+        in_order = order_by(arrived.column(ARRIVAL_COLUMN).to_numpy())
         results = run.results(arrived.select(self.row_schema.names).take(in_order))
         delta = self._delta(before, run.saved, given.version)
         # A processor may prepare without saving a transaction id, because it can compute the id.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dagster_jet.operators.in_event_order import InEventOrder
 from dagster_jet.operators.operator import Operator
 from dagster_jet.operators.saved_schema import saved_columns
 from dagster_jet.operators.user.spark_processor import SparkProcessor
@@ -60,8 +61,13 @@ class ExecutionPlan:
     @property
     def processors(self) -> dict[str, SparkProcessor]:
         """Users' processors by stage."""
-        operators = {name: self.operator(name) for name in self.stages}
-        return {n: op for n, op in operators.items() if isinstance(op, SparkProcessor)}
+        found = {}
+        for name in self.stages:
+            operator = self.operator(name)
+            inner = operator.inner if isinstance(operator, InEventOrder) else operator
+            if isinstance(inner, SparkProcessor):
+                found[name] = inner
+        return found
 
     def operator(self, stage: str) -> Operator:
         return self.stages[stage].plan.operator

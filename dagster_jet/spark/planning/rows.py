@@ -164,7 +164,7 @@ def plan_processor(
 ) -> OperatorPlan:
     """A user's processor: whole rows, or batches of them."""
     processor = type(new_processor(node.supplier, node.name, 0, job=job))
-    operator = SparkProcessor(
+    inner = SparkProcessor(
         stage=node.name,
         supplier=node.supplier,
         row_schema=arrow_schema(source.schema),
@@ -182,7 +182,8 @@ def plan_processor(
     # A processor computes the partition of a key itself, with every integer as bigint and every
     # floating-point number as double.
     key_hash = partitions.hash(node.keys, of=source)
-    shape = _addressed(source, node.keys, node.time, partitions, key_hash=key_hash)
+    operator = InEventOrder(inner) if node.in_event_order else inner
+    shape = _addressed(source, node.keys, node.time, partitions, key_hash=key_hash, in_order=True)
     # The processor decides which rows are late, unless a sink takes late rows before it.
     rows = row_input(operator, 0, node.keys, partitions, node.time, hashes_wide=True)
     return _row_plan(operator, shape, rows, source, node.time)

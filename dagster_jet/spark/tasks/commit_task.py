@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from dagster_jet.operators.in_event_order import InEventOrder
 from dagster_jet.operators.operator import StepInput
 from dagster_jet.operators.user.spark_processor import SparkProcessor
 from dagster_jet.snapshot.manifest import Ack, ShardState
@@ -20,7 +21,7 @@ class CommitItem:
     """A stage whose processors have prepared something, with the state of its shards."""
 
     vertex: str
-    operator: SparkProcessor
+    operator: SparkProcessor | InEventOrder
     shards: tuple[ShardState, ...]
 
 

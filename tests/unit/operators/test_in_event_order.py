@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_jet.core.partition import key_hash
+from dagster_jet.core.state_format import StateFormat
+from dagster_jet.dag import ItemProcessor, snapshot_emitter
 from dagster_jet.errors import SnapshotInvalidError
 from dagster_jet.operators.in_event_order import ROW_COLUMN, InEventOrder
 from dagster_jet.operators.operator import MemoryState
@@ -16,7 +18,9 @@ from dagster_jet.operators.saved_rows import living_rows
 from dagster_jet.operators.saved_schema import in_state_schema, saved_columns
 from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
-from tests.unit.operators.stepping import Stepping, addressed, as_multiset, colliding
+from dagster_jet.operators.user import saved_value
+from dagster_jet.operators.user.spark_processor import SparkProcessor
+from tests.unit.operators.stepping import PARTITIONS, Stepping, addressed, as_multiset, colliding
 
 ROWS = pa.schema([("k", pa.string()), ("n", pa.int64())])
 SEEN = pa.schema([("k", pa.string()), ("seen", pa.string())])
@@ -76,15 +80,43 @@ def in_batches(ttl=None):
     return StatefulMapInBatches("s", ("k",), ROWS, SEEN, STATE, remember_in_batches, ttl, evicts)
 
 
+class Remembering(ItemProcessor):
+    """As `remember`, without an end."""
+
+    def init(self, outbox, context):
+        super().init(outbox, context)
+        self.seen = {}
+        self.saving = snapshot_emitter(outbox.offer_to_snapshot)
+
+    def process_item(self, ordinal, item):
+        seen = self.seen.get(item["k"], "") + f"{item['n']},"
+        if not self.outbox.offer({"k": item["k"], "seen": seen}):
+            return False
+        self.seen[item["k"]] = seen
+        return True
+
+    def save_to_snapshot(self):
+        return self.saving.emit(lambda: list(self.seen.items()))
+
+    def restore_from_snapshot(self, inbox):
+        self.seen.update(inbox.drain())
+        return True
+
+
+def processor(ttl=None):
+    return SparkProcessor("s", Remembering, ROWS, SEEN, ("k",), False, PARTITIONS)
+
+
 def row(time, n, k="x", hash_of=key_hash):
     return addressed(time, {"k": k}, hash_of, n=n)
 
 
-def test_the_issues_prices_in_one_step_and_in_three():
+@pytest.mark.parametrize("operator_of", [per_row, processor])
+def test_the_issues_prices_in_one_step_and_in_three(operator_of):
     """Prices at 0, 20, 10 s."""
     results = []
     for cuts in ([[0, 20, 10]], [[0], [20], [10]]):
-        run = Stepping(InEventOrder(per_row()))
+        run = Stepping(InEventOrder(operator_of()))
         found = [one for cut in cuts for one in run.step([row(t, t + 1) for t in cut])]
         assert found == []
         results.append([r["seen"] for r in run.complete()])
@@ -100,6 +132,19 @@ def test_a_row_waits_until_the_watermark_is_past_it():
     ]
     assert run.step([row(3, 4)], watermark=6) == [{"k": "x", "seen": "2,3,1,"}]
     assert run.late == 1
+
+
+def test_entries_of_a_processor_are_seen_beside_the_rows_that_wait():
+    run = Stepping(InEventOrder(processor()))
+    for watermark in (3, 5):
+        run.step([row(watermark - 1, 1), row(9, 2, "y")], watermark=watermark)
+    living = living_rows(run.state.scan(), {"keys": ["k"], "kind": "processor"}, 4).to_pylist()
+    kept = [
+        saved_value.load(one["__value"], StateFormat.PLAIN)
+        for one in living
+        if one["__row"] is None
+    ]
+    assert kept == ["1,1,"] and len(living) == 3
 
 
 def test_waiting_rows_are_seen_beside_the_states():
@@ -118,7 +163,7 @@ rows = st.lists(st.tuples(st.integers(0, 60), st.integers(-1, 3), names), max_si
     cuts=st.lists(st.integers(0, 14), max_size=5),
     advances=st.lists(st.integers(0, 80), min_size=6, max_size=6),
     ttl=st.sampled_from([None, 0, 4, 20]),
-    operator_of=st.sampled_from([per_row, with_dead_letters, in_batches]),
+    operator_of=st.sampled_from([per_row, with_dead_letters, in_batches, processor]),
     order=st.sampled_from([InEventOrder, by_arrival]),
     hash_of=st.sampled_from([key_hash, colliding]),
     seed=st.integers(0, 2**16),

@@ -17,8 +17,8 @@ from dagster_jet.dag import Emitter, Guarantee, ItemProcessor, PartitionKey, Pro
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import ProcessorError
 from dagster_jet.operators.operator import (
+    ARRIVAL_COLUMN,
     PARTITION_COLUMN,
-    TIME_COLUMN,
     MemoryState,
     Step,
     StepInput,
@@ -292,13 +292,13 @@ class Telling(ItemProcessor):
 
 
 @pytest.mark.parametrize("guarantee", Guarantee)
-def test_rows_come_in_order_of_event_time_and_the_guarantee_is_the_jobs(guarantee: Guarantee):
+def test_rows_come_in_order_of_arrival_and_the_guarantee_is_the_jobs(guarantee: Guarantee):
     job = Job(operator(Telling))
-    times = [5, None, 3, 9, 3, 5, 1, 7]
-    rows = [{"k": "a", "v": n, TIME_COLUMN: time} for n, time in enumerate(times)]
+    places = [5, 0, 3, 9, 2, 6, 1, 7]
+    rows = [{"k": "a", "v": n, ARRIVAL_COLUMN: place} for n, place in enumerate(places)]
     given = replace(job.given(0, 1, rows), guarantee=guarantee)
     results = job.operator.step(given, job.states[0]).results.to_pylist()
-    assert [row["v"] for row in results] == [1, 6, 2, 4, 0, 5, 7, 3]
+    assert [row["v"] for row in results] == [1, 6, 4, 2, 0, 5, 7, 3]
     assert {row["k"] for row in results} == {guarantee.value}
 
 

@@ -21,7 +21,7 @@ from dagster_jet.spark.tasks.restore_task import RestoreItem, RestoreTask, resto
 from dagster_jet.spark.tasks.stage_input import StageInput, StageSpec
 from dagster_jet.spark.tasks.stage_task import StageTask
 from dagster_jet.store import Store
-from tests.unit.operators.stepping import PARTITIONS, addressed
+from tests.unit.operators.stepping import PARTITIONS, addressed, as_input
 
 ROWS = pa.schema([("k", pa.string())])
 SEEN = pa.schema([("index", pa.int64()), ("key", pa.string()), ("count", pa.int64())])
@@ -89,7 +89,7 @@ class Stage:
         (schema,) = self.operator.input_schemas
         given = StageInput(tuple(self.states), None, None, None)
         task = StageTask(self._barrier(), StageSpec("s", self.operator), given)
-        rows = pa.Table.from_pylist([addressed(0, {"k": "any"})], schema=schema)
+        rows = as_input([addressed(0, {"k": "any"})], schema)
         with ThreadPoolExecutor(1) as savers:
             for shard, state in enumerate(self.states):
                 run = task.run_shard(shard, (rows,), f"{self.epoch}-{shard}", savers)
