@@ -57,6 +57,7 @@ def patient(gate: Path, column: str = "f", output_delay: str = "1 hour") -> Any:
     return lambda rows: rows.group_by(column).apply_processor(
         Patient,
         output_schema="f float, ts long, v long",
+        order="arrival",
         name="patient",
         output_delay=output_delay,
     )
