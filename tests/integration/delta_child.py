@@ -7,7 +7,7 @@ from typing import Any
 
 from dagster_jet import Pipeline, sinks
 
-from . import child
+from . import child, s3_child
 
 
 def delta_pipeline(folder: Path) -> Pipeline:
@@ -23,3 +23,16 @@ def delta_pipeline(folder: Path) -> Pipeline:
 
 def main(folder: Path, order: dict[str, Any]) -> int:
     return child.main(folder, order, delta_pipeline)
+
+
+def s3_pipeline(folder: Path) -> Pipeline:
+    """From local files into one table in a bucket."""
+    p = Pipeline(child.JOB)
+    _, counts, _ = child.windows_over_windows(p, folder)
+    table = sinks.delta(f"{s3_child.url(folder)}/counts", partition_by="k", **s3_child.place())
+    counts.write_to(table, name="counts_out")
+    return p
+
+
+def main_into_bucket(folder: Path, order: dict[str, Any]) -> int:
+    return child.main(folder, order, s3_pipeline)

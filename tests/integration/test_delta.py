@@ -13,17 +13,21 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet import JobConfig, JobResult
+from dagster_jet.connectors.delta.data_folder import data_folder
 from dagster_jet.connectors.delta.staged_names import Owner
+from dagster_jet.connectors.delta.table_log import TableLog
 from dagster_jet.errors import PipelineError
 from dagster_jet.execution.events import SnapshotCommitted
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
 from tests.long import long_but_for
+from tests.servers.members import AwsServer
 from tests.unit.connectors.delta_rows import by_library, by_log
 
 from . import child, delta_child
 from .crash_table import DELTA_KILLED, Crash
 from .oracle import Rows
+from .test_s3_files import server as server
 from .world import OUTPUTS, World
 
 if TYPE_CHECKING:
@@ -43,6 +47,7 @@ class DeltaWorld(World):
     """A world whose outputs are tables."""
 
     driver = staticmethod(delta_child.main)
+    pipeline = staticmethod(delta_child.delta_pipeline)
     read: Callable[[Path], list[dict[str, Any]]] = staticmethod(by_log)
 
     def table(self, name: str) -> Path:
@@ -71,7 +76,7 @@ class DeltaWorld(World):
     def run(self, until: str = "completed", *, members: str = "abc", **config: Any) -> JobResult:
         with self.jet(members) as jet:
             return jet.run(
-                delta_child.delta_pipeline(self.folder),
+                self.pipeline(self.folder),
                 JobConfig(**{**child.CONFIG, **config}),
                 until=until,
                 on_event=self.see,
@@ -109,3 +114,33 @@ def test_a_column_that_the_table_lacks_stops_the_start(delta_world: DeltaWorld) 
     with pytest.raises(PipelineError, match=r"'big_out'.*has no column 'ts'"):
         delta_world.run()
     assert not (delta_world.table("counts") / "_delta_log").exists()
+
+
+class BucketWorld(DeltaWorld):
+    """A world with one table, in a bucket."""
+
+    driver = staticmethod(delta_child.main_into_bucket)
+    pipeline = staticmethod(delta_child.s3_pipeline)
+
+    def committed(self) -> dict[str, Rows]:
+        sink: Any = delta_child.s3_pipeline(self.folder).graph.nodes["counts_out"]
+        table = sink.sink
+        options = data_folder(table.url, table.storage_options).options()
+        rows = by_library(table.url, options) if TableLog.open(table.url, options) else []
+        columns = OUTPUTS["counts"]
+        return {"counts": Counter(tuple(_plain(row[c]) for c in columns) for row in rows)}
+
+    def expected(self) -> dict[str, Rows]:
+        return {"counts": super().expected()["counts"]}
+
+
+@pytest.mark.parametrize("crash", long_but_for(DELTA_KILLED, "F9-delta.commit.after"), ids=str)
+def test_killed_while_it_writes_into_a_bucket(
+    tmp_path: Path, spark: SparkSession, fail_points: FailPoints, server: AwsServer, crash: Crash
+) -> None:
+    world = BucketWorld(tmp_path, fail_points, spark)
+    world.fill()
+    world.run_child(crash.rules, sharded=crash.sharded)
+    world.assert_nothing_doubled()
+    assert world.run().status is JobStatus.COMPLETED
+    world.assert_exactly_once()
