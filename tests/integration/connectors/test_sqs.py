@@ -37,8 +37,6 @@ from tests.servers.sqs import KEY, KEY_ID, REGION, SqsQueue, new_queue
 
 from . import sqs_child
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 @pytest.fixture(scope="module", autouse=True)
 def server() -> Iterator[AwsServer]:
