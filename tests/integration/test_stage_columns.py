@@ -87,7 +87,7 @@ def test_a_union_inside_of_a_transform(spark: SparkSession) -> None:
 def test_selects_and_merges_and_ingestion_time(spark: SparkSession) -> None:
     p = Pipeline("shops")
     sales = p.read_from(SALES, name="sales").select("shop", "eur as spent")
-    visits = p.read_from(VISITS, name="visits").select("shop", "0.0 as spent")
+    visits = p.read_from(VISITS, name="visits").select("shop", "0.0D as spent")
     merged = sales.merge(visits).with_ingestion_timestamps(column="seen")
     merged.write_to(OUT, name="out")
     assert origins(spark, p.graph, "out") == {
