@@ -22,6 +22,7 @@ from dagster_jet.errors import (
     UserFunctionError,
 )
 from dagster_jet.events import EpochCompleted, JobEvent
+from tests.long import long
 
 from . import child
 from .oracle import committed
@@ -341,7 +342,10 @@ class ChangingWorld(World):
 
 @pytest.mark.parametrize(
     ("rules", "sharded"),
-    [("record.snapshot.after:3=kill", True), ("files.commit.file:3=kill", False)],
+    [
+        ("record.snapshot.after:3=kill", True),
+        pytest.param("files.commit.file:3=kill", False, marks=long),
+    ],
 )
 def test_killed_while_the_function_changes(world: World, rules: str, sharded: bool) -> None:
     world = ChangingWorld(world.folder, world.fail_points, world.spark).fill()

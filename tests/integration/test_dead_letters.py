@@ -18,6 +18,7 @@ from dagster_jet.errors import UserFunctionError
 from dagster_jet.execution import epoch_driver
 from dagster_jet.execution.events import ExecutionStarted, SnapshotCommitted
 from dagster_jet.snapshot.record import JobStatus
+from tests.long import long
 
 from . import child, dead_letter_child
 from .oracle import Rows, by_manifest, committed, difference, input_rows, windowed
@@ -110,7 +111,7 @@ def assert_counted(world: DeadLetterWorld, result: JobResult) -> None:
         # A task has prepared the results, and not the dead letters.
         ("files.prepare.after:3=kill", True),
         # One of the two sinks is committed.
-        ("files.commit.file:5=kill", False),
+        pytest.param("files.commit.file:5=kill", False, marks=long),
     ],
 )
 def test_written_beside_the_results_and_killed(
@@ -127,7 +128,10 @@ def test_written_beside_the_results_and_killed(
 
 @pytest.mark.parametrize(
     ("rules", "sharded"),
-    [("record.snapshot.after:4=kill", True), ("maps.commit.applied:2=kill", False)],
+    [
+        ("record.snapshot.after:4=kill", True),
+        pytest.param("maps.commit.applied:2=kill", False, marks=long),
+    ],
 )
 def test_passed_on_to_other_readers_and_killed(
     world: DeadLetterWorld, rules: str, sharded: bool

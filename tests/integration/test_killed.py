@@ -11,7 +11,7 @@ import pytest
 
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
-from tests.long import long
+from tests.long import long, long_but_for
 
 from .crash_table import (
     AFTER_DECISION,
@@ -26,7 +26,23 @@ from .world import World
 pytestmark = pytest.mark.usefixtures("interpreted")
 
 
-@pytest.mark.parametrize("crash", KILLED, ids=str)
+# One of each kind: the simulator crashes between any two steps, `make soak` kills at all points.
+ONE_OF_EACH = (
+    "start-manifest",
+    "F1",
+    "F2-stage",
+    "F3-files.prepare.after",
+    "F3-chunks.after",
+    "F5-manifest",
+    "F6-record",
+    "F8-record",
+    "F9-files.commit.file",
+    "F11-record",
+    "S8-record",
+)
+
+
+@pytest.mark.parametrize("crash", long_but_for(KILLED, *ONE_OF_EACH), ids=str)
 def test_killed(world: World, crash: Crash) -> None:
     world.fill()
     world.run_child(crash.rules, sharded=crash.sharded)

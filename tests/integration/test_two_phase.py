@@ -21,6 +21,7 @@ from dagster_jet.execution import epoch_driver
 from dagster_jet.execution.events import ExecutionRestarting, SnapshotFailed
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.system import failpoint
+from tests.long import long_but_for
 from tests.unit.dag.local_processors import Feed
 
 from . import child, two_phase_child
@@ -105,7 +106,7 @@ def world(world: World) -> TwoPhaseWorld:
     return two_phase
 
 
-@pytest.mark.parametrize("crash", PREPARED_KILLED, ids=str)
+@pytest.mark.parametrize("crash", long_but_for(PREPARED_KILLED, "F8"), ids=str)
 def test_killed_and_restarted_at_another_parallelism(world: TwoPhaseWorld, crash: Crash) -> None:
     world.run_child(crash.rules, sharded=crash.sharded)
     world.assert_nothing_doubled()

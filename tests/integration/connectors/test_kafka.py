@@ -156,7 +156,6 @@ def test_the_contract_of_a_sink(
             steps=(
                 "staging.put.before",
                 "staging.finished",
-                "kafka.fenced",
                 "kafka.commit.before",
                 "kafka.commit.produced",
                 "kafka.commit.after",
@@ -247,7 +246,6 @@ def world(world: World, kafka: KafkaWorld) -> KafkaPipelineWorld:
         ],
         "kafka.commit.produced",
         "kafka.commit.after",
-        "kafka.fenced",
     ),
 )
 def test_killed(world: KafkaPipelineWorld, rules: str):

@@ -37,6 +37,7 @@ from tests.integration.connectors.changes_reading import (
     plain,
     read,
 )
+from tests.long import long
 from tests.servers import launch, own_folder, stop, wait_until
 from tests.servers import postgres as server
 from tests.servers.postgres import PASSWORD, PostgresDatabase, new_database, postgres
@@ -162,7 +163,9 @@ def test_a_slot_is_advanced_by_the_acknowledgement_alone(database: PostgresDatab
     reader.close()
 
 
-@pytest.mark.parametrize("step", ["postgres.advance.before", "postgres.advance.after"])
+@pytest.mark.parametrize(
+    "step", [pytest.param("postgres.advance.before", marks=long), "postgres.advance.after"]
+)
 def test_a_crash_around_the_advance_is_made_up_for(database: PostgresDatabase, step: str) -> None:
     reader = changes(database).open("j", "in", None)
     database.run("insert into t values (1, 'a')")

@@ -51,7 +51,6 @@ def world(world: World) -> Iterator[SqlWorld]:
             "sql.commit.rows:1=kill",
             "record.committed.before:2=kill",
         ],
-        "staging.finished",
         "record.snapshot.after",
     ),
 )

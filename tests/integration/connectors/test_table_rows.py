@@ -18,6 +18,7 @@ from dagster_jet.connectors.sql.table_reader import TableRowsReader
 from dagster_jet.errors import ConfigurationError, JetError, Reaction, SourceUnavailableError
 from dagster_jet.testing.check_source import check_source
 from tests.integration.connectors.secret_urls import as_secret
+from tests.long import long
 from tests.servers import launch, own_folder, stop
 from tests.servers import mariadb as maria_server
 from tests.servers import postgres as postgres_server
@@ -172,7 +173,7 @@ def test_what_a_start_finds(database: PostgresDatabase) -> None:
         rows_of(database.url, "t", "")
 
 
-@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+@pytest.mark.parametrize("kind", ["postgres", pytest.param("mariadb", marks=long)])
 def test_a_server_that_is_killed_in_the_middle_is_asked_again(kind: str) -> None:
     """Between two pages of rows; what the reader has is kept, and nothing is read twice."""
     server, folder = {"postgres": postgres_server, "mariadb": maria_server}[kind], own_folder(kind)
