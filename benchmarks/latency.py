@@ -16,6 +16,10 @@ from benchmarks.race.half_load import QUERIES_AT_PACE, QUICK, Paced, Schedule, r
 
 RATE = 2_000
 """Events per second; far below what either engine can do."""
+_COLUMNS = (
+    "engine", "p50 s", "p95 s", "p99 s", "cores", "first row s", "kill to row s", "rows", "lost",
+    "doubled",
+)  # fmt: skip
 RACING: dict[str, tuple[Contestant, dict[str, Any]]] = {
     "dagster_jet": (JET, {}),
     "dagster_jet, a snapshot a second": (JET, {"snapshot_interval": "1 second"}),
@@ -37,8 +41,9 @@ def run(
     environments = {one.name: prepare(one, cache / "environments") for one, _ in RACING.values()}
     found: list[dict[str, Any]] = []
     for query in queries or QUERIES_AT_PACE:
-        table = Table("engine", "p50 s", "p95 s", "p99 s", "cores", "first row s", "kill to row s",
-                      "lost", "doubled", title=f"{query}, {RATE:,} events/s")  # fmt: skip
+        table = Table(title=f"{query}, {RATE:,} events/s")
+        for column in _COLUMNS:
+            table.add_column(column)
         for _ in range(rounds):
             for label, (contestant, settings) in RACING.items():
                 paced = run_paced(
@@ -60,5 +65,5 @@ def run(
 def _cells(paced: Paced) -> list[str]:
     seconds = (paced.p50_s, paced.p95_s, paced.p99_s, paced.cpu_share)
     starts = (paced.cold_start_s, paced.recovery_s)
-    rows = (paced.lost, paced.doubled)
+    rows = (paced.answers, paced.lost, paced.doubled)
     return [*(f"{s:.2f}" for s in seconds), *(f"{s:.1f}" for s in starts), *map(str, rows)]
