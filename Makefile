@@ -56,9 +56,9 @@ $(SERVERS): $(STAMP) $(wildcard tests/servers/*.py)
 	$(BIN)/python -m tests.servers
 	@touch $@
 
-# What needs no Spark: lint, types, unit tests, the simulations. Under four minutes on two cores.
+# What needs no Spark: lint, types, unit tests, the simulations. About five minutes on two cores.
 check: $(STAMP) lint
-	$(BIN)/pytest -n 2 --dist loadfile tests/unit tests/simulation
+	$(BIN)/pytest -n 2 --dist loadfile -m 'not long' tests/unit tests/simulation
 
 # What is needed first comes two at a time: each of it waits for the network, or has one core.
 # Then in the order of the folders: the light unit tests come last and fill both cores to the end.

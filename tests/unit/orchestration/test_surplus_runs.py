@@ -108,7 +108,7 @@ def test_what_is_behind_a_stream_that_another_run_has(
     """Failed before: it was always skipped, although the rows are there."""
     with Jet(store=[f"file://{tmp_path}/store"], backup_count=0) as jet:
         RecordedJob(jet).commits(7, {"revenue_out": 5, "large_out": 9, "bad_orders": 0})
-    owner = RecordKeeper(store, "shop", 60_000, run_id="run-of-the-owner")
+    owner = RecordKeeper(store, "shop", 1_000, run_id="run-of-the-owner")
     claimed = owner.claim(change=None)
 
     @dg.asset(deps=[dg.AssetKey(["shop", "revenue_out"])])
@@ -162,7 +162,7 @@ def test_a_cancel_of_it_does_not_pause_the_job(
     instance: dg.DagsterInstance, store: Store, pipeline: Pipeline, tmp_path: Path
 ) -> None:
     """While it still waits to see whether the owner lives."""
-    owner = RecordKeeper(store, "shop", 60_000, run_id="run-of-the-owner")
+    owner = RecordKeeper(store, "shop", 1_000, run_id="run-of-the-owner")
     owner.claim(change=None)
 
     def terminate() -> None:
