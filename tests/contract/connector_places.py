@@ -59,3 +59,15 @@ def locked(path: Path) -> Iterator[None]:
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("begin exclusive")
         yield
+
+
+@contextmanager
+def not_mounted(folder: Path) -> Iterator[None]:
+    """Where it was is an empty folder."""
+    away = folder.with_name("away")
+    folder.rename(away)
+    folder.mkdir()
+    yield
+    assert not [*folder.iterdir()], "nothing is written before it is known to be the right one"
+    folder.rmdir()
+    away.rename(folder)

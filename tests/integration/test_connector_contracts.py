@@ -32,6 +32,7 @@ from tests.contract.connector_places import (
     QueueReader,
     SqliteQueue,
     locked,
+    not_mounted,
     send_messages,
 )
 from tests.long import long
@@ -52,18 +53,6 @@ def full_disk() -> Iterator[None]:
         yield
     finally:
         os.fsync = fsync
-
-
-@contextmanager
-def not_mounted(folder: Path) -> Iterator[None]:
-    """Where it was is an empty folder."""
-    away = folder.with_name("away")
-    folder.rename(away)
-    folder.mkdir()
-    yield
-    assert not [*folder.iterdir()], "nothing is written before it is known to be the right one"
-    folder.rmdir()
-    away.rename(folder)
 
 
 @contextmanager

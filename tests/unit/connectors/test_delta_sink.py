@@ -13,6 +13,7 @@ import pytest
 from dagster_jet import sinks
 from dagster_jet.testing.check_sink import check_sink
 from dagster_jet.testing.sink_rows import SCHEMA
+from tests.contract.connector_places import not_mounted
 
 from .delta_rows import by_library, by_log
 
@@ -23,17 +24,6 @@ STEPS = (
     "delta.commit.before",
     "delta.commit.after",
 )
-
-
-@contextmanager
-def not_mounted(folder: Path) -> Iterator[None]:
-    away = folder.with_name("away")
-    folder.rename(away)
-    folder.mkdir()
-    yield
-    assert not [*folder.iterdir()], "nothing is written before it is known to be the right one"
-    folder.rmdir()
-    away.rename(folder)
 
 
 @contextmanager
