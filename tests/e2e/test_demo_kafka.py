@@ -40,7 +40,7 @@ class Outputs(files.Outputs):
     def _send(self, folder: Path) -> None:
         """By the replayer of the demo; the topic is this test's, on the run's broker."""
         world = KafkaWorld(self.servers.broker)
-        if TOPIC not in world.admin.list_topics(timeout=5).topics:
+        if TOPIC not in world.admin.list_topics(timeout=30).topics:
             world.create(TOPIC, PARTITIONS)
         paths = write_files(
             flights_in_order(files.DATASET), folder / "staged", files_count=2, bad_lines_count=1

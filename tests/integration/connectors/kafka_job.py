@@ -76,7 +76,8 @@ class KafkaPipelineWorld(World):
 
     def marked(self, sink: str, epochs: set[int]) -> set[int]:
         """In the topic of markers that this world's sinks have alone."""
-        newest = KafkaMarkers(self.kafka.servers, sink, self.sinks["marker_topic"])()
+        markers = KafkaMarkers(self.kafka.servers, sink, self.sinks["marker_topic"], silence_s=60)
+        newest = markers()
         return {epoch for epoch in epochs if epoch <= newest}
 
     def open_transactions(self) -> set[str]:

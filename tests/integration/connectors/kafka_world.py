@@ -44,11 +44,11 @@ class KafkaWorld:
     def create(self, name: str, partitions: int = 1, **config: str) -> None:
         dotted = {key.replace("_", "."): value for key, value in config.items()}
         self.admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result()
-        wait_until(lambda: self.has(name, partitions), within=10)
+        wait_until(lambda: self.has(name, partitions), within=60)
 
     def has(self, name: str, partitions: int) -> bool:
         """Brokers hear of it a little later than the one that has made it."""
-        topic = self.admin.list_topics(timeout=5).topics.get(name)
+        topic = self.admin.list_topics(timeout=30).topics.get(name)
         return topic is not None and len(topic.partitions) == partitions
 
     @contextmanager
@@ -56,7 +56,7 @@ class KafkaWorld:
         """A compacted topic has not one of its messages."""
         had = self.messages(topic)
         self.admin.delete_topics([topic])[topic].result()
-        wait_until(lambda: topic not in self.admin.list_topics(timeout=5).topics, within=10)
+        wait_until(lambda: topic not in self.admin.list_topics(timeout=30).topics, within=60)
         self.create(topic, partitions, **config)
         yield
         producer = Producer({"bootstrap.servers": self.servers})

@@ -17,9 +17,6 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 Reader = Callable[[], int]
 """Returns the newest epoch of which a sink has a marker; 0: none."""
 
-_SILENCE_S = 3.0
-"""A broker that says nothing for so long is down."""
-
 
 @dataclass
 class KafkaMarkers:
@@ -28,6 +25,8 @@ class KafkaMarkers:
     servers: str
     sink: str
     topic: str = "dagster-jet-markers"
+    silence_s: float = 3.0
+    """A broker that says nothing for so long is down. More where only the load can delay it."""
     _consumer: Consumer | None = None
     _admin: AdminClient | None = None
     _newest: int = 0
@@ -48,13 +47,13 @@ class KafkaMarkers:
             self._admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
         consumer = self._consumer
         if not self._read_to:
-            found = consumer.list_topics(timeout=2).topics.get(self.topic)
+            found = consumer.list_topics(timeout=self.silence_s).topics.get(self.topic)
             if found is None or not found.partitions:
                 return 0
             self._read_to = dict.fromkeys(found.partitions, 0)
             consumer.assign([TopicPartition(self.topic, number, 0) for number in self._read_to])
         ends = self._ends()
-        until = time.monotonic() + _SILENCE_S
+        until = time.monotonic() + self.silence_s
         while any(self._read_to[number] < end for number, end in ends.items()):
             if time.monotonic() > until:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
@@ -67,7 +66,9 @@ class KafkaMarkers:
         assert self._admin is not None
         asked = {TopicPartition(self.topic, n): OffsetSpec.latest() for n in self._read_to}
         told = self._admin.list_offsets(
-            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=2
+            asked,
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=self.silence_s,
         )
         return {place.partition: future.result().offset for place, future in told.items()}
 
@@ -103,7 +104,7 @@ class TableMarkers:
 
     def __call__(self) -> int:
         newest = 0
-        with psycopg.connect(self.url, connect_timeout=2) as connection:
+        with psycopg.connect(self.url, connect_timeout=10) as connection:
             for table, committed in (
                 ("dagster_jet_epochs", "true"),
                 ("dagster_jet_held", "is_committed"),

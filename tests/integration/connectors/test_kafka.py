@@ -189,7 +189,7 @@ def test_a_producer_that_is_given_up_gives_its_transaction_up(kafka: KafkaWorld)
     context = CommitContext("j", name, 1, 1, recovering=False)
     with pytest.raises(ArtifactLostError), producer.errors_named():
         producer.commit(Marker(1, 1, 1), context, 1, lambda marker: False, rows)
-    wait_until(lambda: transaction_states(kafka, store) == {name: "CompleteAbort"}, within=10)
+    wait_until(lambda: transaction_states(kafka, store) == {name: "CompleteAbort"}, within=60)
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -202,7 +202,7 @@ def test_nothing_is_written_before_the_place_is_known_to_be_right(
     world.send(2)
     world.run("drained")
     world.kafka.admin.delete_topics([markers])[markers].result()
-    wait_until(lambda: not world.kafka.has(markers, PARTITIONS), within=10)
+    wait_until(lambda: not world.kafka.has(markers, PARTITIONS), within=60)
     world.send(1, first=2)
     with pytest.raises(OutputLostError, match="no longer has it"):
         world.run("drained")
@@ -319,7 +319,7 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(kafka: KafkaWor
     kafka.send(topic, [{"v": 1}])
     assert read(jet, source) == []
     kafka.admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
-    wait_until(lambda: kafka.has(topic, 2), within=10)
+    wait_until(lambda: kafka.has(topic, 2), within=60)
     kafka.create(f"{topic}-more")
     kafka.send(topic, [{"v": 2}], partition=1)
     kafka.send(f"{topic}-more", [{"v": 3}])
@@ -495,7 +495,7 @@ def test_uneven_partitions_and_a_new_one_while_the_job_runs(kafka: KafkaWorld, j
     job = jet.submit(p, config, on_event=events.append)
     wait_until(lambda: collected("all").num_rows == len(sent), within=60)
     kafka.admin.create_partitions([NewPartitions(topic, 3)])[topic].result()
-    wait_until(lambda: kafka.has(topic, 3), within=10)
+    wait_until(lambda: kafka.has(topic, 3), within=60)
     send(2, 30, 41, 50)
     send(0, 5, 40, 50)
     wait_until(lambda: collected("all").num_rows == len(sent), within=60)
@@ -533,7 +533,7 @@ def test_a_topic_that_was_made_anew_ends_the_job(kafka: KafkaWorld, jet: Jet):
 
 def make_anew(kafka: KafkaWorld, topic: str) -> None:
     kafka.admin.delete_topics([topic])[topic].result()
-    wait_until(lambda: topic not in kafka.admin.list_topics(timeout=5).topics, within=10)
+    wait_until(lambda: topic not in kafka.admin.list_topics(timeout=30).topics, within=60)
     kafka.create(topic)
 
 

@@ -133,7 +133,7 @@ def test_what_is_decided_is_got_rid_of_by_name_wherever_the_driver_dies(
     world.decide()
     world.kafka.admin.delete_topics([world.topic])[world.topic].result()
     topics = world.kafka.admin
-    wait_until(lambda: world.topic not in topics.list_topics(timeout=5).topics, within=10)
+    wait_until(lambda: world.topic not in topics.list_topics(timeout=30).topics, within=60)
     world.kafka.create(world.topic, 1, max_message_bytes="50000")
     world.set("message.timestamp.after.max.ms", "3600000")
     with pytest.raises(RowsRefusedError, match=r"refused_to_dead_letters=True"):
@@ -163,7 +163,7 @@ def more_time(world: RefusedWorld) -> None:
 
 def more_partitions(world: RefusedWorld) -> None:
     world.kafka.admin.create_partitions([NewPartitions(world.topic, 2)])[world.topic].result()
-    wait_until(lambda: world.kafka.has(world.topic, 2), within=10)
+    wait_until(lambda: world.kafka.has(world.topic, 2), within=60)
 
 
 CASES = {
@@ -182,7 +182,7 @@ def test_what_the_error_says_helps_does(world: RefusedWorld, case: str) -> None:
     if case == "partition":
         world.kafka.admin.delete_topics([world.topic])[world.topic].result()
         topics = world.kafka.admin
-        wait_until(lambda: world.topic not in topics.list_topics(timeout=5).topics, within=10)
+        wait_until(lambda: world.topic not in topics.list_topics(timeout=30).topics, within=60)
         world.kafka.create(world.topic, 1)
     for name, value in settings.items():
         world.set(name, value)
