@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dagster_jet.cli.doctor import doctor
 from dagster_jet.cli.job_report import show_job
 from dagster_jet.cli.options import Target, on_store
 from dagster_jet.cli.output import show, show_json, when
@@ -39,6 +40,7 @@ app.command()(warm_up)
 app.command()(snapshots)
 app.command()(exports)
 app.command()(probe)
+app.command()(doctor)
 app.command()(top)
 
 JobArgument = Annotated[str, typer.Argument(help="The job's name.")]

@@ -16,6 +16,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from dagster_jet.core.findings import Finding
     from dagster_jet.store import OnProgress, UpkeepProgress
 
 _PIPED_WIDTH = 200
@@ -46,6 +47,20 @@ def show_one(row: Mapping[str, Any], *, title: str) -> None:
         if value is not None:
             table.add_row(_label(name), _text(value))
     console().print(table)
+
+
+def show_findings(findings: Sequence[Finding], *, title: str) -> None:
+    """Prints the findings of a probe as a table."""
+    rows = [
+        {
+            "question": one.question,
+            "verdict": one.verdict.value,
+            "what_it_means": one.meaning,
+            "cure": one.cure,
+        }
+        for one in findings
+    ]
+    show(rows, title=title, as_json=False)
 
 
 def _label(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import typer
 
 from dagster_jet.cli.options import errors_as_sentences, text_in
-from dagster_jet.cli.output import say, show, show_json
+from dagster_jet.cli.output import say, show_findings, show_json
 from dagster_jet.core.durations import to_ms
-from dagster_jet.core.findings import Finding, breaks_the_recipe
+from dagster_jet.core.findings import Finding, as_rows, breaks_the_recipe
 from dagster_jet.core.secret import Url, holds_password, named, shown, text_of
 from dagster_jet.errors import ConfigurationError
 
@@ -124,19 +124,10 @@ def probe(
 def _show(findings: list[Finding], server: str, *, as_json: bool) -> None:
     is_good = not breaks_the_recipe(findings)
     if as_json:
-        rows = [{**asdict(one), "verdict": one.verdict.value} for one in findings]
-        show_json({"server": server, "exactly_once": is_good, "findings": rows})
+        document = {"server": server, "exactly_once": is_good, "findings": as_rows(findings)}
+        show_json(document)
         return
-    rows = [
-        {
-            "question": one.question,
-            "verdict": one.verdict.value,
-            "what_it_means": one.meaning,
-            "cure": one.cure,
-        }
-        for one in findings
-    ]
-    show(rows, title=server, as_json=False)
+    show_findings(findings, title=server)
     say(
         "The server supports exactly once with the default recipe."
         if is_good

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from enum import Enum
+from typing import Any
 
 
 class Verdict(str, Enum):
@@ -60,6 +61,11 @@ def answered(
 def breaks_the_recipe(findings: list[Finding]) -> bool:
     """Whether a needed property does not hold."""
     return any(one.is_needed and one.verdict is Verdict.NO for one in findings)
+
+
+def as_rows(findings: list[Finding]) -> list[dict[str, Any]]:
+    """Return the findings as values of a JSON document."""
+    return [{**asdict(one), "verdict": one.verdict.value} for one in findings]
 
 
 def in_words(duration: timedelta) -> str:

@@ -59,6 +59,7 @@ def build_jet_job(
     # Runs of partitions must not match the supervisor of a live job of the same pipeline.
     drives = pipeline.name if assets.partitions_def is None else f"{pipeline.name}@*"
     by_default = f"{base}_job" if assets.partitions_def is None else f"{base}_partitions_job"
+    kind = keys.KIND_STREAM if assets.partitions_def is None else keys.KIND_PARTITION
     retries = assets.op.retry_policy is not None
     if retries and executor_def is not None and executor_def.name == dg.in_process_executor.name:
         raise ConfigurationError(
@@ -77,6 +78,7 @@ def build_jet_job(
             keys.TAG_MAX_RUNTIME: "0",
             keys.TAG_MAX_RETRIES: "0",
             keys.TAG_PIPELINE: drives,
+            keys.TAG_KIND: kind,
             **(tags or {}),
         },
         config=config,

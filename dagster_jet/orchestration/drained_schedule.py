@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from dagster_jet.execution.stopping import parse_until
+from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_job import build_jet_job, stream_of
 from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.resource import JetResource
@@ -57,7 +58,12 @@ def build_jet_schedule(
     base = dagster_name(pipeline.name)
     run_config = {"ops": {assets.op.name: {"config": {UNTIL: until}}}}
     ends = f"Runs the streaming job `{pipeline.name}` until it is {until}."
-    job = build_jet_job(assets, name=f"{base}_drained_job", description=ends)
+    job = build_jet_job(
+        assets,
+        name=f"{base}_drained_job",
+        description=ends,
+        tags={keys.TAG_KIND: keys.KIND_DRAINED},
+    )
 
     def tick(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         with jet_of_tick(jet, context) as opened:

@@ -109,8 +109,10 @@ def hint(run: dg.DagsterRun | None) -> RunHint:
     """Return Dagster's status of a requested run."""
     if run is None:
         return RunHint.ABSENT
+    if run.status is dg.DagsterRunStatus.QUEUED:
+        return RunHint.QUEUED
     if run.status in _PENDING:
-        return RunHint.PENDING
+        return RunHint.STARTING
     return RunHint.ENDED if run.is_finished else RunHint.STARTED
 
 

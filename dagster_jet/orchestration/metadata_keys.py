@@ -74,6 +74,10 @@ UNVERSIONED = "INITIAL"
 # Tags on runs and jobs.
 TAG_PIPELINE = "dagster_jet/pipeline"
 TAG_GENERATION = "dagster_jet/generation"
+TAG_KIND = "dagster_jet/kind"
+"""Kind of a run, for `tag_concurrency_limits`: a stream holds a slot of the run queue for days."""
+KIND_STREAM, KIND_DRAINED, KIND_PARTITION = "stream", "drained", "partition"
+TAG_PRIORITY = "dagster/priority"
 TAG_JOB = ".dagster/dagster_jet_job"
 """Streaming job of a run, with its store and namespace: two deployments on one instance may have
 pipelines of one name. The prefix hides the tag in Dagster's UI."""

@@ -20,6 +20,7 @@ from dagster_jet.orchestration.launches import Launches, hint
 from dagster_jet.orchestration.outdated import Look, look_at_definition
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.retirement import Follows, Retirement
+from dagster_jet.orchestration.run_queue import warn_of_few_slots
 from dagster_jet.orchestration.sightings import (
     BootTime,
     Clock,
@@ -30,6 +31,7 @@ from dagster_jet.orchestration.sightings import (
 from dagster_jet.orchestration.supervisor import (
     Decision,
     RestartPolicy,
+    RunHint,
     Situation,
     Verdict,
     decide,
@@ -111,7 +113,8 @@ def build_jet_supervisor_sensor(
             what their state depends on. "whole": also expressions, connectors, settings or the code
             of functions differ. "off": never. Without retirement, every tick says that an older
             definition runs. No effect if `pipeline` is only a name.
-        tags: additional tags of the runs.
+        tags: additional tags of the runs. Without ``dagster/priority`` they leave Dagster's run
+            queue before runs of other jobs.
         default_status: status of the sensor when it is first loaded.
 
     Raises:
@@ -134,6 +137,8 @@ def build_jet_supervisor_sensor(
     launches = Launches(pipeline_name, job if isinstance(job, str) else job.name)
 
     def tick(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        if context.cursor is None:
+            warn_of_few_slots(context)
         with jet_of_tick(jet, context) as opened:
             return supervise(context, opened, launches, policy, tags or {}, retirement=retirement)
 
@@ -142,6 +147,7 @@ def build_jet_supervisor_sensor(
         evaluation_fn=tick,
         minimum_interval_seconds=minimum_interval_seconds,
         description=f"Keeps the streaming job `{pipeline_name}` running.",
+        metadata={keys.META_PIPELINE: pipeline_name},
         default_status=default_status,
         required_resource_keys=required_key(jet),
         **({"job_name": job} if isinstance(job, str) else {"job": job}),
@@ -182,7 +188,7 @@ def supervise(
         context.log.warning(f"{pipeline}: {death}")
     record = read_record(jet.store, pipeline)
     supervision = read_supervision(jet.store, pipeline)
-    lease, request = _lease_as_it_is(record), _request_of(supervision)
+    lease = _lease_as_it_is(record)
     launched = {
         run: WatchedObject(ObjectKind.RUN, run) for run in launches.unfinished(context.instance)
     }
@@ -190,6 +196,8 @@ def supervise(
         run: WatchedObject(ObjectKind.FENCED, run)
         for run in fenced_runs(context.instance, launches, record)
     }
+    requested = launches.requested(context.instance, supervision)
+    request = _request_of(supervision, hint(requested))
     before, definition = Sightings.from_cursor(context.cursor), retirement.definition
     marks = before.about(definition)
     runs = [*launched.values(), *fenced.values()]
@@ -199,7 +207,6 @@ def supervise(
             said = report_fenced_run(context.instance, run, record)
             if said is not None:
                 context.log.warning(f"{pipeline}: {said}")
-    requested = launches.requested(context.instance, supervision)
     known = {record.lease.run_id if record is not None and record.lease is not None else None}
     known.add(requested.run_id if requested is not None else None)
     situation = Situation(
@@ -233,7 +240,8 @@ def supervise(
         lost = f"wait: another tick or a user was faster ({decision.reason})"
         return dg.SensorResult(skip_reason=lost, cursor=sightings.to_cursor())
     context.log.info(f"{pipeline}: {text}; requesting run {reserved.run_key}")
-    sightings = sightings.after([lease, _request_of(reserved), *runs, *marks], now)
+    request = _request_of(reserved, RunHint.ABSENT)
+    sightings = sightings.after([lease, request, *runs, *marks], now)
     return dg.SensorResult(
         run_requests=[_run_request(reserved, launches, tags)], cursor=sightings.to_cursor()
     )
@@ -246,8 +254,11 @@ def _lease_as_it_is(record: ExecutionRecord | None) -> WatchedObject:
     return WatchedObject(ObjectKind.LEASE, f"{record.execution_id} {lease.renewed_at_ms}")
 
 
-def _request_of(supervision: Supervision | None) -> WatchedObject:
-    return WatchedObject(ObjectKind.REQUEST, str(supervision.generation if supervision else 0))
+def _request_of(supervision: Supervision | None, run: RunHint) -> WatchedObject:
+    """Returns another object once the run has left the queue: then its start begins to count."""
+    mark = " queued" if run is RunHint.QUEUED else ""
+    generation = supervision.generation if supervision else 0
+    return WatchedObject(ObjectKind.REQUEST, f"{generation}{mark}")
 
 
 def _owner_alive(record: ExecutionRecord | None) -> bool | None:
@@ -283,6 +294,8 @@ def _run_request(
     return dg.RunRequest(
         run_key=reserved.run_key,
         tags={
+            keys.TAG_PRIORITY: "1",
+            keys.TAG_KIND: keys.KIND_STREAM,
             **tags,
             keys.TAG_PIPELINE: reserved.job,
             keys.TAG_JOB: launches.owner,

@@ -44,7 +44,8 @@ class RunHint(Enum):
     """Dagster's status of the newest requested run."""
 
     ABSENT = "not known to Dagster"
-    PENDING = "queued or starting"
+    QUEUED = "waiting in Dagster's run queue"
+    STARTING = "starting"
     STARTED = "started"
     ENDED = "ended"
 
@@ -83,7 +84,7 @@ class Situation:
     Attributes:
         record: the job's execution record.
         supervision: the newest request and the job's intent.
-        waited_ms: time since the newest request was first seen.
+        waited_ms: time since the newest request was first seen, or its run outside of the queue.
         lease_unchanged_ms: time since the last observed renewal of the lease.
         owner_alive: whether the lease's process exists; None if unknown (another host).
         requested_run: Dagster's status of the newest requested run.
@@ -192,6 +193,12 @@ def _wait_for_requested_run(situation: Situation, policy: RestartPolicy) -> str 
         return None  # it was taken up, and that execution is dead
     if situation.requested_run is RunHint.ENDED:
         return None
+    if situation.requested_run is RunHint.QUEUED:
+        # Another request would wait behind it, and would count as an attempt without progress.
+        return (
+            f"run {asked.run_key} is {RunHint.QUEUED.value}; if it stays there, see "
+            "'dagster-jet doctor'"
+        )
     absent = situation.requested_run is RunHint.ABSENT
     limit_ms = policy.lost_request_ms if absent else policy.start_timeout_ms
     if situation.waited_ms >= limit_ms:

@@ -93,6 +93,7 @@ def test_the_job_is_fit_for_days(pipeline: Pipeline) -> None:
     assert job.executor_def is dg.in_process_executor
     assert job.run_tags["dagster/max_runtime"] == "0"
     assert job.run_tags["dagster_jet/pipeline"] == "shop"
+    assert job.run_tags["dagster_jet/kind"] == "stream"
     assert job.run_tags["team"] == "sales"
 
 

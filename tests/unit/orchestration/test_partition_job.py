@@ -106,6 +106,7 @@ def test_assets_with_partitions_have_one_run_for_each() -> None:
     assert {spec.key.path[1] for spec in assets.specs} == {"out"}
     job = job_of(assets)
     assert job.partitions_def == DAYS
+    assert job.run_tags["dagster_jet/kind"] == "partition"
 
 
 def test_a_live_jobs_supervisor_leaves_their_runs_alone() -> None:

@@ -11,6 +11,12 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from dagster import DagsterInstance
+from dagster._core.remote_origin import (
+    RegisteredCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.test_utils import create_run_for_test
 
 from dagster_jet import (
     Jet,
@@ -92,6 +98,8 @@ def test_the_first_tick_starts_the_job_and_the_second_waits_for_it(
     (request,) = first.run_requests or []
     assert request.tags["dagster_jet/generation"] == "1"
     assert request.tags["dagster/max_runtime"] == "0"
+    assert request.tags["dagster_jet/kind"] == "stream", "for tag_concurrency_limits"
+    assert request.tags["dagster/priority"] == "1", "before backfills in the queue"
     second = tick(instance, jet, now_ms=6_000, cursor=first.cursor)
     assert requested(second) == []
     assert "shop:1 was requested 5 s ago" in skip_reason(second)
@@ -191,6 +199,34 @@ def test_no_second_run_is_requested_beside_a_persons_launch(
     late = 1_000 + POLICY.start_timeout_ms
     assert requested(tick(instance, jet, late - 1, first.cursor)) == []
     assert requested(tick(instance, jet, late, first.cursor)) == ["shop:1"], "it never came"
+
+
+def test_the_time_of_a_start_begins_when_the_run_leaves_the_queue(
+    instance: DagsterInstance, jet: Jet
+) -> None:
+    """Failed before: a full queue got one more request every three minutes, then a give up."""
+    first = tick(instance, jet, now_ms=1_000)
+    (request,) = first.run_requests or []
+    code = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("shop"), "shop")
+    run = create_run_for_test(
+        instance,
+        "shop_job",
+        status=dg.DagsterRunStatus.QUEUED,
+        remote_job_origin=RemoteJobOrigin(code, "shop_job"),
+        tags={**request.tags, keys.TAG_JOB: f"{jet.store.store_id}/default/shop"},
+    )
+    queued = tick(instance, jet, 2_000, first.cursor)
+    late = 1_000 + 10 * POLICY.start_timeout_ms
+    queued = tick(instance, jet, late, queued.cursor)
+    assert "is waiting in Dagster's run queue" in skip_reason(queued)
+    instance.report_dagster_event(
+        dg.DagsterEvent(dg.DagsterEventType.PIPELINE_STARTING.value, run.job_name),
+        run_id=run.run_id,
+    )
+    starting = tick(instance, jet, late + 1_000, queued.cursor)
+    assert "was requested 0 s ago and is starting" in skip_reason(starting)
+    too_late = late + 1_000 + POLICY.start_timeout_ms
+    assert requested(tick(instance, jet, too_late, starting.cursor)) == ["shop:2"]
 
 
 def test_whatever_runs_the_job_is_seen_and_nothing_of_other_deployments(

@@ -168,9 +168,9 @@ CASES = {
         "SUSPENDED (disk full)",
     ),
     "asked, queued": (
-        Situation(DOWN, UNTAKEN, NOW, requested_run=RunHint.PENDING),
+        Situation(DOWN, UNTAKEN, NOW, requested_run=RunHint.QUEUED),
         Verdict.WAIT,
-        "queued or starting",
+        "run j:2 is waiting in Dagster's run queue",
     ),
     "asked, started, still loading Spark": (
         Situation(DOWN, UNTAKEN, NOW, requested_run=RunHint.STARTED),
@@ -178,7 +178,7 @@ CASES = {
         "started",
     ),
     "asked, the dead lease is still in the record": (
-        Situation(RUNNING, UNTAKEN, NOW, TTL, False, RunHint.PENDING),
+        Situation(RUNNING, UNTAKEN, NOW, TTL, False, RunHint.STARTING),
         Verdict.WAIT,
         "j:2 was requested 5 s ago",
     ),
@@ -192,8 +192,13 @@ CASES = {
         Verdict.RESTART,
         "NOT_RUNNING",
     ),
-    "asked, queued for ever": (
-        Situation(DOWN, UNTAKEN, 180_000, requested_run=RunHint.PENDING),
+    "asked, the queue is full: another request would wait behind it": (
+        Situation(DOWN, UNTAKEN, 10_000_000, requested_run=RunHint.QUEUED),
+        Verdict.WAIT,
+        "if it stays there, see 'dagster-jet doctor'",
+    ),
+    "asked, starts for ever": (
+        Situation(DOWN, UNTAKEN, 180_000, requested_run=RunHint.STARTING),
         Verdict.RESTART,
         "NOT_RUNNING",
     ),
