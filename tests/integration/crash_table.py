@@ -151,15 +151,15 @@ MAPS_KILLED = (
     Crash("F11", "maps.commit.applied:2=kill"),
 )
 
-DELTA_KILLED = (
-    # `sinks.delta`, in test_delta.py: in a task, around a file ...
-    Crash("F2", "delta.write.before:3=kill"),
-    Crash("F2", "delta.prepare.before:2=kill", sharded=True),
-    Crash("F3", "delta.prepare.after:2=kill", sharded=True),
+LAKE_KILLED = (
+    # Tables, in test_delta.py and test_iceberg.py: in a task, around a file ...
+    Crash("F2", "lake.write.before:3=kill"),
+    Crash("F2", "lake.prepare.before:2=kill", sharded=True),
+    Crash("F3", "lake.prepare.after:2=kill", sharded=True),
     # ... decided and not committed; around the version of the table that names the files.
     Crash("F8", AFTER_DECISION),
-    Crash("F9", "delta.commit.before:3=kill"),
-    Crash("F9", "delta.commit.after:2=kill"),
+    Crash("F9", "lake.commit.before:3=kill"),
+    Crash("F9", "lake.commit.after:2=kill"),
 )
 
 PREPARED_KILLED = (
@@ -243,7 +243,7 @@ def all_points() -> set[str]:
         *FAILING_CALLS,
         *FAILING_IN_TASKS,
         *MAPS_KILLED,
-        *DELTA_KILLED,
+        *LAKE_KILLED,
         *PREPARED_KILLED,
         *REWINDING_KILLED,
         *EXPORTING_KILLED,

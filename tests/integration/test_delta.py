@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet import JobConfig, JobResult
-from dagster_jet.connectors.delta.data_folder import data_folder
-from dagster_jet.connectors.delta.staged_names import Owner
+from dagster_jet.connectors.delta.log_folder import options_of
 from dagster_jet.connectors.delta.table_log import TableLog
+from dagster_jet.connectors.lake.data_folder import data_folder
+from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.errors import PipelineError
 from dagster_jet.execution.events import SnapshotCommitted
 from dagster_jet.snapshot.record import JobStatus
@@ -25,7 +26,7 @@ from tests.servers.members import AwsServer
 from tests.unit.connectors.delta_rows import by_library, by_log
 
 from . import child, delta_child
-from .crash_table import DELTA_KILLED, Crash
+from .crash_table import LAKE_KILLED, Crash
 from .oracle import Rows
 from .test_s3_files import server as server
 from .world import OUTPUTS, World
@@ -88,9 +89,7 @@ def delta_world(tmp_path: Path, spark: SparkSession, fail_points: FailPoints) ->
     return DeltaWorld(tmp_path, fail_points, spark)
 
 
-@pytest.mark.parametrize(
-    "crash", long_but_for(DELTA_KILLED, "F3", "F9-delta.commit.after"), ids=str
-)
+@pytest.mark.parametrize("crash", long_but_for(LAKE_KILLED, "F3", "F9-lake.commit.after"), ids=str)
 def test_killed(delta_world: DeltaWorld, crash: Crash) -> None:
     delta_world.fill()
     delta_world.run_child(crash.rules, sharded=crash.sharded)
@@ -127,7 +126,7 @@ class BucketWorld(DeltaWorld):
     def committed(self) -> dict[str, Rows]:
         sink: Any = delta_child.s3_pipeline(self.folder).graph.nodes["counts_out"]
         table = sink.sink
-        options = data_folder(table.url, table.storage_options).options()
+        options = options_of(data_folder(table.url, table.storage_options))
         rows = by_library(table.url, options) if TableLog.open(table.url, options) else []
         columns = OUTPUTS["counts"]
         return {"counts": Counter(tuple(_plain(row[c]) for c in columns) for row in rows)}
@@ -136,7 +135,7 @@ class BucketWorld(DeltaWorld):
         return {"counts": super().expected()["counts"]}
 
 
-@pytest.mark.parametrize("crash", long_but_for(DELTA_KILLED, "F9-delta.commit.after"), ids=str)
+@pytest.mark.parametrize("crash", long_but_for(LAKE_KILLED, "F9-lake.commit.after"), ids=str)
 def test_killed_while_it_writes_into_a_bucket(
     tmp_path: Path, spark: SparkSession, fail_points: FailPoints, server: AwsServer, crash: Crash
 ) -> None:

@@ -21,11 +21,10 @@ import pyarrow.compute as pc
 
 from dagster_jet.connectors.delta.columns import Columns, check_partition_by, columns_of_rows
 from dagster_jet.connectors.delta.committer import DeltaCommitter
-from dagster_jet.connectors.delta.data_folder import LOG, data_folder
-from dagster_jet.connectors.delta.data_writer import STATISTICS_MAX, DeltaWriter
+from dagster_jet.connectors.delta.data_file import STATISTICS_MAX, DeltaLayout
 from dagster_jet.connectors.delta.fitness import unfit
+from dagster_jet.connectors.delta.log_folder import LOG, options_of
 from dagster_jet.connectors.delta.partitions import refused_texts
-from dagster_jet.connectors.delta.staged_names import Owner
 from dagster_jet.connectors.delta.table_log import TableLog, delta_library, errors_named
 from dagster_jet.connectors.files.cluster import check_reachable
 from dagster_jet.connectors.files.places.location import (
@@ -35,6 +34,9 @@ from dagster_jet.connectors.files.places.location import (
     storage_options,
 )
 from dagster_jet.connectors.guarantees import shown_guarantee
+from dagster_jet.connectors.lake.data_folder import data_folder
+from dagster_jet.connectors.lake.data_writer import DataWriter
+from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.contract import Refused, Sink, TransactionId
 from dagster_jet.core.secret import Secret
 from dagster_jet.errors import ConfigurationError, PipelineError
@@ -178,7 +180,7 @@ class DeltaSink(Sink):
         """Creates the table if it is missing, with the columns of the stream."""
         with errors_named(self.url, job, stage, is_start=True):
             if self._of_rows and self._opened() is None:
-                options = data_folder(self.url, self.storage_options).options()
+                options = options_of(data_folder(self.url, self.storage_options))
                 TableLog.create(self.url, options, self._of_rows[-1], self.partition_by)
 
     def check_columns(self, rows: DataFrame, job: str, stage: str) -> None:
@@ -220,12 +222,12 @@ class DeltaSink(Sink):
         [row] = rows.slice(number, 1).to_pylist()
         return Refused(f"the table {self.url!r} refuses it: {why}", row_json(row))
 
-    def open_writer(self, transaction: TransactionId) -> DeltaWriter:
+    def open_writer(self, transaction: TransactionId) -> DataWriter:
         owner = self._owner(transaction.job, transaction.sink)
         folder = data_folder(self.url, self.storage_options)
-        by = self._partition_by
         expected = None if self.table is None else self.table.with_statistics
-        return DeltaWriter(folder, self.url, owner, by, expected, transaction)
+        layout = DeltaLayout(self._partition_by, expected)
+        return DataWriter(self.url, folder, owner, layout, transaction)
 
     # --- phase 2 ---
 
@@ -233,7 +235,7 @@ class DeltaSink(Sink):
         columns = None if self.table is None else self.table.columns
         if columns is None and self._of_rows:
             columns = self._of_rows[-1]
-        return DeltaCommitter(self.url, self.storage_options, self._owner(job, stage), columns)
+        return DeltaCommitter(self.url, self._owner(job, stage), self.storage_options, columns)
 
     @property
     def _partition_by(self) -> tuple[str, ...]:
@@ -247,7 +249,7 @@ class DeltaSink(Sink):
         return Owner(*self.home, job, stage)
 
     def _opened(self) -> TableLog | None:
-        options = data_folder(self.url, self.storage_options).options()
+        options = options_of(data_folder(self.url, self.storage_options))
         return TableLog.open(self.url, options)
 
 

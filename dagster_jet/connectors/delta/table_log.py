@@ -7,7 +7,6 @@ is older. So whoever commits reads the table first, and commits on that version 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet.connectors.delta.columns import Columns, columns_of
+from dagster_jet.connectors.lake.committer import first_line
 from dagster_jet.errors import (
     ConfigurationError,
     JetError,
@@ -27,8 +27,6 @@ from dagster_jet.system.transient import DENIED, is_transient
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True)
@@ -156,12 +154,6 @@ def delta_library() -> Any:
     return deltalake
 
 
-def text_of_error(error: Exception) -> str:
-    """Returns the first line of a message of the library."""
-    lines = _COLOURS.sub("", str(error)).strip().splitlines()
-    return lines[0].strip().rstrip(".") if lines else type(error).__name__
-
-
 @contextmanager
 def errors_named(url: str, job: str, stage: str, *, is_start: bool = False) -> Iterator[None]:
     """Converts errors of the library and of the place.
@@ -177,7 +169,7 @@ def errors_named(url: str, job: str, stage: str, *, is_start: bool = False) -> I
     except OSError as error:
         kind: type[JetError] = SinkUnavailableError if is_transient(error) else SinkError
         raise (ConfigurationError if is_start and error.errno in DENIED else kind)(
-            f"the table {url!r} is unavailable: {text_of_error(error)}.",
+            f"the table {url!r} is unavailable: {first_line(error)}.",
             job=job,
             stage=stage,
             cure="Bring the place back, or correct credentials and permissions. Nothing is lost: "
@@ -185,7 +177,7 @@ def errors_named(url: str, job: str, stage: str, *, is_start: bool = False) -> I
         ) from error
     except library.exceptions.DeltaError as error:
         raise SinkError(
-            f"the log of the table {url!r} cannot be used: {text_of_error(error)}.",
+            f"the log of the table {url!r} cannot be used: {first_line(error)}.",
             job=job,
             stage=stage,
             cure="Repair the table. Nothing is lost: what is staged is committed then.",

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dagster_jet import sinks
 from dagster_jet.connectors.delta import DeltaSink
-from dagster_jet.connectors.delta.staged_names import Owner
+from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.snapshot.manifest import Artifact
 

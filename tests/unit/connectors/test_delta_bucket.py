@@ -15,7 +15,8 @@ import pytest
 from dagster_jet import sinks
 from dagster_jet.connectors.delta import DeltaSink
 from dagster_jet.connectors.delta.columns import columns_of_rows
-from dagster_jet.connectors.delta.data_folder import data_folder
+from dagster_jet.connectors.delta.log_folder import options_of
+from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.contract import TransactionId
 from dagster_jet.errors import (
     ConfigurationError,
@@ -67,7 +68,7 @@ def in_bucket(s3: S3Folder, proxy: Proxy) -> DeltaSink:
 
 def in_table(s3: S3Folder) -> Counter[int]:
     sink = sinks.delta(s3.url, storage_options=s3.storage_options)
-    opened = data_folder(s3.url, sink.storage_options).options()
+    opened = options_of(data_folder(s3.url, sink.storage_options))
     return Counter(row["id"] for row in by_library(s3.url, opened))
 
 
@@ -148,7 +149,7 @@ def test_a_table_in_a_bucket_keeps_the_contract(s3: S3Folder, server: AwsServer)
     with Proxy(urlsplit(s3.server.endpoint_url).port or 0) as proxy:
         through = {"endpoint_url": f"http://127.0.0.1:{proxy.port}", "timeout": "2"}
         make = partial(of_bucket, s3.url, **through)
-        options = data_folder(s3.url, make().storage_options).options()
+        options = options_of(data_folder(s3.url, make().storage_options))
         deltalake.DeltaTable.create(s3.url, ROWS, partition_by=["flag"], storage_options=options)
         check_sink(
             make,

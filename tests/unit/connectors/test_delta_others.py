@@ -13,9 +13,9 @@ import pytest
 
 from dagster_jet import sinks
 from dagster_jet.connectors.delta.columns import check_partition_by, columns_of_rows
-from dagster_jet.connectors.delta.staged_file import data_file_of
-from dagster_jet.connectors.delta.staged_names import marker_of
+from dagster_jet.connectors.delta.data_file import data_file_of
 from dagster_jet.connectors.delta.table_log import TableLog
+from dagster_jet.connectors.lake.staged_names import marker_of
 from dagster_jet.contract import TransactionId
 from dagster_jet.errors import (
     ArtifactLostError,

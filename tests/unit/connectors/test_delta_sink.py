@@ -18,11 +18,11 @@ from tests.contract.connector_places import not_mounted
 from .delta_rows import by_library, by_log
 
 STEPS = (
-    "delta.write.before",
-    "delta.prepare.before",
-    "delta.prepare.after",
-    "delta.commit.before",
-    "delta.commit.after",
+    "lake.write.before",
+    "lake.prepare.before",
+    "lake.prepare.after",
+    "lake.commit.before",
+    "lake.commit.after",
 )
 
 

@@ -1,18 +1,16 @@
-"""Folder of a table, local or in a bucket. Data files are written at their final place: readers
-see only what the table's log names."""
+"""Folder of a table's data files, local or in a bucket. They are written at their final place:
+readers see only what the table's metadata names."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, cast
-from urllib.parse import urlsplit
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from botocore.exceptions import ClientError
 from botocore.session import Session
 
@@ -20,29 +18,38 @@ from dagster_jet.aws.access import code_of
 from dagster_jet.aws.conditions import Condition, ignored_condition
 from dagster_jet.connectors.files.places.local import LocalStagedFile
 from dagster_jet.connectors.files.places.location import StorageOptions, scheme_of
-from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.files.places.place import Sealed, StagedFile
 from dagster_jet.connectors.files.places.s3_bucket import GONE
 from dagster_jet.connectors.files.places.s3_output import S3Output, S3StagedFile
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.snapshot.manifest import Artifact
-from dagster_jet.system.durable import make_folder, sync_folder
+from dagster_jet.system.durable import make_folder
 
-LOG = "_delta_log"
 _PLACES_MAX = 64
-_SYNCED_AT_FIRST = 100
-_S3_ANSWERS_WITHIN = "20s"
+
+
+@dataclass(frozen=True, repr=False)
+class S3Access:
+    """How a library reaches a bucket as boto3 would: it would look in fewer places itself."""
+
+    keys: tuple[str | None, ...]
+    """Access key id, secret access key, and the session token if there is one; may be empty."""
+    region: str
+    endpoint_url: str | None
+    connect_timeout_s: float
+    timeout_s: float
 
 
 class DataFolder(Protocol):
-    """A table's folder. Paths are relative to it. Every failure is an `OSError`."""
+    """A folder. Paths are relative to it. Every failure is an `OSError`."""
 
-    def options(self) -> Mapping[str, str]:
-        """Returns the options of the package `deltalake`, with the credentials of this moment."""
+    def s3_access(self) -> S3Access | None:
+        """Returns the access to its bucket, with the credentials of this moment; None: it is
+        local."""
         ...
 
     def check(self, job: str, stage: str) -> None:
-        """Checks that a version of the log can be created on condition that there is none.
+        """Checks that an object can be created on condition that there is none.
 
         Raises:
             ConfigurationError: the place ignores the condition: two writers would lose rows.
@@ -71,9 +78,6 @@ class DataFolder(Protocol):
         """Removes what is left of files that were never finished, chosen by path."""
         ...
 
-    def sync_log(self, version: int) -> None:
-        """Makes the log durable, up to this version. Called again only with later versions."""
-
 
 @lru_cache(_PLACES_MAX)
 def data_folder(url: str, options: StorageOptions) -> DataFolder:
@@ -81,31 +85,18 @@ def data_folder(url: str, options: StorageOptions) -> DataFolder:
     return LocalFolder(url) if scheme_of(url) == "file" else S3Folder(url, options)
 
 
-def columns_in(url: str, options: StorageOptions, path: str) -> pa.Schema:
-    """Returns the columns of a data file, by its footer.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    place, whole = open_input(url, options), f"{url}/{path}"
-    found = place.find(whole)
-    if found is None:
-        raise FileNotFoundError(whole)
-    with place.open(found) as file:
-        return pq.read_schema(file)
-
-
 class LocalFolder:
     """A local or mounted folder."""
 
     def __init__(self, path: str) -> None:
-        self._root, self._synced = Path(path), -1
+        self._root = Path(path)
 
-    def options(self) -> Mapping[str, str]:
-        return {}
+    def s3_access(self) -> None:
+        return None
 
     def check(self, job: str, stage: str) -> None:
-        """A version of the log is a hard link: only one writer creates it."""
+        """Creates the folder. A version of a log in it is a hard link: only one writer creates
+        it."""
         make_folder(self._root)
 
     def create(self, path: str) -> StagedFile:
@@ -138,20 +129,6 @@ class LocalFolder:
         """Returns 0: a file that was not finished is listed as any other."""
         return 0
 
-    def sync_log(self, version: int) -> None:
-        """Does what the library does not: a version that a reader has seen may be lost in a power
-        failure, and with it the marker by which its rows count as committed."""
-        first = max(self._synced + 1, version - _SYNCED_AT_FIRST)
-        for number in range(first, version + 1):
-            with suppress(FileNotFoundError):  # a checkpoint has replaced it
-                handle = os.open(self._root / LOG / f"{number:020d}.json", os.O_RDONLY)
-                try:
-                    os.fsync(handle)
-                finally:
-                    os.close(handle)
-        sync_folder(self._root / LOG)
-        self._synced = version
-
 
 class S3Folder:
     """A folder of a bucket. A file is a multipart upload, so its size is not known before."""
@@ -159,30 +136,24 @@ class S3Folder:
     def __init__(self, url: str, options: StorageOptions) -> None:
         self._place = S3Output(url, options)
 
-    def options(self) -> Mapping[str, str]:
-        """Returns the credentials that boto3 finds: the library would look in fewer places."""
-        place, client = self._place, self._place.aws.repeating
-        given = place.settings.credentials
+    def s3_access(self) -> S3Access:
+        settings, client = self._place.settings, self._place.aws.repeating
+        given = settings.credentials
         found = None if given else Session().get_credentials()
         frozen = None if found is None else found.get_frozen_credentials()
         keys = (
-            [secret.value() for secret in given]
+            tuple(secret.value() for secret in given)
             if frozen is None
-            else [frozen.access_key, frozen.secret_key, frozen.token]
+            else (frozen.access_key, frozen.secret_key, frozen.token)
         )
-        names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-        options = {name: key for name, key in zip(names, keys, strict=False) if key}
         region = client.meta.region_name
-        options["aws_region"] = "us-east-1" if region in (None, "aws-global") else region
-        options["conditional_put"] = "etag"
-        options["connect_timeout"] = f"{place.settings.connect_timeout_s:g}s"
-        options["timeout"] = f"{place.settings.timeout_s:g}s"
-        options["retry_timeout"] = _S3_ANSWERS_WITHIN
-        if place.settings.endpoint_url is not None:
-            options["aws_endpoint_url"] = client.meta.endpoint_url
-            is_plain = urlsplit(client.meta.endpoint_url).scheme == "http"
-            options["aws_allow_http"] = str(is_plain).lower()
-        return options
+        return S3Access(
+            keys,
+            "us-east-1" if region in (None, "aws-global") else region,
+            None if settings.endpoint_url is None else client.meta.endpoint_url,
+            settings.connect_timeout_s,
+            settings.timeout_s,
+        )
 
     def check(self, job: str, stage: str) -> None:
         place = self._place
@@ -246,6 +217,3 @@ class S3Folder:
             except ClientError as error:
                 if code_of(error) not in GONE:
                     raise
-
-    def sync_log(self, version: int) -> None:
-        """Does nothing: S3 answers when data is durable."""

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_jet.connectors.delta.data_folder import DataFolder
-from dagster_jet.connectors.delta.partitions import Values, divided, folder_of
-from dagster_jet.connectors.delta.staged_file import artifact_of
-from dagster_jet.connectors.delta.staged_names import Owner
-from dagster_jet.connectors.delta.statistics import Statistics
 from dagster_jet.connectors.files.places.place import StagedFile
+from dagster_jet.connectors.lake.data_folder import DataFolder
+from dagster_jet.connectors.lake.staged_file import artifact_of
+from dagster_jet.connectors.lake.staged_names import Owner
+from dagster_jet.connectors.lake.statistics import Statistics
 from dagster_jet.contract import SinkWriter, TransactionId
 from dagster_jet.errors import SinkError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.failpoint import fail_point
 
-STATISTICS_MAX = 32
-"""Number of leading columns with statistics, as other writers have it."""
 _OPEN_MAX = 64
 """Number of partitions that a task writes at once. One more ends all of their files."""
 _GROUP_BYTES = 32 << 20
 """Size in memory of a row group."""
+
+
+class Layout(Protocol):
+    """How a table divides rows among files, and what its commit needs to know of a file."""
+
+    def divided(self, batch: pa.RecordBatch) -> Iterator[tuple[Hashable, pa.RecordBatch]]:
+        """Yields the rows of each partition, in their order, as a file has them."""
+        ...
+
+    def folder_of(self, values: Any) -> str:
+        """Returns the folder of a partition, with a slash at its end; "" for none."""
+        ...
+
+    def with_statistics(self, schema: pa.Schema) -> Sequence[str]:
+        """Returns the columns whose statistics are collected."""
+        ...
+
+    def kept(self, values: Any, statistics: Statistics) -> Mapping[str, Any]:
+        """Returns what the commit needs, as JSON."""
+        ...
 
 
 @dataclass
@@ -55,17 +73,16 @@ class _OpenFile:
 
 
 @dataclass
-class DeltaWriter(SinkWriter):
+class DataWriter(SinkWriter):
     """Writes one task's files of one epoch, each created at its first row."""
 
+    table: str
+    """Named in errors."""
     folder: DataFolder
-    url: str
     owner: Owner
-    partition_by: Sequence[str]
-    with_statistics: Sequence[str] | None
-    """Columns with statistics; None: the first ones of the rows."""
+    layout: Layout
     transaction: TransactionId
-    _open: dict[Values, _OpenFile] = field(default_factory=dict)
+    _open: dict[Hashable, _OpenFile] = field(default_factory=dict)
     _paths: list[str] = field(default_factory=list)
     _artifacts: list[Artifact] = field(default_factory=list)
 
@@ -73,22 +90,21 @@ class DeltaWriter(SinkWriter):
         if batch.num_rows == 0:
             return
         with self._errors_named():
-            for values, rows in divided(batch, self.partition_by):
+            for values, rows in self.layout.divided(batch):
                 if values not in self._open:
                     self._begin(values, rows.schema)
                 self._open[values].write(rows)
 
-    def _begin(self, values: Values, schema: pa.Schema) -> None:
+    def _begin(self, values: Hashable, schema: pa.Schema) -> None:
         if len(self._open) >= _OPEN_MAX:
             self._finish_all()
-        fail_point("delta.write.before")
+        fail_point("lake.write.before")
         name = self.owner.file_name(self.transaction, len(self._paths))
-        path = folder_of(self.partition_by, values) + name
+        path = self.layout.folder_of(values) + name
         staged = self.folder.create(path)
         self._paths.append(path)
         encoder = pq.ParquetWriter(staged.file, schema)
-        names = self.with_statistics
-        statistics = Statistics(schema.names[:STATISTICS_MAX] if names is None else names)
+        statistics = Statistics(self.layout.with_statistics(schema))
         self._open[values] = _OpenFile(path, staged, encoder, statistics)
 
     def prepare(self) -> tuple[Artifact, ...]:
@@ -98,14 +114,12 @@ class DeltaWriter(SinkWriter):
 
     def _finish_all(self) -> None:
         for values, file in self._open.items():
-            fail_point("delta.prepare.before")
+            fail_point("lake.prepare.before")
             file.finish()
             sealed = self.folder.finish(file.path, file.staged)
-            fail_point("delta.prepare.after")
-            partition = dict(zip(self.partition_by, values, strict=True))
-            self._artifacts.append(
-                artifact_of(self.transaction, file.path, sealed, partition, file.statistics)
-            )
+            fail_point("lake.prepare.after")
+            kept, rows = self.layout.kept(values, file.statistics), file.statistics.rows
+            self._artifacts.append(artifact_of(self.transaction, file.path, sealed, rows, kept))
         self._open.clear()
 
     def abort(self) -> None:
@@ -123,7 +137,7 @@ class DeltaWriter(SinkWriter):
             yield
         except OSError as error:
             raise SinkError(
-                f"a file of the table {self.url!r} cannot be written: {error}.",
+                f"a file of the table {self.table!r} cannot be written: {error}.",
                 stage=self.transaction.sink,
                 cure="Free some space or correct the permissions; meanwhile the job restarts from "
                 "its last snapshot.",

@@ -24,7 +24,7 @@ class Owner:
     sink: str
 
     def application(self, *, repeatable: bool) -> str:
-        """Returns the id of its transactions in a table's log.
+        """Returns the id of its markers in a table's metadata.
 
         Args:
             repeatable: see `CommitContext`.
@@ -37,11 +37,16 @@ class Owner:
     def short(self) -> str:
         return xxhash.xxh3_64_hexdigest(self.application(repeatable=False).encode())
 
+    @property
+    def beginning(self) -> str:
+        """Returns the beginning of its files' names."""
+        return f"part-{self.short}-"
+
     def file_name(self, transaction: TransactionId, number: int) -> str:
         """Returns the name of a writer's file, without its folder."""
         t = transaction
         return (
-            f"part-{self.short}-{t.timeline}-{t.epoch_id:010d}-{t.shard:04d}-{t.execution_id}-"
+            f"{self.beginning}{t.timeline}-{t.epoch_id:010d}-{t.shard:04d}-{t.execution_id}-"
             f"{quote(t.attempt, safe='')}-{number}.parquet"
         )
 
@@ -70,7 +75,7 @@ class StagedName:
 
 
 def marker_of(line: int, epoch_id: int) -> int:
-    """Returns the number of a transaction: the newest one of a sink is that of its last epoch."""
+    """Returns the number of a marker: the newest one of a sink is that of its last epoch."""
     return line << _EPOCH_BITS | epoch_id
 
 

@@ -1,0 +1,279 @@
+"""Phase 2 of a table: one version of its metadata names the files of all epochs, with the marker.
+
+    look: is the marker there? -> are the files there? -> commit on the version looked at -> look
+
+Nothing is concluded from an error of a commit: the answer may be lost, or the request may be
+carried out late, by a process that died meanwhile. Such a late commit is refused by the format,
+because the version that it was made for is not the newest one any more.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from dagster_jet.connectors.lake.data_folder import DataFolder
+from dagster_jet.connectors.lake.staged_file import path_in
+from dagster_jet.connectors.lake.staged_names import Owner, StagedName, line_of, marker_of
+from dagster_jet.contract import CommitContext, Committer
+from dagster_jet.errors import (
+    ArtifactLostError,
+    FencedError,
+    SinkError,
+    SinkMismatchError,
+    SinkUnavailableError,
+)
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.system.backoff import attempts
+from dagster_jet.system.failpoint import fail_point
+
+_ATTEMPTS_MAX = 5
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Version(Protocol):
+    """A table as of a look at it."""
+
+    @property
+    def id(self) -> str:
+        """Identifies the table: another one at the same place has another id."""
+        ...
+
+    def marker(self, application: str) -> int:
+        """Returns the newest marker of a sink; -1 before its first."""
+        ...
+
+    def paths(self) -> set[str]:
+        """Returns the paths of the data files that readers may need, in the data folder."""
+        ...
+
+
+V = TypeVar("V", bound=Version)
+
+
+@dataclass
+class TableCommitter(Committer, Generic[V]):
+    """Committer of one execution. It keeps the table as it was last looked at."""
+
+    lost_by: ClassVar[str]
+    """Command that removes staged files."""
+
+    table: str
+    """Named in errors."""
+    owner: Owner
+    _last: V | None = field(default=None, init=False)
+    _table_id: str | None = field(default=None, init=False)
+    _facts: Mapping[str, int] = field(default_factory=dict, init=False)
+
+    # --- what the formats differ in ---
+
+    @abstractmethod
+    def errors_named(self, context: CommitContext) -> AbstractContextManager[None]:
+        """Converts errors of the library and of the place to `JetError`."""
+
+    @abstractmethod
+    def open(self) -> V | None:
+        """Returns the newest version; None if there is no table."""
+
+    def go_on(self, version: V) -> V | None:
+        """Returns the newest version, from an earlier one; None: it has to be opened."""
+        return None
+
+    @abstractmethod
+    def folder(self, version: V | None, staged: Sequence[Artifact]) -> DataFolder | None:
+        """Returns the folder of the staged files, or the one that tasks write to now; None: there
+        is no table that says it."""
+
+    @abstractmethod
+    def misfit(self, version: V, staged: Sequence[Artifact], context: CommitContext) -> str | None:
+        """Returns why the staged files do not fit a table that others may have changed since."""
+
+    @abstractmethod
+    def append(
+        self,
+        version: V,
+        staged: Sequence[Artifact],
+        application: str,
+        marker: int,
+        facts: Mapping[str, str],
+    ) -> None:
+        """Commits files and marker together, on the version that was looked at.
+
+        Args:
+            facts: shown in the table's history.
+        """
+
+    @abstractmethod
+    def facts(self, version: V) -> Mapping[str, int]:
+        """Returns what identifies the version that has the output, and makes it durable."""
+
+    # --- what they share ---
+
+    def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+        if not artifacts:
+            return
+        newest = max(artifact.epoch_id for artifact in artifacts)
+        failure: Exception | None = None
+        for _ in attempts(_ATTEMPTS_MAX):
+            with self.errors_named(context):
+                version = self._looked_at(context)
+                pending = self._pending(version, artifacts, context)
+                if not pending:
+                    self._facts = {**self.facts(version), **_counts(artifacts)}
+                    return
+                there = self._those_there(version, pending, context)
+                self._check_fits(version, there, context)
+            fail_point("lake.commit.before")
+            try:
+                application = self.owner.application(repeatable=context.repeatable)
+                marker = marker_of(line_of(context), newest)
+                self.append(version, there, application, marker, _history(pending, context))
+            except Exception as error:  # noqa: BLE001 - the table says what has happened
+                failure = error
+            fail_point("lake.commit.after")
+        raise SinkUnavailableError(
+            f"the table {self.table!r} takes no version with epoch {newest}: "
+            f"{first_line(failure) if failure else 'its marker does not appear'}.",
+            job=context.job,
+            stage=context.sink,
+            cure="If other writers keep changing the table, let them pause. Nothing is lost: the "
+            "commit is repeated.",
+        ) from failure
+
+    def output_facts(self) -> Mapping[str, int]:
+        return self._facts
+
+    def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
+        newest = max((artifact.epoch_id for artifact in artifacts), default=0)
+        application = self.owner.application(repeatable=context.repeatable)
+        with self.errors_named(context):
+            version = self.open()
+        wanted = marker_of(line_of(context), newest)
+        return version is not None and version.marker(application) >= wanted
+
+    def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
+        with self.errors_named(context):
+            version = self.open()
+            folder = self.folder(version, ())
+            if folder is None:
+                return 0
+            is_orphan = self._orphans(version, context, {path_in(token) for token in keep})
+            found = {path for path in folder.paths(self.owner.beginning) if is_orphan(path)}
+            if found and version is not None:
+                found -= version.paths()  # in case that another program has set the marker back
+            folder.remove(found)
+            return len(found) + folder.remove_unfinished(is_orphan)
+
+    def _orphans(
+        self, version: V | None, context: CommitContext, kept: Collection[str]
+    ) -> Callable[[str], bool]:
+        """Returns whether a path is of an earlier execution that has not committed it."""
+        ids = [self.owner.application(repeatable=is_so) for is_so in (False, True)]
+        markers = [-1 if version is None else version.marker(id) for id in ids]
+
+        def is_orphan(path: str) -> bool:
+            named = StagedName.of(path)
+            return (
+                named is not None
+                and named.owner == self.owner.short
+                and named.execution_id < context.execution_id
+                and path not in kept
+                and not named.may_be_committed(*markers)
+            )
+
+        return is_orphan
+
+    def _looked_at(self, context: CommitContext) -> V:
+        """Returns the newest version."""
+        last, self._last = self._last, None
+        version = None if last is None else self.go_on(last)
+        if version is None:
+            version = self.open()  # with credentials of this moment
+        if version is None or self._table_id not in (None, version.id):
+            raise SinkError(
+                f"the table {self.table!r} is {'gone' if version is None else 'another one now'}.",
+                job=context.job,
+                stage=context.sink,
+                cure="Bring it back. Meanwhile the job restarts. Nothing is lost: what is staged "
+                "is committed then.",
+            )
+        self._last, self._table_id = version, version.id
+        return version
+
+    def _pending(
+        self, version: V, artifacts: Collection[Artifact], context: CommitContext
+    ) -> list[Artifact]:
+        """Returns the artifacts of epochs above the marker."""
+        marker = version.marker(self.owner.application(repeatable=context.repeatable))
+        line = line_of(context)
+        if marker >= marker_of(line + 1, 0) and not context.repeatable:
+            raise FencedError(
+                f"the table {self.table!r} has commits of a later timeline than {line}.",
+                job=context.job,
+                stage=context.sink,
+            )
+        return [one for one in artifacts if marker_of(line, one.epoch_id) > marker]
+
+    def _check_fits(self, version: V, there: Sequence[Artifact], context: CommitContext) -> None:
+        why = self.misfit(version, there, context)
+        if why is not None:
+            raise SinkMismatchError(
+                f"the table {self.table!r} has changed since the rows were staged: {why}.",
+                job=context.job,
+                stage=context.sink,
+                cure="Undo the change. Nothing is lost: the next start commits what is staged.",
+            )
+
+    def _those_there(
+        self, version: V, pending: Sequence[Artifact], context: CommitContext
+    ) -> list[Artifact]:
+        """Returns the artifacts whose files are there, whole. The libraries do not look."""
+        folder = self.folder(version, pending)
+        paths = [artifact.target for artifact in pending]
+        sizes = [None] * len(paths) if folder is None else folder.sizes(paths)
+        there = [a for a, size in zip(pending, sizes, strict=True) if size == a.bytes]
+        for lost in [artifact for artifact in pending if artifact not in there]:
+            if not context.accept_loss:
+                raise ArtifactLostError(
+                    f"epoch {lost.epoch_id}: the staged file with {lost.rows} rows is gone from "
+                    f"the table {self.table!r}, or has another size.",
+                    job=context.job,
+                    stage=context.sink,
+                    position=lost.target,
+                    cure=f"Bring the file back: {self.lost_by} with a retention shorter than the "
+                    "job was down removes staged files. Or continue without these rows with the "
+                    "start option accept_loss=True.",
+                )
+            context.report_lost(lost)
+        return there
+
+
+def first_line(error: Exception) -> str:
+    """Returns the first line of a library's message."""
+    lines = _COLOURS.sub("", str(error)).strip().splitlines()
+    return lines[0].strip().rstrip(".") if lines else type(error).__name__
+
+
+def _counts(artifacts: Collection[Artifact]) -> Mapping[str, int]:
+    return {
+        "files": len(artifacts),
+        "rows": sum(artifact.rows for artifact in artifacts),
+        "bytes": sum(artifact.bytes for artifact in artifacts),
+    }
+
+
+def _history(pending: Sequence[Artifact], context: CommitContext) -> Mapping[str, str]:
+    """Returns what the table's history shows."""
+    epochs = {artifact.epoch_id for artifact in pending}
+    return {
+        "dagster_jet.job": context.job,
+        "dagster_jet.sink": context.sink,
+        "dagster_jet.timeline": str(context.timeline),
+        "dagster_jet.execution": str(context.execution_id),
+        "dagster_jet.epochs": f"{min(epochs)}-{max(epochs)}",
+        "dagster_jet.rows": str(sum(artifact.rows for artifact in pending)),
+    }
