@@ -93,7 +93,8 @@ def copy_sources(place: Path) -> None:
     (place / "docs" / "reference").mkdir()
     for name, text in reference().items():
         (place / "docs" / "reference" / f"{name}.md").write_text(text, encoding="utf-8")
-    for path in (ROOT / "dagster_jet").rglob("*.py"):
+    sources = (path for kind in ("*.py", "*.pyi") for path in (ROOT / "dagster_jet").rglob(kind))
+    for path in sources:
         copied = place / path.relative_to(ROOT)
         copied.parent.mkdir(parents=True, exist_ok=True)
         # The reader of docstrings takes `Examples:` for code, and `Example:` for text.

@@ -98,7 +98,7 @@ def _class(path: str, kind: Any) -> Iterator[str]:
 
 def _inherited(kind: type) -> set[str]:
     """What it has from classes that are listed themselves."""
-    listed = [base for base in kind.__mro__[1:] if vars(dagster_jet).get(base.__name__) is base]
+    listed = [b for b in kind.__mro__[1:] if getattr(dagster_jet, b.__name__, None) is b]
     names = {name for base in listed for one in _own_bases(base) for name in vars(one)}
     return names - set(vars(kind))
 
