@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from dagster_jet.errors import JetError, JobStateError
 from dagster_jet.execution.events import SourceProgress, StageProgress
-from dagster_jet.observe.reading.findings import Finding, JobFacts, find
+from dagster_jet.observe.reading.findings import Finding, find
+from dagster_jet.observe.reading.job_facts import JobFacts
 from dagster_jet.observe.reading.ledger import read_ledger
 from dagster_jet.observe.reading.profile import read_profile
 from dagster_jet.observe.writing.report_keeper import read_report

@@ -27,11 +27,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from botocore.exceptions import ClientError
-
-from dagster_jet.aws.access import code_of
-from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
+from dagster_jet.errors import StoreUnavailableError
 from dagster_jet.store.members.aws import SeenVersions, member_access, parsed
+from dagster_jet.store.members.dynamodb_table import DynamoDbTable
 from dagster_jet.store.members.member import Replacement, Versioned
 from dagster_jet.store.members.network_url import NetworkUrl
 from dagster_jet.system.backoff import attempts
@@ -47,7 +45,6 @@ _PART_BYTES = 380_000
 _READ_ITEMS, _WRITE_ITEMS = 100, 25  # DynamoDB's limits for one batch
 _ORPHAN_SECONDS = 3_600
 """Parts that no head names belong to a write under way; older ones are from a crash."""
-_CREATE_SECONDS_MAX = 60
 _FAILED = ("ConditionalCheckFailedException",)
 
 _Item = dict[str, Any]
@@ -86,10 +83,14 @@ class DynamoDbMember:
         self._member_id = member_id(found)
         self._table = found.host
         self._prefix = found.options.get("prefix", _PREFIX)
-        self._may_create = found.choice("create", ("0", "1"), "1") == "1"
         self._aws = member_access("dynamodb", found, self._member_id, timeout_s=5)
+        self._made = DynamoDbTable(
+            self._aws,
+            self._table,
+            self._member_id,
+            may_create=found.choice("create", ("0", "1"), "1") == "1",
+        )
         self._seen_versions = SeenVersions(self._member_id)
-        self._is_ready = False
 
     @property
     def member_id(self) -> str:
@@ -178,7 +179,7 @@ class DynamoDbMember:
                 "ExpressionAttributeValues": {":expected": {"N": str(expected_version)}},
             }
         with self._aws.errors_named():
-            self._make_ready()
+            self._made.make_ready()
             written = self._as_items(place, value)
             written.head["ver"] = {"N": str(expected_version + 1)}
             return self._set(place, written, condition)
@@ -186,7 +187,7 @@ class DynamoDbMember:
     def ping(self) -> None:
         """See ``Member.ping``."""
         with self._aws.errors_named():
-            self._make_ready()
+            self._made.make_ready()
             # A unique key: another process may ping concurrently.
             key = {"pk": {"S": f"{self._prefix}/ping"}, "sk": {"S": secrets.token_hex(8)}}
             self._aws.repeating.put_item(TableName=self._table, Item=key)
@@ -213,7 +214,7 @@ class DynamoDbMember:
             Number of parts removed.
         """
         with self._aws.errors_named():
-            self._make_ready()
+            self._made.make_ready()
             owners: set[_Place] = set()
             pages = self._aws.repeating.get_paginator("scan").paginate(
                 TableName=self._table,
@@ -276,7 +277,7 @@ class DynamoDbMember:
         }
 
     def _heads(self, places: Collection[_Place], projection: str | None = None) -> Any:
-        self._make_ready()
+        self._made.make_ready()
         by_key = {(k["pk"]["S"], k["sk"]["S"]): p for p in places for k in (self._key_of(p),)}
         found = self._read([self._key_of(place) for place in places], projection)
         return {by_key[item["pk"]["S"], item["sk"]["S"]]: item for item in found}
@@ -313,7 +314,7 @@ class DynamoDbMember:
             return [bytes.fromhex(item["sk"]["S"]) for item in self._query(condition, values)]
 
         with self._aws.errors_named():
-            self._make_ready()
+            self._made.make_ready()
             found = self._aws.in_parallel(query, range(_BUCKETS))
         return sorted(key for keys in found for key in keys)
 
@@ -409,67 +410,6 @@ class DynamoDbMember:
             raise self._too_slow()
 
         self._aws.in_parallel(write, _cut(requests, _WRITE_ITEMS))
-
-    # --- the table ------------------------------------------------------------------------------
-
-    def _make_ready(self) -> None:
-        """Check the table before its first use; create it if it is missing."""
-        if self._is_ready:
-            return
-        begun = time.monotonic()
-        for _ in attempts(1_000, base_s=0.1, cap_s=2, budget_s=_CREATE_SECONDS_MAX):
-            table = self._described()
-            if table is None:
-                self._create()
-            elif table["TableStatus"] in ("ACTIVE", "UPDATING"):
-                self._check(table)
-                self._is_ready = True
-                return
-        raise StoreUnavailableError(
-            f"the table of the store member {self._member_id} is not ready after "
-            f"{time.monotonic() - begun:.0f} seconds."
-        )
-
-    def _described(self) -> _Item | None:
-        try:
-            answer = self._aws.repeating.describe_table(TableName=self._table)
-        except ClientError as error:
-            if code_of(error) == "ResourceNotFoundException" and self._may_create:
-                return None
-            raise
-        table: _Item = answer["Table"]
-        return table
-
-    def _create(self) -> None:
-        try:
-            self._aws.repeating.create_table(
-                TableName=self._table,
-                KeySchema=[
-                    {"AttributeName": "pk", "KeyType": "HASH"},
-                    {"AttributeName": "sk", "KeyType": "RANGE"},
-                ],
-                AttributeDefinitions=[
-                    {"AttributeName": "pk", "AttributeType": "S"},
-                    {"AttributeName": "sk", "AttributeType": "S"},
-                ],
-                BillingMode="PAY_PER_REQUEST",
-            )
-        except ClientError as error:
-            if code_of(error) != "ResourceInUseException":  # another process is creating it
-                raise
-
-    def _check(self, table: _Item) -> None:
-        keys = {(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]}
-        types = {
-            one["AttributeName"]: one["AttributeType"] for one in table["AttributeDefinitions"]
-        }
-        is_ours = types.get("pk") == types.get("sk") == "S"
-        if keys != {("pk", "HASH"), ("sk", "RANGE")} or not is_ours:
-            raise StoreUnwritableError(
-                f"the table of the store member {self._member_id} does not have the keys pk and "
-                "sk, both strings: it belongs to another application.",
-                cure="Name another table; it is created when it does not exist.",
-            )
 
     def _too_slow(self) -> StoreUnavailableError:
         return StoreUnavailableError(

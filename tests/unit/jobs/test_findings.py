@@ -12,7 +12,8 @@ from dagster_jet.core.phases import Phase
 from dagster_jet.execution.events import SourceProgress, StageProgress
 from dagster_jet.execution.sink_committer import PendingCommit
 from dagster_jet.observe.reading.explanation import Explanation
-from dagster_jet.observe.reading.findings import Finding, FindingKind, JobFacts, find
+from dagster_jet.observe.reading.findings import Finding, FindingKind, find
+from dagster_jet.observe.reading.job_facts import JobFacts
 from dagster_jet.observe.reading.ledger import Ledger, LedgerEntry, LedgerOrigin
 from dagster_jet.observe.reading.profile import profile_of
 from dagster_jet.observe.writing.progress_report import ProgressReport
