@@ -123,5 +123,18 @@ class Committer(ClassifiesErrors):
         """
         return False
 
+    def remove_output(self, context: CommitContext) -> bool:
+        """Removes all rows that the job has committed to the place, for a computation that replaces
+        them. Idempotent: after a crash inside, the next call removes the rest.
+
+        Returns:
+            True if the place has no rows of the job now. False: the connector cannot tell whose
+            rows are there; then it leaves this method out.
+
+        Raises:
+            JetError: temporarily unavailable.
+        """
+        return False
+
     def close(self) -> None:
         """Closes connections. Always the last call, also if the execution fails."""

@@ -8,13 +8,13 @@ ballot above its own, and a supervisor would count its requests from the beginni
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagster_jet.connectors.reopening import reopen_sink
-from dagster_jet.contract import CommitContext
+from dagster_jet.contract import CommitContext, Committer
 from dagster_jet.errors import JobStateError, StoreUnavailableError
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, RecordKeeper, read_record
 from dagster_jet.ownership.supervision import Intent, read_supervision, set_intent
@@ -37,16 +37,20 @@ class JobDeletion:
         entries: removed entries of its maps: chunks, manifests, notes, staged rows.
         released: sinks whose places no longer know the job.
         kept: the reason by sink why its place still knows the job.
+        emptied: sinks whose places have no rows of the job any more.
     """
 
     job: str
     entries: int
     released: tuple[str, ...] = ()
     kept: Mapping[str, str] = field(default_factory=dict)
+    emptied: tuple[str, ...] = ()
 
 
-def delete_job(store: Store, job: str, *, release_sinks: bool = False) -> JobDeletion:
-    """Delete a job that does not run. Its output and its exported snapshots stay.
+def delete_job(
+    store: Store, job: str, *, release_sinks: bool = False, remove_output: bool = False
+) -> JobDeletion:
+    """Delete a job that does not run. Its exported snapshots stay, and by default its output.
 
     A crash inside leaves a job that cannot be started; the same call completes the deletion.
 
@@ -55,6 +59,8 @@ def delete_job(store: Store, job: str, *, release_sinks: bool = False) -> JobDel
         job: the job's name.
         release_sinks: first remove what its executions have staged in the places of its sinks, and
             the marks that say whose these are and what was committed.
+        remove_output: also remove its committed rows, from sinks that can (`sinks_that_keep_rows`).
+            It implies `release_sinks`.
 
     Raises:
         JobStateError: there is no such job; or its last snapshot is decided and not committed yet.
@@ -72,7 +78,9 @@ def delete_job(store: Store, job: str, *, release_sinks: bool = False) -> JobDel
     record = keeper.claim(change=_marked, deletes=True)
     try:
         fail_point("delete.marked")
-        released, kept = _release(store, record) if release_sinks else ((), {})
+        deletion = JobDeletion(job, 0)
+        if release_sinks or remove_output:
+            deletion = _release(store, record, remove_output=remove_output)
         # The record drops the manifests before their deletion, so a repeated call loads none.
         _check(job, keeper.write(replace(record, snapshots=()), Purpose.LEASE))
         fail_point("delete.released")
@@ -87,7 +95,21 @@ def delete_job(store: Store, job: str, *, release_sinks: bool = False) -> JobDel
         keeper.release(keeper.record)
         raise
     _check(job, keeper.erase())
-    return JobDeletion(job, entries, released, kept)
+    return replace(deletion, entries=entries)
+
+
+def sinks_that_keep_rows(store: Store, job: str) -> list[str]:
+    """Return the sinks of a job from which `delete_job` cannot remove its rows, sorted.
+
+    Raises:
+        JetError: a sink cannot be opened.
+    """
+    record, found = read_record(store, job), set()
+    for sink, _, committer, _ in _committers(store, record) if record is not None else ():
+        with closing(committer):
+            if type(committer).remove_output is Committer.remove_output:
+                found.add(sink)
+    return sorted(found)
 
 
 def _marked(record: ExecutionRecord) -> ExecutionRecord:
@@ -148,12 +170,29 @@ def _delete_maps(store: Store, job: str) -> int:
     return removed
 
 
-def _release(store: Store, record: ExecutionRecord) -> tuple[tuple[str, ...], dict[str, str]]:
+def _release(store: Store, record: ExecutionRecord, *, remove_output: bool) -> JobDeletion:
     """Releases every place that a retained snapshot names, if its connector can."""
+    released, kept, emptied = [], {}, []
+    for sink, kind, committer, context in _committers(store, record):
+        with closing(committer):
+            committer.abort_orphans(context, ())
+            if remove_output and committer.remove_output(context):
+                emptied.append(sink)
+            if committer.give_up_place(context):
+                released.append(sink)
+            else:
+                kept[sink] = f"a sink of kind {kind!r} keeps its marks"
+    return JobDeletion(
+        record.job, 0, tuple(dict.fromkeys(released)), kept, tuple(dict.fromkeys(emptied))
+    )
+
+
+def _committers(
+    store: Store, record: ExecutionRecord
+) -> Iterator[tuple[str, str, Committer, CommitContext]]:
+    """Opens every place of every sink that a retained snapshot names."""
     retained = SnapshotStore(store, record.job).load_retained(record.snapshots)
-    released, kept = [], {}
     for sink, destination, manifest in _destinations(retained.manifests.values()):
-        committer = reopen_sink(destination, store).open_committer(record.job, sink)
         context = CommitContext(
             record.job,
             sink,
@@ -162,13 +201,8 @@ def _release(store: Store, record: ExecutionRecord) -> tuple[tuple[str, ...], di
             recovering=True,
             held_writers=record.held_writers.get(sink, 0),
         )
-        with closing(committer):
-            committer.abort_orphans(context, ())
-            if committer.give_up_place(context):
-                released.append(sink)
-            else:
-                kept[sink] = f"a sink of kind {destination['kind']!r} keeps its marks"
-    return tuple(dict.fromkeys(released)), kept
+        committer = reopen_sink(destination, store).open_committer(record.job, sink)
+        yield sink, destination["kind"], committer, context
 
 
 def _destinations(manifests: Iterable[Manifest]) -> list[tuple[str, Mapping[str, Any], Manifest]]:

@@ -258,15 +258,18 @@ class StoredJob:
         """
         return explain(self._store, self.record(), self.name)
 
-    def delete(self, *, release_sinks: bool = False) -> JobDeletion:
+    def delete(self, *, release_sinks: bool = False, remove_output: bool = False) -> JobDeletion:
         """Deletes the data of a job that does not run: snapshots, notes, staged rows, its record.
 
-        Its output and its exported snapshots stay. A crash inside leaves a job that cannot be
-        started; the same call completes the deletion. Afterwards a job of this name is a new one.
+        Its exported snapshots stay, and by default its output. A crash inside leaves a job that
+        cannot be started; the same call completes the deletion. Afterwards a job of this name is a
+        new one.
 
         Args:
             release_sinks: also remove what is staged in the places of its sinks, and the marks that
                 say whose these are: the owner of a folder, the last epoch in a database.
+            remove_output: also remove the files that its files sinks have committed, and release
+                all sinks. Rows in tables and topics stay.
 
         Raises:
             JobStateError: there is no such job, or its last decided snapshot is not committed yet.
@@ -277,4 +280,6 @@ class StoredJob:
             >>> jet.job("airport_delays").delete().entries               # doctest: +SKIP
             412
         """
-        return delete_job(self._store, self.name, release_sinks=release_sinks)
+        return delete_job(
+            self._store, self.name, release_sinks=release_sinks, remove_output=remove_output
+        )

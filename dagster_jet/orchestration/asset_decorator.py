@@ -50,7 +50,8 @@ def jet_assets(
     and transactions. It runs beside the other partitions and beside a live job. Its run ends when
     all of its input is read (`until` defaults to "completed"). If a run was killed or failed, the
     next run continues its work. A completed partition is not computed again, because its rows are
-    in its sinks, unless the run config sets `anew`. Supervisors ignore these jobs.
+    in its sinks, unless the run config sets `anew`, which replaces them. Supervisors ignore
+    these jobs.
 
     Args:
         pipeline: the pipeline; building it runs nothing. With partitions, a function from a

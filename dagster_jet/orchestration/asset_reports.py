@@ -34,6 +34,8 @@ from dagster_jet.orchestration.table_facts import TableFacts
 
 AssetEvent: TypeAlias = dg.AssetMaterialization | dg.AssetObservation
 
+_ATTEMPT = "@"
+"""In a data version: separates the snapshot's id from the partition's attempt."""
 IDLE_SECONDS = 900.0
 """Interval of idle reports of a job that waits for input; Dagster keeps every event for ever."""
 
@@ -62,6 +64,8 @@ class AssetReports:
         inputs: versions of the assets that the pipeline only reads.
         sources: external assets of the pipeline's own sources, by source name.
         partition: partition key of a bounded run.
+        attempt: computation of the partition; "" for the first. Rows of another one are news, also
+            if they are as many.
         tables: columns of the assets, available once Spark has planned them.
     """
 
@@ -70,6 +74,7 @@ class AssetReports:
     inputs: InputVersions = field(default_factory=KnownVersions)
     sources: Mapping[str, dg.AssetKey] = field(default_factory=dict)
     partition: str | None = None
+    attempt: str = ""
     tables: TableFacts = field(default_factory=TableFacts)
     has_materialized: bool = field(default=False, init=False)
     """Whether this run has reported a materialization."""
@@ -149,11 +154,12 @@ class AssetReports:
 
     def _take(self, snapshot_id: int, stages: Mapping[str, StageProgress]) -> bool:
         """Record the current rows of each asset; return whether any changed."""
-        is_news = False
+        is_news, mark = False, f"{_ATTEMPT}{self.attempt}" if self.attempt else ""
         for asset in self.assets:
             rows, last = _rows(stages.get(asset.stage)), self.last.get(asset.stage)
-            if last is None or rows is None or rows != last.rows:
-                self.last[asset.stage] = LastReport(str(snapshot_id), rows)
+            is_known = last is not None and last.data_version.partition(_ATTEMPT)[2] == self.attempt
+            if last is None or not is_known or rows is None or rows != last.rows:
+                self.last[asset.stage] = LastReport(f"{snapshot_id}{mark}", rows)
                 is_news = True
         return is_news
 

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from dagster_jet.errors import ConfigurationError
+from dagster_jet.errors import ConfigurationError, JobStateError
+from dagster_jet.jobs.deletion import sinks_that_keep_rows
 from dagster_jet.orchestration.defined_pipeline import DefinedPipeline
+from dagster_jet.orchestration.job_watch import Log
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.pipeline.graph import SinkNode
@@ -129,12 +131,19 @@ class PartitionJob:
         pipeline: the pipeline under its own name, by which its assets are found.
         name: name of the job.
         is_completed: whether all of its rows are in its sinks.
+        replaces: jobs of earlier attempts, whose rows are to be removed before this one starts.
     """
 
     key: str
     pipeline: Pipeline
     name: str
-    is_completed: bool
+    is_completed: bool = False
+    replaces: tuple[str, ...] = ()
+
+    @property
+    def attempt(self) -> str:
+        """The attempt in its data versions; "" for the first."""
+        return self.name.removeprefix(job_of_partition(self.pipeline.name, self.key))[len(_MARK) :]
 
     def why_not_now(self) -> str:
         """Explains why a run of a backfill fails while another run computes the partition."""
@@ -150,10 +159,36 @@ class PartitionJob:
         where = f" ({', '.join(places)})" if places else ""
         return (
             f"Partition {self.key!r} of {self.pipeline.name!r} is complete, and there is nothing "
-            f"to do: its rows are in its sinks{where}, and computing it again would write them "
-            "twice. To compute it again, remove its rows from the sinks, then launch it with the "
-            "op config anew: true."
+            f"to do: its rows are in its sinks{where}. To replace them, launch it with the op "
+            "config anew: true."
         )
+
+    def replace(self, jet: Jet, log: Log, *, accept_old_rows: bool) -> None:
+        """Deletes the earlier attempts with their output.
+
+        After a crash inside, the next run with `anew` goes on; another run computes the partition
+        as its first attempt.
+
+        Raises:
+            JobStateError: a sink cannot remove its rows, or an attempt owes its sinks rows.
+            LeaseHeldError: another run computes the partition.
+        """
+        for name in self.replaces:
+            keep = sinks_that_keep_rows(jet.store, name)
+            if keep and not accept_old_rows:
+                raise JobStateError(
+                    f"the rows of partition {self.key!r} in {', '.join(keep)} cannot be removed by "
+                    "the sink, and would be there twice.",
+                    job=name,
+                    cure="Remove them, then launch it with the op config anew: true, "
+                    "accept_old_rows: true.",
+                )
+        for name in self.replaces:
+            emptied = jet.job(name).delete(remove_output=True).emptied
+            log.info(
+                f"Removed {name!r}, an earlier computation of partition {self.key!r}, with its "
+                f"rows in {', '.join(emptied) or 'no sink'}."
+            )
 
 
 def partition_job(
@@ -176,23 +211,20 @@ def partition_job(
     pipeline = sample_of(defined.of_partition, dg.StaticPartitionsDefinition([key]), key)
     _check_same_stages(pipeline, defined, key)
     base = job_of_partition(pipeline.name, key)
-    newest = _newest_attempt(jet, base)
-    if newest is None:
-        return PartitionJob(key, pipeline, base, is_completed=False)
+    attempts = sorted(_attempts(jet, base), key=lambda attempt: attempt.number)
+    newest = attempts[-1] if attempts else Attempt()
     attempt = newest.next(run.root_run_id or run.run_id) if anew else newest
     record = jet.job(attempt.of(base)).record()
     is_completed = record is not None and record.status is JobStatus.COMPLETED
-    return PartitionJob(key, pipeline, attempt.of(base), is_completed)
+    earlier = tuple(each.of(base) for each in attempts if each.number < attempt.number)
+    replaces = earlier if anew and record is None else ()
+    return PartitionJob(key, pipeline, attempt.of(base), is_completed, replaces)
 
 
 def jobs_of_partition(jet: Jet, pipeline: str, key: str) -> list[str]:
     """Returns the job names of all attempts of a partition that the store lists, sorted."""
     base = job_of_partition(pipeline, key)
     return sorted(attempt.of(base) for attempt in _attempts(jet, base))
-
-
-def _newest_attempt(jet: Jet, base: str) -> Attempt | None:
-    return max(_attempts(jet, base), key=lambda attempt: attempt.number, default=None)
 
 
 def _attempts(jet: Jet, base: str) -> list[Attempt]:

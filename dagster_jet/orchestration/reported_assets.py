@@ -25,6 +25,7 @@ def asset_reports(
     assets_def: dg.AssetsDefinition | None,
     instance: dg.DagsterInstance,
     partition: str | None = None,
+    attempt: str = "",
     *,
     is_running: bool = True,
 ) -> AssetReports:
@@ -37,6 +38,7 @@ def asset_reports(
             all stages, by the pipeline's own keys.
         instance: the Dagster instance.
         partition: partition key of a bounded run.
+        attempt: computation of the partition; "" for the first.
         is_running: whether the job itself reports while it reads its inputs. Otherwise only the
             input versions of earlier reports are known.
 
@@ -68,6 +70,7 @@ def asset_reports(
         inputs,
         {name: source_keys[name] for name in own},
         partition,
+        attempt,
         TableFacts({**source_keys, **{a.stage: a.key for a in assets}, **table_keys}),
     )
 

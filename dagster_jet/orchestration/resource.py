@@ -26,6 +26,7 @@ from dagster_jet.orchestration.report_schedule import ReportSchedule
 from dagster_jet.orchestration.reported_assets import asset_reports
 from dagster_jet.orchestration.run_config import (
     RunContext,
+    accepts_old_rows,
     default_until,
     is_anew,
     is_of_stream,
@@ -379,7 +380,8 @@ class JetResource(dg.ConfigurableResource[Any]):
         reported: Sequence[ReportedAsset] = ()
         for key in partition_keys(op_context(context), defined):
             job = partition_job(context.run, self.jet, defined, key, anew=is_anew(context))
-            reports = asset_reports(job.pipeline, assets, context.instance, partition=key)
+            job.replace(self.jet, context.log, accept_old_rows=accepts_old_rows(context))
+            reports = asset_reports(job.pipeline, assets, context.instance, key, job.attempt)
             done = yield from self._run_one_partition(
                 context, until, job, job_config, options, reports
             )

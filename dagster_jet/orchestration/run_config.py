@@ -18,6 +18,7 @@ UNTIL = "until"
 """Field that says when a run ends."""
 _ANEW = "anew"
 """Field of a partition's run: recompute instead of continuing earlier work."""
+_ACCEPT_OLD_ROWS = "accept_old_rows"
 _START_FIELDS = {
     "initial_snapshot": dg.Field(
         dg.Any,
@@ -76,9 +77,15 @@ PARTITION_SCHEMA = {
     _ANEW: dg.Field(
         bool,
         default_value=False,
-        description="Compute the partition from its beginning, as a new job. First remove its "
-        "rows from the sinks: a sink that still has them refuses to start, or would "
-        "have them twice.",
+        description="Compute the partition from its beginning, as a new job. Its files are removed "
+        "from files sinks first.",
+    ),
+    _ACCEPT_OLD_ROWS: dg.Field(
+        bool,
+        default_value=False,
+        description="With anew: start although other sinks (tables, topics) cannot remove the "
+        "partition's rows. Remove these first, or have a key replace them; otherwise they are "
+        "there twice.",
     ),
     **_START_FIELDS,
 }
@@ -121,6 +128,11 @@ def warn_if_endless(context: RunContext, until: str | timedelta, job: str) -> No
 def is_anew(context: RunContext) -> bool:
     """Whether a partition's run is to recompute."""
     return bool(_fields(context).get(_ANEW))
+
+
+def accepts_old_rows(context: RunContext) -> bool:
+    """Whether a recomputation may start although sinks keep earlier rows."""
+    return bool(_fields(context).get(_ACCEPT_OLD_ROWS))
 
 
 def proceeds_if_running(context: RunContext, given: str | None) -> bool:

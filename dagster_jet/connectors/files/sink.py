@@ -372,6 +372,19 @@ class FilesSink(Sink, Committer):
             removed += 1
         return removed
 
+    def remove_output(self, context: CommitContext) -> bool:
+        """Removes the files that markers of this sink list, then the markers."""
+        place = self.place()
+        with self._unavailable(f"the files in {self.path!r} cannot be removed", context):
+            for name in [f"{EPOCHS_FOLDER}/{name}" for name in place.names(f"{EPOCHS_FOLDER}/")]:
+                text = place.read(name) if name.endswith(".json") else None
+                content = json.loads(text) if text is not None else {}
+                if (content.get("job"), content.get("sink")) == (context.job, context.sink):
+                    place.remove_all([file["name"] for file in content["files"]])
+                    fail_point("files.remove.files")
+                    place.remove(name)
+        return True
+
     def give_up_place(self, context: CommitContext) -> bool:
         place, marks = self.place(), f"the marks in the output folder {self.path!r}"
         with self._unavailable(f"{marks} cannot be removed", context):

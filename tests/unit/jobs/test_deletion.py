@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from dagster_jet.errors import (
     LeaseHeldError,
     StoreUnavailableError,
 )
-from dagster_jet.jobs.deletion import delete_job
+from dagster_jet.jobs.deletion import delete_job, sinks_that_keep_rows
 from dagster_jet.ownership.record_keeper import (
     JOB_DIRECTORY,
     RecordKeeper,
@@ -38,7 +39,13 @@ from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import OwnedRegister, Store, StoreConfig
 
 MAPS = ("undecided", "staged/out", "progress", "profile")
-POINTS = ("delete.marked", "delete.released", "delete.maps", "delete.unlisted")
+POINTS = (
+    "delete.marked",
+    "files.remove.files",
+    "delete.released",
+    "delete.maps",
+    "delete.unlisted",
+)
 EXECUTION_ID = 7
 
 
@@ -58,7 +65,9 @@ def make_job(store: Store, name: str, out: Path, *, committed: bool = True) -> O
     assert isinstance(sink, FilesSink)
     sink.with_store(store).check(name, "out", is_new_job=True)
     (out / "part-0000000001-0000-7.json").write_text("{}\n")
-    (out / "_epochs/0000000001.json").write_text('{"files": []}')
+    files = [{"name": "part-0000000001-0000-7.json"}]
+    marker = {"job": name, "sink": "out", "files": files}
+    (out / "_epochs/0000000001.json").write_text(json.dumps(marker))
     (out / f".staging/{name}/out/6-2-0-a.json").write_text("{}\n")
     directory = store.map(JOB_DIRECTORY)
     directory.put_all({directory.key(name): b""})
@@ -123,6 +132,18 @@ def test_marks_in_the_places_of_sinks_go_on_request(store: Store, tmp_path: Path
     assert left == [".staging", "_epochs/0000000001.json", "part-0000000001-0000-7.json"]
 
 
+def test_output_goes_on_request_and_nothing_of_others(store: Store, tmp_path: Path) -> None:
+    make_job(store, "shop", tmp_path / "out")
+    theirs = {"job": "other", "sink": "out", "files": [{"name": "part-theirs.json"}]}
+    (tmp_path / "out/_epochs/0000000009.json").write_text(json.dumps(theirs))
+    (tmp_path / "out/part-theirs.json").write_text("{}\n")
+    assert sinks_that_keep_rows(store, "shop") == []
+    deleted = delete_job(store, "shop", remove_output=True)
+    assert deleted.emptied == deleted.released == ("out",)
+    left = sorted(str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*.*"))
+    assert left == [".staging", "_epochs/0000000009.json", "part-theirs.json"]
+
+
 def test_the_place_of_another_sink_is_left_alone(store: Store, tmp_path: Path) -> None:
     make_job(store, "shop", tmp_path / "out")
     (tmp_path / "out/_epochs/.owner").write_text("other/out")
@@ -157,7 +178,7 @@ from dagster_jet.jobs.deletion import delete_job
 from dagster_jet.store import Store, StoreConfig
 urls = tuple(f"file://{sys.argv[1]}/{m}" for m in "abc")
 with Store.open(StoreConfig(urls, partition_count=5)) as store:
-    delete_job(store, "shop", release_sinks=True)
+    delete_job(store, "shop", remove_output=True)
 """
 
 
@@ -176,8 +197,9 @@ def test_a_second_call_completes_what_a_crash_has_left(
     assert record is not None and record.cause is StopCause.DELETE and record.cause.stays_down
     with pytest.raises(JobStateError, match=r"being deleted.*elete it once more"):
         RecordKeeper(store, "shop", 1_000, None).claim(change=None)
-    delete_job(store, "shop", release_sinks=True)
+    delete_job(store, "shop", remove_output=True)
     check_gone(store, "shop", asleep)
+    assert not list((tmp_path / "out").rglob("*.json"))
     assert not (tmp_path / "out/_epochs/.owner").exists()
 
 

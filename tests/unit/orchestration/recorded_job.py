@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from dagster_jet import Jet
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, record_register
@@ -20,6 +21,8 @@ class RecordedJob:
     name: str = "shop"
     listed: bool = False
     """In the directory of all jobs, as real ones are."""
+    places: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Destinations of sinks."""
 
     def __post_init__(self) -> None:
         if self.listed:
@@ -52,7 +55,7 @@ class RecordedJob:
             shards={},
             artifacts=(),
             counters={**counters, **sources},
-            sinks={sink: {} for sink in rows},
+            sinks={sink: self.places.get(sink, {}) for sink in rows},
         )
         data = manifest.to_bytes()
         SnapshotStore(self.jet.store, self.name).write(manifest)

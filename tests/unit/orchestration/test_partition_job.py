@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,11 @@ from dagster_jet import (
     sinks,
     sources,
 )
+from dagster_jet.connectors.reopening import destination_of
 from dagster_jet.errors import ConfigurationError
+from dagster_jet.orchestration.defined_pipeline import defined_in
 from dagster_jet.orchestration.launches import Launches
-from dagster_jet.orchestration.partition_job import Attempt, job_of_partition
+from dagster_jet.orchestration.partition_job import Attempt, job_of_partition, partition_job
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, RecordKeeper
 from dagster_jet.snapshot.record import JobStatus
 
@@ -153,8 +156,7 @@ def test_a_complete_partition_is_a_success_without_work(jet: Jet, tmp_path: Path
         said = [entry.user_message for entry in instance.all_logs(again.run_id)]
         assert (
             "Partition 'mon' of 'shop' is complete, and there is nothing to do: its rows are in "
-            "its sinks (/out/mon), and computing it again would write them twice. To compute it "
-            "again, remove its rows from the sinks, then launch it with the op config anew: true."
+            "its sinks (/out/mon). To replace them, launch it with the op config anew: true."
         ) in said
         record = jet.job("shop@mon").record()
         assert record is not None and record.status is JobStatus.COMPLETED
@@ -172,6 +174,32 @@ def test_the_newest_attempt_counts(jet: Jet, tmp_path: Path) -> None:
     result = launch(tmp_path, assets_of(), partition_key="mon")
     (event,) = result.get_asset_materialization_events()
     assert event.materialization.metadata["dagster/row_count"].value == 6
+
+
+def test_rows_that_a_sink_cannot_remove_are_not_written_twice(jet: Jet, tmp_path: Path) -> None:
+    table = destination_of(sinks.sql(f"sqlite:///{tmp_path}/shop.db", table="out"))
+    files = destination_of(sinks.files(str(tmp_path / "out"), format="json"))
+    job = RecordedJob(jet, "shop@mon", listed=True, places={"out": table, "copy": files})
+    job.commits(1, {"out": 5, "copy": 5})
+    job.has_ended(JobStatus.COMPLETED)
+    anew = {"ops": {"shop_partition": {"config": {"anew": True}}}}
+    refused = launch(tmp_path, assets_of(), partition_key="mon", run_config=anew)
+    assert "the rows of partition 'mon' in out cannot be removed by the sink" in failure(refused)
+    assert jet.job("shop@mon").record() is not None, "nothing was deleted"
+
+    defined = defined_in(assets_of().metadata_by_key)
+    assert defined is not None
+    run = dg.DagsterRun("shop", run_id="0123456789ab")
+    second = partition_job(run, jet, defined, "mon", anew=True)
+    assert (second.name, second.attempt) == ("shop@mon@2-01234567", "2-01234567")
+    second.replace(jet, logging.getLogger(), accept_old_rows=True)
+    assert jet.job("shop@mon").record() is None
+    RecordedJob(jet, second.name, listed=True).commits(1, {"out": 1})
+    retry = dg.DagsterRun(
+        "shop", run_id="fedcba98", root_run_id=run.run_id, parent_run_id=run.run_id
+    )
+    again = partition_job(retry, jet, defined, "mon", anew=True)
+    assert (again.name, again.replaces) == (second.name, ()), "a retry goes on with its work"
 
 
 def test_a_run_of_no_partition_is_a_sentence(jet: Jet, tmp_path: Path) -> None:
