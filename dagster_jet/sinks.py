@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dagster_jet.connectors.delta import DeltaSink
     from dagster_jet.connectors.files import FilesSink
     from dagster_jet.connectors.files.formats import FileFormat
+    from dagster_jet.connectors.iceberg import IcebergSink
     from dagster_jet.connectors.kafka import HeldKafkaSink, KafkaSink
     from dagster_jet.connectors.maps import MapSink
     from dagster_jet.connectors.sql import HeldSqlSink, SqlSink
@@ -90,6 +91,63 @@ def delta(
     by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     storage = tuple((storage_options or {}).items())
     return DeltaSink(str(uri), mode, by, guarantee_named(guarantee), storage, shared)
+
+
+def iceberg(
+    catalog: str,
+    table: str,
+    *,
+    mode: Literal["append"] = "append",
+    partition_by: str | Sequence[str] = (),
+    branch: str = "main",
+    catalog_options: Mapping[str, str | Secret] | None = None,
+    guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
+    storage_options: Mapping[str, str | Secret] | None = None,
+    shared: bool = False,
+) -> IcebergSink:
+    """Return a sink that appends to an Iceberg table, exactly once.
+
+    Tasks write Parquet files into the table's folder. All epochs of a snapshot of the job become
+    one snapshot of the table, with a marker beside it. Others may read, write and maintain the
+    table meanwhile.
+
+    Args:
+        catalog: name of the catalog.
+        table: namespace and name: "lake.flights". A missing table is created at the start, with the
+            rows' columns.
+        mode: "append" adds every row.
+        partition_by: field or fields by which the table is partitioned: a column, or
+            `year(c)`, `month(c)`, `day(c)`, `hour(c)`, `bucket(16, c)`, `truncate(4, c)`. By
+            default those of the table.
+        branch: of the table; one other than "main" has to exist.
+        catalog_options: properties by which `pyiceberg` opens the catalog: `type`, `uri`,
+            `warehouse`. By default those of its configuration file.
+        guarantee: as for `files`.
+        storage_options: options of a bucket, as for `files`.
+        shared: whether a local folder is the same on every machine of a cluster.
+
+    Raises:
+        ConfigurationError: an option or a name is not valid.
+        MissingEnvironmentError: a package is missing; names the extra.
+
+    Example:
+        >>> place = {"type": "sql", "uri": "sqlite:////lake/c.db", "warehouse": "/lake"}
+        >>> late = iceberg("lake", "flights.late", partition_by="day(at)", catalog_options=place)
+    """
+    from dagster_jet.connectors.guarantees import guarantee_named
+    from dagster_jet.connectors.iceberg import IcebergSink
+    from dagster_jet.connectors.iceberg.catalog import CatalogPlace
+
+    return IcebergSink(
+        CatalogPlace(catalog, tuple((catalog_options or {}).items())),
+        table,
+        mode,
+        (partition_by,) if isinstance(partition_by, str) else tuple(partition_by),
+        branch,
+        guarantee_named(guarantee),
+        tuple((storage_options or {}).items()),
+        shared,
+    )
 
 
 def map_entries(
@@ -290,6 +348,7 @@ __all__ = [
     "console",
     "delta",
     "files",
+    "iceberg",
     "kafka",
     "map_entries",
     "sql",

@@ -10,6 +10,7 @@ from typing import Any
 
 from dagster_jet.connectors.delta import DeltaSink
 from dagster_jet.connectors.files import FilesSink
+from dagster_jet.connectors.iceberg import IcebergSink
 from dagster_jet.connectors.kafka import HeldKafkaSink, KafkaSink
 from dagster_jet.connectors.maps import MapSink
 from dagster_jet.connectors.sql import HeldSqlSink, SqlSink
@@ -24,6 +25,7 @@ SINK_KINDS: dict[str, type[Sink]] = {
     "console": ConsoleSink,
     "delta": DeltaSink,
     "files": FilesSink,
+    "iceberg": IcebergSink,
     "kafka": KafkaSink,
     "kafka_held": HeldKafkaSink,
     "map": MapSink,

@@ -12,7 +12,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from dagster_jet import JobConfig, JobResult
+from dagster_jet import JobConfig, JobResult, Pipeline
 from dagster_jet.connectors.delta.log_folder import options_of
 from dagster_jet.connectors.delta.table_log import TableLog
 from dagster_jet.connectors.lake.data_folder import data_folder
@@ -37,15 +37,44 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("interpreted")
 
 
-def _plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
     """Times as the oracle has them: milliseconds."""
     if isinstance(value, datetime):
         return round(value.replace(tzinfo=timezone.utc).timestamp() * 1000)
     return value
 
 
-class DeltaWorld(World):
-    """A world whose outputs are tables."""
+class TableWorld(World):
+    """A world whose outputs are tables of a lake."""
+
+    pipeline: Callable[[Path], Pipeline]
+
+    def assert_nothing_doubled(self) -> None:
+        expected, found = self.expected(), self.committed()
+        for name, rows in found.items():
+            assert not rows - expected[name], (name, rows - expected[name])
+
+    def newest_marker(self, sink: str, owner: Owner) -> int:
+        raise NotImplementedError
+
+    def marked(self, sink: str, epochs: set[int]) -> set[int]:
+        with self.jet() as jet:
+            home = (jet.store.store_id, jet.store.config.namespace)
+        marker = self.newest_marker(sink, Owner(*home, self.job, sink))
+        return {epoch for epoch in epochs if (1 << 40 | epoch) <= marker}
+
+    def run(self, until: str = "completed", *, members: str = "abc", **config: Any) -> JobResult:
+        with self.jet(members) as jet:
+            return jet.run(
+                self.pipeline(self.folder),
+                JobConfig(**{**child.CONFIG, **config}),
+                until=until,
+                on_event=self.see,
+            )
+
+
+class DeltaWorld(TableWorld):
+    """A world whose outputs are Delta Lake tables."""
 
     driver = staticmethod(delta_child.main)
     pipeline = staticmethod(delta_child.delta_pipeline)
@@ -58,30 +87,12 @@ class DeltaWorld(World):
         found: dict[str, Rows] = {}
         for name, columns in OUTPUTS.items():
             rows = self.read(self.table(name)) if self.table(name).exists() else []
-            found[name] = Counter(tuple(_plain(row[c]) for c in columns) for row in rows)
+            found[name] = Counter(tuple(as_plain(row[c]) for c in columns) for row in rows)
         return found
 
-    def assert_nothing_doubled(self) -> None:
-        expected, found = self.expected(), self.committed()
-        for name, rows in found.items():
-            assert not rows - expected[name], (name, rows - expected[name])
-
-    def marked(self, sink: str, epochs: set[int]) -> set[int]:
-        with self.jet() as jet:
-            home = (jet.store.store_id, jet.store.config.namespace)
-        id = Owner(*home, self.job, sink).application(repeatable=False)
+    def newest_marker(self, sink: str, owner: Owner) -> int:
         table = deltalake.DeltaTable(self.table(sink.removesuffix("_out")))
-        marker = table.transaction_version(id) or 0
-        return {epoch for epoch in epochs if (1 << 40 | epoch) <= marker}
-
-    def run(self, until: str = "completed", *, members: str = "abc", **config: Any) -> JobResult:
-        with self.jet(members) as jet:
-            return jet.run(
-                self.pipeline(self.folder),
-                JobConfig(**{**child.CONFIG, **config}),
-                until=until,
-                on_event=self.see,
-            )
+        return table.transaction_version(owner.application(repeatable=False)) or 0
 
 
 @pytest.fixture
@@ -129,7 +140,7 @@ class BucketWorld(DeltaWorld):
         options = options_of(data_folder(table.url, table.storage_options))
         rows = by_library(table.url, options) if TableLog.open(table.url, options) else []
         columns = OUTPUTS["counts"]
-        return {"counts": Counter(tuple(_plain(row[c]) for c in columns) for row in rows)}
+        return {"counts": Counter(tuple(as_plain(row[c]) for c in columns) for row in rows)}
 
     def expected(self) -> dict[str, Rows]:
         return {"counts": super().expected()["counts"]}

@@ -67,7 +67,7 @@ class TableCommitter(Committer, Generic[V]):
     owner: Owner
     _last: V | None = field(default=None, init=False)
     _table_id: str | None = field(default=None, init=False)
-    _facts: Mapping[str, int] = field(default_factory=dict, init=False)
+    _facts: Mapping[str, int | str] = field(default_factory=dict, init=False)
 
     # --- what the formats differ in ---
 
@@ -108,7 +108,7 @@ class TableCommitter(Committer, Generic[V]):
         """
 
     @abstractmethod
-    def facts(self, version: V) -> Mapping[str, int]:
+    def facts(self, version: V) -> Mapping[str, int | str]:
         """Returns what identifies the version that has the output, and makes it durable."""
 
     # --- what they share ---
@@ -144,7 +144,7 @@ class TableCommitter(Committer, Generic[V]):
             "commit is repeated.",
         ) from failure
 
-    def output_facts(self) -> Mapping[str, int]:
+    def output_facts(self) -> Mapping[str, int | str]:
         return self._facts
 
     def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:

@@ -39,7 +39,7 @@ class Statistics:
             if pa.types.is_floating(values.type) and not pc.all(pc.is_finite(values)).as_py():
                 self.endless.add(name)  # neither JSON nor all readers have a place for these
                 continue
-            found = pc.min_max(_as_plain(values))
+            found = pc.min_max(as_plain(values))
             least, most = found["min"].as_py(), found["max"].as_py()
             known = self._bounds.get(name, (least, most))
             self._bounds[name] = min(known[0], least), max(known[1], most)
@@ -54,7 +54,7 @@ def _is_bytes(type: pa.DataType) -> bool:
     return bool(pa.types.is_binary(type) or pa.types.is_large_binary(type))
 
 
-def _as_plain(values: pa.Array) -> pa.Array:
+def as_plain(values: pa.Array) -> pa.Array:
     """Returns times as microseconds and dates as days since 1970: Python's may be too small."""
     if pa.types.is_timestamp(values.type):
         return values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())

@@ -1,0 +1,278 @@
+"""Iceberg table as a transactional sink: files in phase 1, one snapshot of the table in phase 2.
+
+    <location>/metadata/...           metadata, manifest lists and manifests; the catalog names the
+                                      newest metadata, which have the marker
+    <location>/data/part-....parquet  a task's file, at its final place from phase 1 on; no reader
+                                      sees it before a snapshot names it
+
+Other writers and other sinks may append to the same table. At-least-once: rows written since the
+last snapshot appear again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_jet.connectors.files.cluster import check_reachable
+from dagster_jet.connectors.files.places.location import StorageOptions, storage_options
+from dagster_jet.connectors.guarantees import shown_guarantee
+from dagster_jet.connectors.iceberg.catalog import CatalogPlace, errors_named, iceberg_library
+from dagster_jet.connectors.iceberg.committer import IcebergCommitter
+from dagster_jet.connectors.iceberg.data_file import IcebergLayout
+from dagster_jet.connectors.iceberg.fields import misfit, of_table
+from dagster_jet.connectors.iceberg.partition_fields import PartitionField
+from dagster_jet.connectors.iceberg.storage import folder_at, place_of
+from dagster_jet.connectors.iceberg.table_version import TableVersion
+from dagster_jet.connectors.lake.data_writer import DataWriter
+from dagster_jet.connectors.lake.staged_names import Owner
+from dagster_jet.contract import Refused, Sink, TransactionId
+from dagster_jet.core.secret import Secret
+from dagster_jet.errors import ConfigurationError, PipelineError
+from dagster_jet.operators.user.dead_letters import row_json
+from dagster_jet.snapshot.protocol import Guarantee
+from dagster_jet.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MODES = ("append",)
+
+
+@dataclass(frozen=True)
+class IcebergSink(Sink):
+    """Appends a stream to an Iceberg table."""
+
+    catalog: CatalogPlace
+    table: str
+    """Namespace and name: "lake.flights"."""
+    mode: str = "append"
+    partition_by: tuple[str, ...] = ()
+    branch: str = "main"
+    max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    storage_options: StorageOptions = ()
+    shared: bool = field(default=False, compare=False, repr=False)
+    """Whether a local folder is shared by all machines of a cluster."""
+    home: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
+    """Store id, and the namespace in the store."""
+    found: IcebergLayout | None = field(default=None, compare=False, repr=False)
+    """The table at this start; None before the start, and if there is no table."""
+    _of_rows: list[pa.Schema] = field(default_factory=list, init=False, compare=False, repr=False)
+    """Columns of the stream, as `check_columns` has seen them last."""
+    _created: list[IcebergLayout] = field(
+        default_factory=list, init=False, compare=False, repr=False
+    )
+    """The table that this start has created."""
+
+    def __post_init__(self) -> None:
+        iceberg_library()
+        place = "s3://any" if self.storage_options else "/any"
+        storage = storage_options(place, dict(self.storage_options))
+        object.__setattr__(self, "storage_options", storage)
+        if not self.table.strip(".") or "." not in self.table.strip("."):
+            raise ConfigurationError(
+                f"table: {self.table!r} has no namespace.", cure='Write it as "namespace.table".'
+            )
+        if self.mode not in MODES:
+            raise ConfigurationError(
+                f"mode: {self.mode!r} is unknown.", cure=f"Use one of {', '.join(MODES)}."
+            )
+        if len(set(self.partition_by)) < len(self.partition_by):
+            raise ConfigurationError(f"partition_by: {self.partition_by!r} has a name twice.")
+        object.__setattr__(self, "partition_by", tuple(map(str, self._asked)))
+
+    @property
+    def _asked(self) -> Sequence[PartitionField]:
+        return [PartitionField.of(text) for text in self.partition_by]
+
+    def describe(self) -> dict[str, str]:
+        described = {"kind": "iceberg", "path": self._name, "mode": self.mode}
+        if self.partition_by:
+            described["partition_by"] = ", ".join(self.partition_by)
+        if self.branch != "main":
+            described["branch"] = self.branch
+        return {**described, **shown_guarantee(self.max_guarantee)}
+
+    @property
+    def _name(self) -> str:
+        return f"{self.catalog.name}.{self.table}"
+
+    def destination(self) -> dict[str, Any]:
+        kept = {
+            part: {n: {"env": v.env} if isinstance(v, Secret) else v for n, v in options}
+            for part, options in (
+                ("catalog", self.catalog.options),
+                ("storage", self.storage_options),
+            )
+        }
+        place = {"catalog": self.catalog.name, "table": self.table, "branch": self.branch}
+        return {**place, "mode": self.mode, "options": kept}
+
+    @classmethod
+    def reopen(cls, destination: Mapping[str, Any]) -> IcebergSink:
+        catalog, storage = (
+            tuple((n, Secret(v["env"]) if isinstance(v, dict) else v) for n, v in options.items())
+            for options in (destination["options"][part] for part in ("catalog", "storage"))
+        )
+        return cls(
+            CatalogPlace(destination["catalog"], catalog),
+            destination["table"],
+            destination["mode"],
+            branch=destination["branch"],
+            storage_options=storage,
+        )
+
+    def with_store(self, store: Store) -> IcebergSink:
+        """Only records the namespace, within which names of jobs are unique; stores nothing."""
+        return replace(self, home=(store.store_id, store.config.namespace))
+
+    # --- checks of a start ---
+
+    def at_start(self, job: str, stage: str, *, on_one_host: bool) -> IcebergSink:
+        """Reads the table's columns, so that a misfit fails the start with a clear error."""
+        with self._opened(job, stage) as version:
+            if version is None:
+                return self
+            self._check_place(version, job, stage, is_reachable=on_one_host or self.shared)
+            if why := version.unfit():
+                raise ConfigurationError(
+                    f"the table {self._name!r} cannot be appended to exactly once: {why}.",
+                    job=job,
+                    stage=stage,
+                    cure="Change what is named here, or write to another table.",
+                )
+            by = tuple(map(str, version.partition_by))
+            if self.partition_by and self.partition_by != by:
+                raise ConfigurationError(
+                    f"the table {self._name!r} is partitioned by {', '.join(by) or 'nothing'}.",
+                    job=job,
+                    stage=stage,
+                    cure="Leave partition_by out, or name the table's own partition fields.",
+                )
+            return replace(self, found=version.layout())
+
+    def _check_place(
+        self, version: TableVersion, job: str, stage: str, *, is_reachable: bool
+    ) -> None:
+        place = place_of(version.data)
+        if place is None:
+            raise ConfigurationError(
+                f"the table {self._name!r} has its files at {version.data!r}, where they cannot be "
+                "written.",
+                job=job,
+                stage=stage,
+                cure="Use a table in a local folder, or in a bucket: s3://bucket/folder.",
+            )
+        check_reachable(place, job, stage, is_reachable=is_reachable)
+        folder_at(version.data, self.storage_options).sizes(["any"])  # tells errors apart
+
+    def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
+        with self._opened(job, stage) as version:
+            owner = self._owner(job, stage)
+            ids = [owner.application(repeatable=is_so) for is_so in (False, True)]
+            if is_new_job and version is not None and any(version.marker(id) >= 0 for id in ids):
+                raise ConfigurationError(
+                    f"the table {self._name!r} has epochs of an earlier life of this job, which "
+                    "the store does not know: new epochs would be taken for those.",
+                    job=job,
+                    stage=stage,
+                    cure="Use another name for the job or the sink, or another table.",
+                )
+
+    def claim_place(self, job: str, stage: str) -> None:
+        """Creates the table if it is missing, with the columns of the stream."""
+        if not self._of_rows:
+            return
+        with self._opened(job, stage) as version:
+            if version is not None:
+                return
+        with errors_named(self._name, job, stage, is_start=True), closing(self._catalog()) as found:
+            TableVersion.create(found, self.table, self._of_rows[-1], self._asked)
+        with self._opened(job, stage) as version:
+            assert version is not None, "the table was just created"
+            self._check_place(version, job, stage, is_reachable=True)
+            self._created.append(version.layout())
+
+    def check_columns(self, rows: DataFrame, job: str, stage: str) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        columns = of_table(to_arrow_schema(rows.schema, timezone="UTC"))
+        wrong = None if self.found is None else misfit(self.found.columns, columns)
+        for one in self._asked if self.found is None else ():
+            if one.column not in columns.names:
+                wrong = f"they have no column {one.column!r}, which partition_by names"
+            elif pa.types.is_nested(type := columns.field(one.column).type) or type == pa.binary():
+                wrong = f"they cannot be partitioned by {one}, which is {type}"
+        if wrong is not None:
+            raise PipelineError(
+                f"the rows do not fit the table {self._name!r}: {wrong}.",
+                job=job,
+                stage=stage,
+                cure="Change the rows with select(), or the table.",
+            )
+        self._of_rows.append(columns)
+
+    # --- phase 1 ---
+
+    def takes(self, schema: pa.Schema) -> bool:
+        return True
+
+    def render(self, frame: DataFrame) -> DataFrame:
+        return frame
+
+    def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
+        """Returns rows with a null that the table refuses."""
+        found: dict[int, str] = {}
+        for column in () if self.found is None else self.found.columns:
+            if not column.nullable and column.name in rows.schema.names:
+                for number in pc.indices_nonzero(pc.is_null(rows.column(column.name))).to_pylist():
+                    found.setdefault(number, column.name)
+        return {number: self._refused_row(rows, number, name) for number, name in found.items()}
+
+    def _refused_row(self, rows: pa.RecordBatch, number: int, name: str) -> Refused:
+        [row] = rows.slice(number, 1).to_pylist()
+        return Refused(f"the table {self._name!r} refuses it: {name} is null", row_json(row))
+
+    def open_writer(self, transaction: TransactionId) -> DataWriter:
+        owner = self._owner(transaction.job, transaction.sink)
+        layout = self._layout(transaction)
+        folder = folder_at(layout.data, self.storage_options)
+        return DataWriter(self._name, folder, owner, layout, transaction)
+
+    def _layout(self, transaction: TransactionId) -> IcebergLayout:
+        """Returns the table as of the start. A task whose driver created the table may have to look
+        itself."""
+        known = self.found or next(iter(self._created), None)
+        if known is not None:
+            return known
+        with self._opened(transaction.job, transaction.sink) as version:
+            if version is None:
+                raise ConfigurationError(
+                    f"the table {self._name!r} is gone.",
+                    job=transaction.job,
+                    stage=transaction.sink,
+                    cure="Bring it back, or start the job again, which creates it.",
+                )
+            return version.layout()
+
+    # --- phase 2 ---
+
+    def open_committer(self, job: str, stage: str) -> IcebergCommitter:
+        owner, storage = self._owner(job, stage), self.storage_options
+        return IcebergCommitter(self.table, owner, self.catalog, storage, self.branch)
+
+    def _owner(self, job: str, stage: str) -> Owner:
+        return Owner(*self.home, job, stage)
+
+    def _catalog(self) -> Any:
+        return self.catalog.open(self.storage_options)
+
+    @contextmanager
+    def _opened(self, job: str, stage: str) -> Iterator[TableVersion | None]:
+        with errors_named(self._name, job, stage, is_start=True), closing(self._catalog()) as found:
+            yield TableVersion.open(found, self.table, self.branch)

@@ -1,0 +1,219 @@
+"""A table's metadata as of a look at its catalog: columns, partitions, and the markers of sinks.
+
+A marker is a property of the table. It is written in the commit that adds the files, and survives
+the expiry of snapshots and a rollback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_jet.connectors.iceberg.data_file import IcebergLayout, data_file_of
+from dagster_jet.connectors.iceberg.fields import inner_not_null
+from dagster_jet.connectors.iceberg.partition_fields import PartitionField
+from dagster_jet.connectors.lake.committer import first_line
+from dagster_jet.connectors.lake.staged_file import kept_in
+from dagster_jet.errors import ConfigurationError
+from dagster_jet.snapshot.manifest import Artifact
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+
+_FORMAT_MAX = 2
+_NEW_TABLES = {
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+"""Properties of a table that a sink creates: without them each commit takes longer than the one
+before."""
+_AS_BYTES = ("binary", "fixed", "uuid")
+
+
+@dataclass
+class TableVersion:
+    """The metadata that a catalog names at this moment."""
+
+    table: Table
+    branch: str
+
+    @classmethod
+    def open(cls, catalog: Catalog, name: str, branch: str) -> TableVersion | None:
+        """Returns the newest version; None if there is no table."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            return cls(catalog.load_table(name), branch)
+        except NoSuchTableError:
+            return None
+
+    @classmethod
+    def create(
+        cls, catalog: Catalog, name: str, columns: pa.Schema, by: Sequence[PartitionField]
+    ) -> None:
+        """Creates the table, and its namespace if that is missing, unless there is one."""
+        from pyiceberg.exceptions import TableAlreadyExistsError
+        from pyiceberg.transforms import parse_transform
+
+        catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+        with suppress(TableAlreadyExistsError):
+            made = catalog.create_table_transaction(name, columns, properties=_NEW_TABLES)
+            with made.update_spec() as spec:
+                for field in by:
+                    try:
+                        spec.add_field(field.column, parse_transform(field.transform))
+                    except ValueError as error:
+                        raise ConfigurationError(
+                            f"a table cannot be partitioned by {field}: {first_line(error)}."
+                        ) from error
+            made.commit_transaction()
+
+    @property
+    def metadata(self) -> TableMetadata:
+        return self.table.metadata
+
+    @property
+    def id(self) -> str:
+        return str(self.metadata.table_uuid)
+
+    @property
+    def data(self) -> str:
+        """URL of the folder of data files."""
+        chosen = self.metadata.properties.get("write.data.path")
+        return chosen.rstrip("/") if chosen else f"{self.metadata.location.rstrip('/')}/data"
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The branch's newest snapshot."""
+        found = self.metadata.snapshot_by_name(self.branch)
+        return None if found is None else found.snapshot_id
+
+    def marker(self, application: str) -> int:
+        return int(self.metadata.properties.get(application, -1))
+
+    def paths(self) -> set[str]:
+        """Returns the paths of all snapshots."""
+        io, found = self.table.io, {}
+        for snapshot in self.metadata.snapshots:
+            found.update({one.manifest_path: one for one in snapshot.manifests(io)})
+        entries = [entry for one in found.values() for entry in one.fetch_manifest_entry(io)]
+        return {entry.data_file.file_path.removeprefix(f"{self.data}/") for entry in entries}
+
+    # --- columns and partitions ---
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns with their ids."""
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        return schema_to_pyarrow(self.metadata.schema())
+
+    @property
+    def partition_by(self) -> tuple[PartitionField, ...]:
+        schema = self.metadata.schema()
+        return tuple(
+            PartitionField(
+                schema.find_column_name(field.source_id) or "",
+                str(field.transform),
+                str(schema.find_type(field.source_id)),
+            )
+            for field in self.metadata.spec().fields
+        )
+
+    def layout(self) -> IcebergLayout:
+        """Returns what tasks write by."""
+        schema = self.metadata.schema()
+        return IcebergLayout(
+            self.id,
+            self.data,
+            schema.schema_id,
+            self.metadata.default_spec_id,
+            self.columns,
+            {field.name: field.field_id for field in schema.fields},
+            self.partition_by,
+        )
+
+    def unfit(self) -> str | None:
+        """Returns why a sink must not append to the table; None if it may."""
+        metadata = self.metadata
+        if metadata.format_version > _FORMAT_MAX:
+            return f"it has the format version {metadata.format_version}"
+        refs = metadata.refs
+        if self.branch != "main" and self.branch not in refs:
+            return f"it has no branch {self.branch!r}"
+        if self.branch in refs and refs[self.branch].snapshot_ref_type.value != "branch":
+            return f"{self.branch!r} is a tag of it"
+        if (column := inner_not_null(self.columns)) is not None:
+            return f"a part of the column {column!r} is never null"
+        for field in self.partition_by:
+            is_plain = not field.transform.startswith("bucket")
+            if "." in field.column or (is_plain and field.type.startswith(_AS_BYTES)):
+                return f"it is partitioned by {field}, which is {field.type}"
+        return None
+
+    def lacks(self, staged: Sequence[Artifact]) -> str | None:
+        """Returns what staged files have that the table has lost; None if it has all. Columns are
+        compared by their ids: they may have other names and wider types now."""
+        metadata, known = self.metadata, self.metadata.schema()
+        for schema_id, spec_id in {(k["schema"], k["spec"]) for k in map(kept_in, staged)}:
+            schema = metadata.schema_by_id(schema_id)
+            if schema is None or spec_id not in metadata.specs():
+                return "the columns or partitions of the staged files are gone from its metadata"
+            for field in schema.fields:
+                if field.field_id not in {one.field_id for one in known.fields}:
+                    return f"it has no column {field.name!r} any more"
+            new = {one.field_id: one for one in known.fields if one.required}
+            for field in schema.fields:
+                new.pop(field.field_id, None)
+            if new:
+                return f"it has the new column {next(iter(new.values())).name!r}, never null"
+        return None
+
+    # --- commit ---
+
+    def append(
+        self,
+        staged: Sequence[Artifact],
+        application: str,
+        marker: int,
+        facts: Mapping[str, str],
+    ) -> None:
+        """Commits files and marker in one snapshot, if the branch is where it was looked at.
+
+        Whether it has committed is seen in the table only: an error does not say that it has not.
+        The library's own way to end a transaction is not used: after a conflict it drops the
+        condition, and after a lost answer it deletes the manifests of the commit that landed.
+
+        Args:
+            facts: kept in the snapshot's summary.
+        """
+        from pyiceberg.table import Table
+        from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID
+
+        table, metadata = self.table, self.metadata
+        spec_id = kept_in(staged[0])["spec"] if staged else metadata.default_spec_id
+        as_staged: Any = metadata.model_copy(update={"default_spec_id": spec_id})
+        view = Table(table.name(), as_staged, table.metadata_location, table.io, table.catalog)
+        transaction = view.transaction()
+        transaction.set_properties({application: str(marker)})
+        if staged:
+            update = transaction.update_snapshot(dict(facts), branch=self.branch)
+            with update.merge_append() as files:
+                for one in staged:
+                    files.append_data_file(data_file_of(one, metadata))
+        conditions = (
+            AssertTableUUID(uuid=metadata.table_uuid),
+            AssertRefSnapshotId.model_validate(
+                {"ref": self.branch, "snapshot-id": self.snapshot_id}
+            ),
+        )
+        answer = table.catalog.commit_table(table, conditions, transaction._updates)
+        with suppress(Exception):  # files that are only old
+            table.catalog._delete_old_metadata(table.io, metadata, answer.metadata)

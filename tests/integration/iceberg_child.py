@@ -1,0 +1,33 @@
+"""The crash suite's pipeline into Iceberg tables, and the driver that is killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dagster_jet import Pipeline, sinks
+from dagster_jet.connectors.iceberg import IcebergSink
+from tests.unit.connectors.iceberg_rows import options_at
+
+from . import child
+
+
+def _table(folder: Path, name: str, *by: str) -> IcebergSink:
+    place: Any = options_at(folder / "lake")
+    return sinks.iceberg("lake", f"crash.{name}", partition_by=by, catalog_options=place)
+
+
+def iceberg_pipeline(folder: Path) -> Pipeline:
+    """Two tables are partitioned, one by a transform. The start creates them."""
+    (folder / "lake").mkdir(exist_ok=True)
+    p = Pipeline(child.JOB)
+    rows, counts, rollup = child.windows_over_windows(p, folder)
+    counts.write_to(_table(folder, "counts", "k"), name="counts_out")
+    rollup.write_to(_table(folder, "rollup"), name="rollup_out")
+    big = rows.filter(f"v >= {child.BIG}")
+    big.write_to(_table(folder, "big", "bucket(2, k)", "v"), name="big_out")
+    return p
+
+
+def main(folder: Path, order: dict[str, Any]) -> int:
+    return child.main(folder, order, iceberg_pipeline)

@@ -1,0 +1,54 @@
+"""An Iceberg table in a bucket, through moto's server."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_jet import sinks
+from dagster_jet.connectors.iceberg.table_version import TableVersion
+
+from .delta_table import SCHEMA, by, rows
+from .iceberg_rows import NAME, options_at
+from .iceberg_table import commit, has_committed, stage
+from .s3_folder import S3Folder
+from .test_delta_bucket import s3 as s3
+from .test_delta_bucket import server as server
+
+
+def test_a_table_in_a_bucket(s3: S3Folder, tmp_path: Path) -> None:
+    """The start creates it; the library has the endpoint and the keys of `storage_options`."""
+    place: Any = {**options_at(tmp_path), "warehouse": s3.url}
+    options = dict(s3.storage_options)
+    made = sinks.iceberg(
+        "lake", NAME, partition_by="day(day)", catalog_options=place, storage_options=options
+    )
+    made.check("j", "out", is_new_job=True)
+    made._of_rows.append(SCHEMA)
+    made.claim_place("j", "out")
+    sink = made.at_start("j", "out", on_one_host=False)
+    staged = [*stage(sink, rows(1, 2)), *stage(sink, rows(3), epoch=2)]
+    orphan = stage(sink, rows(4), epoch=3)
+    commit(sink, staged, by())
+    commit(sink, staged, by(2))
+    assert has_committed(sink, staged, by(2)) and not has_committed(sink, orphan, by(2))
+    with closing(sink.open_committer("j", "out")) as committer:
+        assert committer.abort_orphans(by(2), ()) == len(orphan)
+    with closing(sink._catalog()) as catalog:
+        version = TableVersion.open(catalog, NAME, "main")
+        assert version is not None
+        assert sorted(version.table.scan().to_arrow()["id"].to_pylist()) == [1, 2, 3]
+        assert len(version.paths()) == 3
+
+
+def test_a_bucket_that_is_not_there_ends_the_start(s3: S3Folder, tmp_path: Path) -> None:
+    place: Any = {**options_at(tmp_path), "warehouse": "s3://not-there/lake"}
+    made = sinks.iceberg(
+        "lake", NAME, catalog_options=place, storage_options=dict(s3.storage_options)
+    )
+    made._of_rows.append(SCHEMA)
+    with pytest.raises(Exception, match=r"unavailable.*(not-there|NO_SUCH_BUCKET)"):
+        made.claim_place("j", "out")
