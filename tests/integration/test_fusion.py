@@ -101,8 +101,9 @@ def planned(spark: SparkSession, build: Callable[[Stage], None]) -> ExecutionPla
     return analyse(SparkRuntime(spark, p.name, {}, 1), p.graph, 7)
 
 
-def tasks(plan: ExecutionPlan) -> list[list[str]]:
-    return [[stage.vertex for stage in one.fusion.stages] for one in plan.by_level.each]
+def tasks(plan: ExecutionPlan, *, of_one_shard: bool = False) -> list[list[str]]:
+    fusions = plan.by_shard if of_one_shard else plan.by_level
+    return [[stage.vertex for stage in one.fusion.stages] for one in fusions.each]
 
 
 def out(stage: Stage, name: str = "out") -> None:
@@ -122,6 +123,7 @@ def test_two_windows_and_their_join_are_one_task(spark: SparkSession) -> None:
 
     plan = planned(spark, build)
     assert tasks(plan) == [["low", "high", "both"]]
+    assert tasks(plan, of_one_shard=True) == [["low", "high"], ["both"]], "of other keys"
     (one,) = plan.by_level.each
     assert one.fusion.heads == (InputRef("low", 0), InputRef("high", 0))
     assert [link.source for link in one.fusion.links] == ["low", "high"]
@@ -131,6 +133,28 @@ def test_two_windows_and_their_join_are_one_task(spark: SparkSession) -> None:
         ["low"], ["high"], ["both"],
     ]  # fmt: skip
     assert all(not one.fusion.links for one in plan.one_by_one.each)
+
+
+def test_rows_of_the_same_keys_stay_in_the_task_of_a_shard(spark: SparkSession) -> None:
+    def build(rows: Stage) -> None:
+        counts = counted(rows, "counts", "k")
+        renamed = counts.select("k AS key", "n", "window_end")
+        out(counted(renamed, "longer", "key"), "longer_out")
+        swapped = counted(rows, "by_both", "k", "g").select("g AS k", "k AS g", "window_end")
+        out(counted(swapped, "other", "k", "g"), "other_out")
+
+        def running(state: State[int], row: Row) -> Row:
+            return {"k": "another", "at": row["window_end"]}
+
+        users = counts.group_by("k").map_stateful(
+            running, create=int, output_schema="k string, at timestamp", name="users"
+        )
+        out(counted(users.with_timestamps("at"), "behind", "k"), "behind_out")
+
+    plan = planned(spark, build)
+    first, *rest = tasks(plan, of_one_shard=True)
+    assert set(first) == {"counts", "longer", "by_both", "users"}
+    assert sorted(name for task in rest for name in task) == ["behind", "other"]
 
 
 def test_what_spark_has_to_do_in_between_ends_a_task(spark: SparkSession) -> None:
@@ -291,7 +315,7 @@ def test_rows_are_those_of_frames_made_in_each_epoch(
         monkeypatch.setattr(module, "EpochFrames", CountedFrames)
     found, made = {}, {}
     for way, is_prepared in {"once": True, "each_time": False}.items():
-        monkeypatch.setattr(prepared_frames, "can_be_prepared", lambda plan, can=is_prepared: can)
+        monkeypatch.setattr(prepared_frames, "can_be_prepared", lambda *_, can=is_prepared: can)
         CountedFrames.made = 0
         found[way] = played(world, way, linked, seed)
         made[way] = CountedFrames.made

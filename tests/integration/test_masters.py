@@ -1,5 +1,5 @@
-"""On threads of one process and on executors of a cluster alike: the rows of large epochs, and
-whose errors are whose."""
+"""On threads of one process and on executors of a cluster alike: the rows of large and of small
+epochs, and whose errors are whose."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dagster_jet.errors import JetError, MissingEnvironmentError, ProcessorError
 from dagster_jet.testing.failpoints import FailPoints
 from tests.long import long, long_but_for
 
-from . import differential, whose_error
+from . import differential, small_epochs, whose_error
 from .crash_table import KILLED, Crash
 from .differential import CASES
 from .large_crash_child import LargeWorld
@@ -64,6 +64,11 @@ def test_large_epochs_give_the_rows_of_an_independent_computation(
 ) -> None:
     master = request.node.callspec.params["run"]
     run(differential.run, case, folder / f"{master}-{case.replace(' ', '-')}")
+
+
+def test_frames_of_small_epochs_are_made_once(tmp_path: Path, cluster: Run) -> None:
+    for epochs, made in cluster(small_epochs.run, tmp_path).values():
+        assert made <= 3 < small_epochs.FILES <= epochs, "with rows, without, and the last"
 
 
 def on_both(cases: Iterable[str], *quick: str) -> pytest.MarkDecorator:

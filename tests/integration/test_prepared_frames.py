@@ -20,7 +20,7 @@ from dagster_jet.pipeline.graph import EnrichNode
 from dagster_jet.spark.epoch_contract import EpochInput
 from dagster_jet.spark.frames.prepared_frames import PreparedFrames, can_be_prepared
 from dagster_jet.spark.planning.analysis import analyse
-from dagster_jet.spark.plans.repeatable import is_repeatable
+from dagster_jet.spark.plans.repeatable import repeat
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.barrier import Barrier
 
@@ -37,7 +37,9 @@ def planned(spark: SparkSession, build: Callable[[Stage], Stage]) -> bool:
     source = sources.files("/in", format="json", schema="k string, ts long, v long")
     rows = build(p.read_from(source, name="rows"))
     rows.write_to(sinks.files("/out", format="json"), name="out")
-    return can_be_prepared(analyse(SparkRuntime(spark, p.name, {}, 1), p.graph, 7))
+    plan = analyse(SparkRuntime(spark, p.name, {}, 1), p.graph, 7)
+    assert can_be_prepared(plan, plan.by_shard) is can_be_prepared(plan, plan.by_level)
+    return can_be_prepared(plan, plan.by_level)
 
 
 def windowed(rows: Stage) -> LateStage:
@@ -88,14 +90,14 @@ def rows(spark: SparkSession) -> DataFrame:
 
 def test_plans_that_begin_from_nothing_in_each_run(rows: DataFrame) -> None:
     counted = rows.groupBy((F.col("id") % 2).alias("k")).agg(F.count("*").alias("n"))
-    assert is_repeatable(counted.where("n > 1").mapInArrow(passed_on, "k long, n long"),
+    assert repeat(counted.where("n > 1").mapInArrow(passed_on, "k long, n long"),
                          several_readers=True)  # fmt: skip
 
 
 def test_a_table_is_joined_as_it_was_read(spark: SparkSession, rows: DataFrame) -> None:
     table = spark.range(10).localCheckpoint().withColumnRenamed("id", "n")
     joined = rows.join(F.broadcast(table), rows.id == table.n)
-    assert is_repeatable(joined, several_readers=True)
+    assert repeat(joined, several_readers=True)
 
 
 def test_a_table_that_is_read_anew_ends_the_frames_that_were_joined_with_it(
@@ -162,7 +164,7 @@ LATCHED: dict[str, Callable[[DataFrame], DataFrame]] = {
 
 @pytest.mark.parametrize("made", LATCHED.values(), ids=LATCHED)
 def test_plans_that_keep_something_of_their_first_run(rows: DataFrame, made: Any) -> None:
-    assert not is_repeatable(made(rows), several_readers=False)
+    assert not repeat(made(rows), several_readers=False)
 
 
 def test_a_variable_and_a_view_may_be_others_in_the_next_run(
@@ -172,25 +174,25 @@ def test_a_variable_and_a_view_may_be_others_in_the_next_run(
     spark.createDataFrame([], "id long").createOrReplaceTempView("excluded")
     try:
         for condition in ("id > least", "id NOT IN (SELECT id FROM excluded)"):
-            assert not is_repeatable(rows.where(condition), several_readers=False)
+            assert not repeat(rows.where(condition), several_readers=False)
     finally:
         spark.sql("DROP TEMPORARY VARIABLE least")
         spark.catalog.dropTempView("excluded")
 
 
 def test_numbers_of_rows_begin_anew_in_each_run(rows: DataFrame) -> None:
-    assert is_repeatable(rows.select(F.monotonically_increasing_id()), several_readers=True)
+    assert repeat(rows.select(F.monotonically_increasing_id()), several_readers=True)
 
 
 def test_a_date_as_text_is_the_same_in_each_run(rows: DataFrame) -> None:
     condition = "timestamp_millis(id) > '2024-01-01' AND 'now' <> 'today'"
-    assert is_repeatable(rows.where(condition), several_readers=True)
+    assert repeat(rows.where(condition), several_readers=True)
 
 
 def test_a_cache_is_of_its_first_run(rows: DataFrame) -> None:
     kept = rows.persist()
     try:
-        assert not is_repeatable(kept.select("id"), several_readers=False)
+        assert not repeat(kept.select("id"), several_readers=False)
     finally:
         kept.unpersist()
 
@@ -201,8 +203,8 @@ def test_users_functions_see_a_row_once(rows: DataFrame) -> None:
     def token() -> Column:
         return F.udf(lambda _: uuid.uuid4().hex)("id")
 
-    assert is_repeatable(rows.select(token()), several_readers=False)
-    assert not is_repeatable(rows.select(token()), several_readers=True)
+    assert repeat(rows.select(token()), several_readers=False)
+    assert not repeat(rows.select(token()), several_readers=True)
 
 
 FILES = {

@@ -81,7 +81,7 @@ class Anchored:
         self._slot_sql = (
             f"element_at(array({','.join(map(str, slots))}), "
             f"cast(pmod(`{PARTITION_COLUMN}`, {shard_count}) as int) + 1) "
-            "+ (spark_partition_id() & 0)"
+            "+ cast(monotonically_increasing_id() & 0 as int)"
         )
         shard = F.col("id").cast("int")
         anchors = session.range(0, shard_count, 1, 1).select(

@@ -42,6 +42,7 @@ from dagster_jet.spark.planning.stateless import (
     with_ingestion_time,
 )
 from dagster_jet.spark.planning.wiring import ACK_TYPE, own_sink
+from dagster_jet.spark.plans.repeatable import Repeat, again
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.epoch_parameters import PreparedTask
 from dagster_jet.spark.tasks.fusion import InputRef
@@ -82,12 +83,18 @@ class EpochFrames:
         self._sources: dict[str, SourceFrame] = {}
         # Early results go to sinks and not into state: those stages are not fused.
         shows_early = any(stage.early for stage in epoch.stages.values())
-        fused = epoch.few_groups and not shows_early
-        self._fusions = plan.by_level if fused else plan.one_by_one
+        if shows_early:
+            self._fusions = plan.one_by_one
+        elif epoch.few_groups:
+            self._fusions = plan.by_level
+        else:
+            self._fusions = plan.one_by_one if prepared is None else plan.by_shard
         self._fusion_frames: dict[str, FusionFrames] = {}
         """By the first stage of the fusion."""
         self._late: dict[tuple[str, int], DataFrame] = {}
         """By stage and input."""
+        self._first: DataFrame | None = None
+        """The action of prepared frames as it was made."""
 
     @cached_property
     def action(self) -> DataFrame | None:
@@ -97,6 +104,14 @@ class EpochFrames:
     def _plan_action(self) -> DataFrame | None:
         acked = [frame for node in self._plan.graph for frame in self._acks_of(node)]
         return reduce(lambda a, b: a.union(b), acked) if acked else None
+
+    def begin_again(self, how: Repeat) -> None:
+        """Makes prepared frames ready for one more epoch, after `release`."""
+        if self._first is None:
+            self._first = self.action
+        self.shared.again()
+        if self._first is not None:
+            self.action = again(self._first, how)
 
     def seen(self, acks: Sequence[Ack]) -> Seen:
         """Counts observed by the action, which has returned `acks`."""

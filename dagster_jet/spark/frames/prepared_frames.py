@@ -8,20 +8,16 @@ the state and the watermarks, so tasks read these when they run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from dagster_jet.contract import SourceFrame, SplitParameters
 from dagster_jet.pipeline.graph import EnrichNode, TimestampsNode, TransformNode
 from dagster_jet.spark.epoch_contract import EpochInput
 from dagster_jet.spark.frames.epoch_frames import EpochFrames
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
-from dagster_jet.spark.plans.repeatable import is_repeatable
+from dagster_jet.spark.planning.fusing import Fusions
+from dagster_jet.spark.plans.repeatable import Repeat, repeat
 from dagster_jet.spark.runtime import SparkRuntime
-from dagster_jet.spark.tasks.epoch_parameters import (
-    PARAMETERS_PROPERTY,
-    CurrentSplit,
-    EpochParameters,
-)
+from dagster_jet.spark.tasks.epoch_parameters import CurrentSplit, EpochParameters
 
 _Kind = frozenset[tuple[str, int]]
 """Sources with input; with each, the rounded number of partitions to observe."""
@@ -34,16 +30,16 @@ class PreparedFrames:
 
     def __init__(self, plan: ExecutionPlan, runtime: SparkRuntime) -> None:
         self._plan, self._runtime = plan, runtime
-        self._can_be = can_be_prepared(plan)
-        self._kept: dict[_Kind, EpochFrames | None] = {}
+        self._is_local = runtime.is_local
+        self._can_be = can_be_prepared(plan, plan.by_level if self._is_local else plan.by_shard)
+        self._kept: dict[_Kind, tuple[EpochFrames, Repeat] | None] = {}
         """None: epochs of this kind need new frames each time."""
         self._enrichments = [node for node in plan.graph if isinstance(node, EnrichNode)]
         self._table_reads = 0
-        self._written: Path | None = None
 
     def of(self, epoch: EpochInput) -> EpochFrames | None:
-        """The frames of an epoch, after writing its parameters; None: the epoch needs its own."""
-        if not self._can_be or not _is_small(epoch):
+        """The frames of an epoch, after its parameters are handed on; None: it needs its own."""
+        if not self._can_be or not self._is_small(epoch):
             return None
         splits = self._split_parameters(epoch)
         if splits is None:
@@ -55,12 +51,22 @@ class PreparedFrames:
             if len(self._kept) == _KEPT:
                 return None
             self._kept[kind] = self._made(epoch, dict(kind))
-        frames = self._kept[kind]
-        if frames is not None:
-            frames.partitions = {name: split.partitions for name, split in splits.items()}
-            what = {name: split.what for name, split in splits.items()}
-            self._pass(EpochParameters(epoch.barrier, epoch.stages, what))
+        found = self._kept[kind]
+        if found is None:
+            return None
+        frames, how = found
+        frames.begin_again(how)
+        frames.partitions = {name: split.partitions for name, split in splits.items()}
+        what = {name: split.what for name, split in splits.items()}
+        parameters = EpochParameters(epoch.barrier, epoch.stages, what)
+        parameters.hand_on(self._runtime.session.sparkContext)
         return frames
+
+    def _is_small(self, epoch: EpochInput) -> bool:
+        """Whether one task can read its rows, and only its tasks' parameters differ from other
+        epochs."""
+        early = any(stage.early for stage in epoch.stages.values())
+        return epoch.few_rows and (epoch.few_groups or not self._is_local) and not early
 
     def _has_newest_tables(self) -> bool:
         """Frames are joined with tables as they were read, and Spark keeps their broadcasts. If a
@@ -80,16 +86,26 @@ class PreparedFrames:
             splits[name] = own
         return splits
 
-    def _made(self, epoch: EpochInput, places: Mapping[str, int]) -> EpochFrames | None:
+    def _made(
+        self, epoch: EpochInput, places: Mapping[str, int]
+    ) -> tuple[EpochFrames, Repeat] | None:
         sources = self._sources(places)
         if sources is None:
             return None
         frames = EpochFrames(self._plan, epoch, self._runtime, sources)
-        action = frames.action
-        if action is None or is_repeatable(action, several_readers=bool(self._plan.shared)):
-            return frames
-        frames.release()
-        return None
+        action, how = frames.action, Repeat.AS_IT_IS
+        if action is not None:
+            found = repeat(
+                action,
+                several_readers=bool(self._plan.shared),
+                exchanges=not self._is_local,
+                caches=bool(frames.shared) and not self._is_local,
+            )
+            frames.release()
+            if found is None:
+                return None
+            how = found
+        return frames, how
 
     def _sources(self, places: Mapping[str, int]) -> Mapping[str, SourceFrame] | None:
         frames = {}
@@ -101,30 +117,17 @@ class PreparedFrames:
             frames[name] = frame
         return frames
 
-    def _pass(self, parameters: EpochParameters) -> None:
-        before = self._written
-        self._written = parameters.write()
-        self._runtime.session.sparkContext.setLocalProperty(PARAMETERS_PROPERTY, str(self._written))
-        if before is not None and before != self._written:
-            before.unlink(missing_ok=True)
-
 
 def _places(partitions: Sequence[str]) -> int:
     """Rounded up to a power of two, so that there are few kinds."""
     return 1 << (len(partitions) - 1).bit_length() if partitions else 0
 
 
-def _is_small(epoch: EpochInput) -> bool:
-    """Whether one task can run it, and only its tasks' parameters differ from other epochs."""
-    early = any(stage.early for stage in epoch.stages.values())
-    return epoch.few_rows and epoch.few_groups and not early
-
-
-def can_be_prepared(plan: ExecutionPlan) -> bool:
+def can_be_prepared(plan: ExecutionPlan, fusions: Fusions) -> bool:
     """Whether the frames of the plan contain nothing that differs between epochs."""
     late = (
         plan.stages[head.stage].takes_out_late(head.ordinal)
-        for task in plan.by_level.each
+        for task in fusions.each
         for head in task.fusion.heads
     )
     return not (any(late) or any(map(_is_of_each_epoch, plan.graph)))

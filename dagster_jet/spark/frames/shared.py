@@ -23,6 +23,14 @@ class SharedFrames:
         self._frames.append(frame.persist())
         return frame
 
+    def __bool__(self) -> bool:
+        return bool(self._frames)
+
+    def again(self) -> None:
+        """Persists them for the next epoch, after `release`."""
+        for frame in self._frames:
+            frame.persist()
+
     def fill(self, placement: Placement) -> None:
         for frame in self._frames:
             placement.fill(frame)

@@ -132,6 +132,7 @@ class _Analysis:
             stages=stages,
             one_by_one=one_by_one(self.graph, stages),
             by_level=by_level(self.graph, stages, self.plain),
+            by_shard=by_level(self.graph, stages, self.plain, of_one_shard=True),
             timestamps={
                 name: replace(
                     plan,

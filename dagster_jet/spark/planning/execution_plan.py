@@ -31,6 +31,8 @@ class ExecutionPlan:
     """Tasks of an epoch whose shards are spread over tasks: one fusion per stage."""
     by_level: Fusions
     """Tasks of an epoch in which one task has all shards."""
+    by_shard: Fusions
+    """Tasks of a small epoch whose shards are spread over executors."""
     timestamps: Mapping[str, TimestampsPlan]
     partition_columns: Mapping[str, tuple[str, ...]]
     """Sources and transforms whose frames keep the column with the source's partition; with each,

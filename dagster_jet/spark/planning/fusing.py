@@ -1,4 +1,4 @@
-"""Decides which stages run in one task.
+"""Decides which stages run in one task: of all shards, or of one shard.
 
 Stages have levels. A stage is on the level of an upstream stage if rows can go from one to the
 other without Spark, and one level above any other upstream stage. The stages of a level are one
@@ -10,8 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from pyarrow import types
+
 from dagster_jet.pipeline.graph import Graph, TransformNode
-from dagster_jet.pipeline.stateful import StatefulNode
+from dagster_jet.pipeline.stateful import (
+    AggregateNode,
+    DeduplicateNode,
+    JoinNode,
+    RollingNode,
+    StatefulNode,
+)
 from dagster_jet.spark.planning.tagged_frames import TaggedFrames
 from dagster_jet.spark.planning.wiring import StageWiring
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
@@ -49,14 +57,23 @@ def one_by_one(graph: Graph, wirings: Mapping[str, StageWiring]) -> Fusions:
 
 
 def by_level(
-    graph: Graph, wirings: Mapping[str, StageWiring], plain: Mapping[str, ColumnChoice]
+    graph: Graph,
+    wirings: Mapping[str, StageWiring],
+    plain: Mapping[str, ColumnChoice],
+    *,
+    of_one_shard: bool = False,
 ) -> Fusions:
-    """The smallest number of tasks, for one task with all shards.
+    """The smallest number of tasks.
 
     Args:
         plain: selects that a task can do by itself.
+        of_one_shard: a task has one shard; otherwise it has all of them.
     """
-    links = dict(_links(graph, wirings, plain))
+    links = {
+        ref: link
+        for ref, link in _links(graph, wirings, plain)
+        if not of_one_shard or _stays_in_shard(graph, wirings, link)
+    }
     levels: dict[str, int] = {}
     for stage in graph.stages:  # upstream ones first
         level = 0
@@ -117,6 +134,27 @@ def _links(
             rows = wiring.plan.inputs[ordinal]
             if rows.can_take(results):
                 yield ref, Link(node.name, ref, rows, chosen)
+
+
+def _stays_in_shard(graph: Graph, wirings: Mapping[str, StageWiring], link: Link) -> bool:
+    """Whether the rows of a link have the key of the stage that they come from."""
+    if not isinstance(graph[link.source], AggregateNode | RollingNode | DeduplicateNode | JoinNode):
+        return False  # a user's function may return rows of other keys
+    plan = wirings[link.source].plan
+    before, results = plan.inputs[0], plan.operator.result_schema
+    taken = results.names if link.columns is None else list(link.columns.before)
+    names = results.names if link.columns is None else list(link.columns.after)
+    own = dict(zip(link.rows.names or names, taken, strict=True))
+    return (
+        tuple(own.get(key) for key in link.rows.keys) == before.keys
+        and link.rows.hashes_wide == before.hashes_wide
+        and all(
+            key in before.schema.names
+            and before.schema.field(key).type == results.field(key).type
+            and not types.is_floating(results.field(key).type)
+            for key in before.keys
+        )
+    )
 
 
 def _stages_behind(graph: Graph, name: str) -> Iterator[str]:

@@ -1,15 +1,17 @@
-"""Checks whether a frame can be run again for other rows: its plan contains nothing from the time
-of the first run, and no run leaves data that the next one would read."""
+"""Runs a frame again for other rows: its plan contains nothing from the time of the first run."""
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from dagster_jet.spark.plans.nodes import (
     analyzed,
     children,
+    elements,
     kind,
     not_deterministic,
+    optimized,
     physical,
 )
 
@@ -36,19 +38,61 @@ _FUNCTIONS = frozenset(("BatchEvalPython", "ArrowEvalPython"))
 """Users' scalar functions, deterministic by default."""
 
 
-def is_repeatable(frame: DataFrame, *, several_readers: bool) -> bool:
-    """Whether each run of the frame starts anew. Plans it without running it.
+_EXCHANGED = frozenset(("ShuffleExchange", "ShuffledHashJoin", "InMemoryTableScan"))
+"""Physical nodes between the tasks of a cluster: a shuffle, and the join with the shards' anchors,
+the only frame that is cached for the whole execution."""
+
+
+class Repeat(Enum):
+    """How a frame runs again."""
+
+    AS_IT_IS = "as it is"
+    """No run leaves data that the next one would read."""
+    COPIED = "copied"
+    """Its physical plan is copied, because Spark would read the shuffle of the last run again."""
+    PLANNED = "planned"
+    """It is planned again, because it reads frames that are cached in each epoch."""
+
+
+def repeat(
+    frame: DataFrame, *, several_readers: bool, exchanges: bool = False, caches: bool = False
+) -> Repeat | None:
+    """How the frame can run again for other rows; None: it cannot. Plans it without running it.
 
     Args:
         several_readers: each of several branches makes the rows again, and they must agree. Users'
             functions may return different values for the same row.
+        exchanges: its tasks are on several executors.
+        caches: it reads frames that are cached in each epoch.
     """
     logical = analyzed(frame)
     # The seed of `rand()` is part of the plan.
     if not _begins_anew(logical) or _is_folded_when_planned(frame, logical):
-        return False
+        return None
+    if caches:
+        return None if several_readers and _calls_functions(frame, logical) else Repeat.PLANNED
     known = _RUN_ANEW if several_readers else _RUN_ANEW | _FUNCTIONS
-    return _are_all(known, physical(frame, prepared=True))
+    plan = physical(frame, prepared=True)
+    if _are_all(known, plan):
+        return Repeat.AS_IT_IS
+    return Repeat.COPIED if exchanges and _are_all(known | _EXCHANGED, plan) else None
+
+
+def again(frame: DataFrame, how: Repeat) -> DataFrame:
+    """The frame, to be run once more."""
+    from pyspark.sql import DataFrame
+
+    if how is Repeat.AS_IT_IS:
+        return frame
+    session = frame.sparkSession
+    jvm = session._jvm
+    logical = analyzed(frame)
+    if how is Repeat.COPIED:
+        # Spark copies the physical plan before it prepares it, with new shuffles.
+        stage = getattr(jvm, "org.apache.spark.sql.execution.adaptive.LogicalQueryStage")
+        logical = stage(optimized(frame), physical(frame, prepared=False))
+    dataset = getattr(jvm, "org.apache.spark.sql.classic.Dataset")
+    return DataFrame(dataset.ofRows(session._jsparkSession, logical), session)
 
 
 def _begins_anew(plan: Any) -> bool:
@@ -83,6 +127,17 @@ def _is_folded_when_planned(frame: DataFrame, logical: Any) -> bool:
         .apply(plain)
         .fastEquals(plain)
     )
+
+
+def _calls_functions(frame: DataFrame, plan: Any) -> bool:
+    """Whether a logical plan calls users' scalar functions."""
+    tree = "org.apache.spark.sql.catalyst.trees.TreePattern"
+    function = getattr(frame.sparkSession._jvm, tree).PYTHON_UDF()
+    if "MapIn" not in kind(plan) and any(
+        expression.containsPattern(function) for expression in elements(plan.expressions())
+    ):
+        return True
+    return any(_calls_functions(frame, child) for child in children(plan))
 
 
 def _are_all(known: frozenset[str], plan: Any) -> bool:

@@ -1,29 +1,28 @@
-"""Parameters of one epoch for prepared tasks: a file, named by a property of the Spark job.
+"""Parameters of one epoch for prepared tasks: they travel as a property of the Spark job.
 
 Frames of small epochs are made once and run many times (`spark/frames/prepared_frames.py`). Their
 closures cannot contain anything that differs between epochs.
-
-The file is in the execution's private folder, and the next epoch's replaces it: a task that is late
-by an epoch fails before it writes anything.
 """
 
 from __future__ import annotations
 
-import os
+import base64
 import pickle
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from dagster_jet.spark.tasks.barrier import Barrier, private_folder
+from dagster_jet.spark.tasks.barrier import Barrier
 from dagster_jet.spark.tasks.stage_input import StageInput
 
-PARAMETERS_PROPERTY = "dagster_jet.epoch"
-"""Job property with the path of the file."""
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+_PROPERTY = "dagster_jet.epoch"
 
 
 @dataclass(frozen=True)
@@ -35,16 +34,12 @@ class EpochParameters:
     splits: Mapping[str, Any]
     """`SplitParameters.what` by source."""
 
-    def write(self) -> Path:
-        """Writes them to the work folder. A crash leaves a file in the folder of a dead execution.
-
-        Raises:
-            As `private_folder`.
-        """
-        with private_folder(self.barrier.work_dir) as folder:
-            path = folder / f"epoch-{self.barrier.epoch_id}.pickle"
-            path.write_bytes(pickle.dumps(self, pickle.HIGHEST_PROTOCOL))
-        return path
+    def hand_on(self, context: SparkContext) -> None:
+        """Passes them to the tasks of jobs that this thread starts next."""
+        pickled = pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
+        # Chunk sets of many shards have much in common.
+        text = base64.b64encode(zlib.compress(pickled, 1)).decode("ascii")
+        context.setLocalProperty(_PROPERTY, text)
 
 
 def current_parameters() -> EpochParameters:
@@ -53,14 +48,14 @@ def current_parameters() -> EpochParameters:
 
     context = TaskContext.get()
     assert context is not None
-    path = context.getLocalProperty(PARAMETERS_PROPERTY)
-    assert path is not None
-    return _read(path, os.stat(path).st_mtime_ns)  # another file may have had the name
+    text = context.getLocalProperty(_PROPERTY)
+    assert text is not None
+    return _read(text)
 
 
 @lru_cache(maxsize=1)
-def _read(path: str, mtime_ns: int) -> EpochParameters:
-    read = pickle.loads(Path(path).read_bytes())  # written by this execution's driver
+def _read(text: str) -> EpochParameters:
+    read = pickle.loads(zlib.decompress(base64.b64decode(text)))  # this execution's driver wrote it
     assert isinstance(read, EpochParameters)
     return read
 

@@ -141,8 +141,10 @@ class FusedTask:
         for ordinal in range(len(task.stage.operator.input_schemas)):
             if ordinal in linked:
                 rows = linked[ordinal]
+                mine = pc.equal(_shards(rows, task.shard_count), shard)
                 if not alone:
-                    rows = rows.filter(pc.equal(_shards(rows, task.shard_count), shard))
+                    rows = rows.filter(mine)
+                assert not alone or pc.all(mine).as_py() is not False, "rows of another shard"
             else:
                 tag = fusion.heads.index(InputRef(task.stage.vertex, ordinal))
                 rows = fusion.inputs.rows_of(own, tag)

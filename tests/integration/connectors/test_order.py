@@ -21,7 +21,7 @@ from dagster_jet.connectors.kafka import ranges
 from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.connectors.trial import forget
 from dagster_jet.execution import epoch_driver
-from dagster_jet.spark.plans.repeatable import is_repeatable
+from dagster_jet.spark.plans.repeatable import repeat
 from dagster_jet.testing import collected
 
 from .. import child
@@ -172,9 +172,9 @@ def test_to_keep_the_last_row_of_a_key_is_still_a_frame_that_runs_again(spark: A
     """Rows are numbered anew in each run: small epochs of an upsert share their frames."""
     rows = spark.range(0, 9, 1, 1).mapInArrow(lambda batches: batches, "id long")
     newest = newest_per_key(rows.selectExpr("id % 3 as k", "id as v"), ["k"])
-    assert is_repeatable(newest, several_readers=False)
+    assert repeat(newest, several_readers=False)
     assert sorted(map(tuple, newest.collect())) == [(0, 6), (1, 7), (2, 8)]
-    assert not is_repeatable(rows.selectExpr("id", "rand() as r"), several_readers=False)
+    assert not repeat(rows.selectExpr("id", "rand() as r"), several_readers=False)
 
 
 def test_slices_of_a_file_are_dealt_in_its_order() -> None:
