@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from types import ModuleType
 from typing import Any
 
@@ -29,6 +29,7 @@ def jet_assets(
     backfill_policy: dg.BackfillPolicy | None = None,
     dagster_jet_translator: DagsterJetTranslator | None = None,
     name: str | None = None,
+    description: str | None = None,
     group_name: str | None = None,
     owners: Sequence[str] | None = None,
     tags: Mapping[str, str] | None = None,
@@ -36,6 +37,7 @@ def jet_assets(
     pool: str | None = None,
     op_tags: Mapping[str, Any] | None = None,
     retry_policy: dg.RetryPolicy | None = None,
+    hooks: Set[dg.HookDefinition] = frozenset(),
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
     """Returns a decorator that turns a function which runs a pipeline into the pipeline's assets.
 
@@ -65,6 +67,7 @@ def jet_assets(
             have no known key when definitions are loaded.
         dagster_jet_translator: determines keys, groups, kinds and other properties per stage.
         name: name of the op; by default the pipeline's.
+        description: description of the op.
         group_name: overrides the translator's groups.
         owners: owners of all assets, in addition to the translator's.
         tags: tags of all assets, in addition to the translator's.
@@ -75,6 +78,7 @@ def jet_assets(
         op_tags: tags of the op.
         retry_policy: restarts a step process that died, within the same run. Useful with executors
             that run steps in separate processes (`build_jet_job` then chooses such an executor).
+        hooks: hooks of the op, called when a run of it has succeeded or failed.
 
     Example:
         .. code-block:: python
@@ -118,6 +122,7 @@ def jet_assets(
         return dg.multi_asset(
             specs=specs,
             name=name or op_name,
+            description=description,
             can_subset=False,
             partitions_def=partitions_def,
             backfill_policy=backfill_policy
@@ -126,6 +131,7 @@ def jet_assets(
             pool=pool,
             op_tags=op_tags,
             retry_policy=retry_policy,
+            hooks=set(hooks),
         )(function)
 
     return decorate

@@ -17,7 +17,7 @@ def build_jet_check_schedule(
 ) -> dg.ScheduleDefinition:
     """Return a schedule of runs that evaluate the checks of a pipeline.
 
-    Each run starts a process, reads the store and starts no Spark. Dagster keeps about 180 KB for
+    Each run starts a process, reads the store and starts no Spark. Dagster keeps about 190 KB for
     it, permanently.
 
     Args:

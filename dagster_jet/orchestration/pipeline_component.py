@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import dagster as dg
+from dagster.components.resolved.core_models import (
+    DailyPartitionsDefinitionModel,
+    HourlyPartitionsDefinitionModel,
+    OpSpec,
+    StaticPartitionsDefinitionModel,
+    TimeWindowPartitionsDefinitionModel,
+    WeeklyPartitionsDefinitionModel,
+    resolve_partitions_def,
+)
 from dagster.components.scaffold.scaffold import scaffold_with
-from pydantic import ConfigDict, Field
+from dagster.components.utils.translation import ResolvedTranslationFn
+from pydantic import ConfigDict
 
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration.asset_checks import build_jet_asset_checks
@@ -19,13 +29,23 @@ from dagster_jet.orchestration.asset_decorator import code_reference, jet_assets
 from dagster_jet.orchestration.asset_job import build_jet_job
 from dagster_jet.orchestration.asset_specs import build_jet_source_assets
 from dagster_jet.orchestration.check_schedule import EVERY_HALF_HOUR, build_jet_check_schedule
+from dagster_jet.orchestration.component_settings import (
+    CheckSettings,
+    FreshnessSettings,
+    RetrySettings,
+    SupervisorSettings,
+    described,
+    resolved_arguments,
+    resolved_resource,
+)
 from dagster_jet.orchestration.control_job import build_jet_control_job
+from dagster_jet.orchestration.demo_mode import in_demo_mode
 from dagster_jet.orchestration.drained_schedule import build_jet_schedule
 from dagster_jet.orchestration.event_iterator import JetEvent
 from dagster_jet.orchestration.pipeline_scaffolder import PipelineScaffolder
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.sensor import build_jet_supervisor_sensor
-from dagster_jet.orchestration.translator import DagsterJetTranslator
+from dagster_jet.orchestration.translator import DagsterJetTranslator, JetStageData
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.pipeline.reference import located, pipeline_in
 
@@ -33,96 +53,23 @@ _SENSOR_STATUS = {
     "stopped": dg.DefaultSensorStatus.STOPPED,
     "running": dg.DefaultSensorStatus.RUNNING,
 }
+_PARTITIONS = (
+    HourlyPartitionsDefinitionModel
+    | DailyPartitionsDefinitionModel
+    | WeeklyPartitionsDefinitionModel
+    | TimeWindowPartitionsDefinitionModel
+    | StaticPartitionsDefinitionModel
+)
 
 
-class SupervisorSettings(dg.Model, dg.Resolvable):
-    """Settings of the supervisor sensor; defaults are those of `build_jet_supervisor_sensor`."""
+class _Translator(DagsterJetTranslator):
+    """Asks a component, whose subclass may change the specs."""
 
-    model_config = ConfigDict(extra="forbid")
+    def __init__(self, component: JetPipelineComponent) -> None:
+        self._component = component
 
-    status: Annotated[
-        Literal["stopped", "running"],
-        Field(description="Whether the sensor is on when it is first loaded."),
-    ] = "stopped"
-    minimum_interval_seconds: Annotated[
-        int | None, Field(description="Seconds between two ticks.")
-    ] = None
-    start_timeout_seconds: Annotated[
-        float | None,
-        Field(description="Seconds that a requested run may take until it runs the job."),
-    ] = None
-    backoff_initial_seconds: Annotated[
-        float | None, Field(description="The first pause after a run without progress; it doubles.")
-    ] = None
-    backoff_max_seconds: Annotated[
-        float | None, Field(description="The longest pause between two runs without progress.")
-    ] = None
-    give_up_after: Annotated[
-        int | None,
-        Field(
-            description="Number of runs in a row without progress after which the supervisor "
-            "gives up; the checks use it, too."
-        ),
-    ] = None
-    stuck_after_seconds: Annotated[
-        float | None,
-        Field(
-            description="Seconds that a job may spend in one activity before it counts as stuck; "
-            "the checks use it, too."
-        ),
-    ] = None
-    max_run_age_seconds: Annotated[
-        float | None,
-        Field(
-            description="Maximum age of a run: an older run ends with a snapshot, and the next "
-            "run continues."
-        ),
-    ] = None
-
-    follow_definition: Annotated[
-        Literal["off", "stages", "whole"] | None,
-        Field(
-            description="Which differences between the loaded pipeline and the running one end a "
-            "run, so that the next one follows: none, those of the stages and their state (the "
-            "default), or also those of expressions, connectors, settings and functions."
-        ),
-    ] = None
-
-    def given(self, *names: str) -> dict[str, Any]:
-        """Returns the settings that were given, restricted to `names` unless it is empty."""
-        return self.model_dump(exclude={"status"}, include=set(names) or None, exclude_none=True)
-
-
-class CheckSettings(dg.Model, dg.Resolvable):
-    """Settings of the asset checks; defaults are those of `build_jet_asset_checks`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    schedule: Annotated[
-        str | None,
-        Field(
-            description="A cron schedule of the checks. It is on when it is first loaded if the "
-            "supervisor is, or if the pipeline has a schedule. null: no schedule."
-        ),
-    ] = EVERY_HALF_HOUR
-    max_snapshot_age: Annotated[
-        str | None, Field(description='Maximum age of the last snapshot, for example "10 minutes".')
-    ] = None
-    max_watermark_lag: Annotated[
-        str | None, Field(description="Maximum lag of event time behind the clock.")
-    ] = None
-    max_late_ratio: Annotated[
-        float | None,
-        Field(description="Maximum share of a stage's rows that are late, behind the watermark."),
-    ] = None
-    max_rejected_ratio: Annotated[
-        float | None,
-        Field(description="Maximum share of the sources' rows that do not fit their schema."),
-    ] = None
-
-    def given(self) -> dict[str, Any]:
-        """Returns the settings that were given, as arguments of `build_jet_asset_checks`."""
-        return self.model_dump(exclude={"schedule"}, exclude_none=True)
+    def get_asset_spec(self, data: JetStageData) -> dg.AssetSpec:
+        return self._component.get_asset_spec(data)
 
 
 @scaffold_with(PipelineScaffolder)
@@ -130,7 +77,7 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     """A streaming pipeline with its assets, job, control job, supervisor or schedule, and checks.
 
     The pipeline itself is Python code. It runs on the project's resource `jet`, or on one that is
-    defined here. Use Dagster's `post_processing` to set owners, tags and similar properties.
+    defined here. `translation` sets keys, owners, tags and similar properties of each asset.
 
     Example:
         .. code-block:: yaml
@@ -142,57 +89,144 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
               supervisor: running
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
     pipeline: Annotated[
         str,
-        Field(
-            description="`package.module:name`, or `file.py:name` for a file in this folder: a "
-            "Pipeline, or a function that returns one."
+        described(
+            "`package.module:name`, or `file.py:name` for a file in this folder: a Pipeline, or a "
+            "function that returns one. With `partitions` the function's first argument is the key "
+            "of a partition.",
+            "pipeline.py:airport_delays",
         ),
     ]
     arguments: Annotated[
-        dict[str, Any], Field(description="Arguments of the function, by name.")
+        dict[str, Any],
+        dg.Resolver(
+            resolved_arguments,
+            model_field_type=dict[str, Any],
+            description="Arguments of the function, by name. `{{ env.NAME }}` is the value of a "
+            "variable of the environment; `{{ secret.NAME }}` is a `Secret`, which is read where "
+            "it is used.",
+            examples=[{"inbox": "data/in", "password": "{{ secret.KAFKA_PASSWORD }}"}],
+        ),
     ] = {}  # noqa: RUF012  # pydantic copies it
     supervisor: Annotated[
         Literal["stopped", "running", "off"] | SupervisorSettings,
-        Field(
-            description="The sensor that keeps the pipeline running: whether it is on when it is "
-            "first loaded, or is not created; or its settings."
+        described(
+            "The sensor that keeps the pipeline running: whether it is on when it is first loaded, "
+            "or is not created; or its settings.",
+            "running",
+            {"status": "running", "minimum_interval_seconds": 30},
         ),
     ] = "stopped"
     schedule: Annotated[
         str | None,
-        Field(
-            description="A cron schedule of runs that read the available input and end. Such a "
-            "pipeline has no supervisor."
+        described(
+            "A cron schedule of runs that read the available input and end. Such a pipeline has no "
+            "supervisor.",
+            "*/15 * * * *",
+        ),
+    ] = None
+    partitions: Annotated[
+        dg.PartitionsDefinition | None,
+        dg.Resolver(
+            resolve_partitions_def,
+            model_field_type=_PARTITIONS,
+            description="Each partition is a bounded job of its own. There is no supervisor, and "
+            "there are no checks.",
+            examples=[{"type": "daily", "start_date": "2026-01-01"}],
         ),
     ] = None
     checks: Annotated[
         bool | CheckSettings,
-        Field(description="Whether the assets have asset checks; or the settings of the checks."),
+        described(
+            "Whether the assets have asset checks; or the settings of the checks.",
+            {"max_snapshot_age": "1 hour"},
+        ),
     ] = True
     control: Annotated[
         bool,
-        Field(
-            description="Whether a control job is created: its launchpad suspends, resumes, "
-            "restarts or ends the stream, or exports a snapshot."
+        described(
+            "Whether a control job is created: its launchpad suspends, resumes, restarts or ends "
+            "the stream, or exports a snapshot.",
+            False,
         ),
     ] = True
     group_name: Annotated[
-        str | None, Field(description="The asset group of the pipeline's assets.")
+        str | None, described("The asset group of the pipeline's assets.", "flights")
     ] = None
-    resource: Annotated[
-        dict[str, Any] | None,
-        Field(
-            description="Settings of a `JetResource`, which becomes the resource `jet`. Components "
-            "with equal settings share it. Leave it out if the project defines the resource `jet`."
+    translation: Annotated[
+        ResolvedTranslationFn[JetStageData],
+        described(
+            "Changes of each asset: `data` is the stage, `spec` its asset by default.",
+            {"key_prefix": "flights", "description": "{{ data.stage }}"},
         ),
     ] = None
+    automation_condition: Annotated[
+        dg.AutomationCondition[Any] | None,
+        described(
+            "The condition that launches runs of all assets.",
+            "{{ automation_condition.on_cron('@daily') }}",
+            type=str | None,
+        ),
+    ] = None
+    freshness_policy: Annotated[
+        FreshnessSettings | None,
+        described(
+            "A freshness policy of all assets.",
+            {"fail_window": "1 hour", "warn_window": "30 minutes"},
+        ),
+    ] = None
+    op: Annotated[
+        OpSpec | None,
+        described(
+            "Properties of the op: name, tags, pool, description, backfill policy.",
+            {"tags": {"dagster-k8s/config": {}}, "pool": "spark"},
+        ),
+    ] = None
+    retry_policy: Annotated[
+        RetrySettings | None,
+        described(
+            "Restarts a step process that died, within the same run.",
+            {"max_retries": 10, "delay": 1},
+        ),
+    ] = None
+    hooks: Annotated[
+        list[str],
+        described(
+            "Hooks of the op: `package.module:name`, or `file.py:name` for a file in this folder.",
+            ["alerts.py:tell_us"],
+        ),
+    ] = []  # noqa: RUF012
+    resource: Annotated[
+        dict[str, Any] | None,
+        dg.Resolver(
+            resolved_resource,
+            model_field_type=dict[str, Any] | None,
+            description="Settings of a `JetResource`, which becomes the resource `jet`. Components "
+            "with equal settings share it. Leave it out if the project defines the resource `jet`. "
+            "`{{ env.NAME }}` is read in the run and by workers; the UI shows the name.",
+            examples=[{"store": ["{{ env.JET_STORE }}"], "backup_count": 0}],
+        ),
+    ] = None
+    demo_mode: Annotated[
+        bool,
+        described(
+            "Run the pipeline on generated rows, into JSON files and a store below `demo/` of the "
+            "project, without any server; `resource` is not used.",
+            True,
+        ),
+    ] = False
 
-    def translator(self) -> DagsterJetTranslator:
-        """Return the translator of keys, groups and kinds; subclasses may override it."""
-        return DagsterJetTranslator()
+    def get_asset_spec(self, data: JetStageData) -> dg.AssetSpec:
+        """Return the asset of one stage; subclasses may override it.
+
+        Args:
+            data: the stage.
+        """
+        spec = DagsterJetTranslator().get_asset_spec(data)
+        return spec if self.translation is None else self.translation(spec, data)
 
     def execute(self, context: dg.AssetExecutionContext, jet: JetResource) -> Iterator[JetEvent]:
         """Run the pipeline; subclasses may override it."""
@@ -204,30 +238,103 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         Raises:
             ConfigurationError: the pipeline is missing or cannot be built, or a setting is wrong.
         """
-        module, name = self._place(context)
-        pipeline, translator = pipeline_in(module, name, self.arguments), self.translator()
+        self._check()
+        module, name = self._place(context, self.pipeline)
+        demo = context.project_root / "demo"
+        pipeline, translator = self._pipeline(module, name, demo), _Translator(self)
         written = getattr(module, name)
         source = code_reference(written if inspect.isfunction(written) else module)
 
-        def run(context, jet):  # type: ignore[no-untyped-def]
-            yield from self.execute(context, jet)
-
-        # Real classes, not this module's string annotations: Dagster reads them from the function.
-        run.__annotations__ = {"context": dg.AssetExecutionContext, "jet": JetResource}
+        op, retries = self.op or OpSpec(), self.retry_policy
         assets = jet_assets(
-            pipeline=pipeline, dagster_jet_translator=translator, group_name=self.group_name
-        )(run).map_asset_specs(
-            lambda spec: spec.replace_attributes(metadata={**spec.metadata, **source})
-        )
-        job, checks = build_jet_job(assets), self._checks(assets)
+            pipeline=pipeline,
+            partitions_def=self.partitions,
+            dagster_jet_translator=translator,
+            group_name=self.group_name,
+            name=op.name,
+            description=op.description,
+            op_tags=op.tags,
+            pool=op.pool,
+            backfill_policy=op.backfill_policy,
+            retry_policy=None if retries is None else retries.policy(),
+            hooks={self._hook(context, each) for each in self.hooks},
+        )(self._run()).map_asset_specs(lambda spec: self._with_conditions(spec, source))
+        job = build_jet_job(assets)
+        if not isinstance(pipeline, Pipeline):
+            return dg.Definitions(assets=[assets], jobs=[job], resources=self._resources(demo))
+        jet = self._resource_key
+        checks = self._checks(assets)
         return dg.Definitions(
             assets=[assets, *build_jet_source_assets(pipeline, translator)],
             asset_checks=checks,
-            jobs=[job, build_jet_control_job(pipeline)] if self.control else [job],
+            jobs=[job, build_jet_control_job(pipeline, jet=jet)] if self.control else [job],
             sensors=self._supervisors(job, pipeline),
             schedules=[*self._schedules(assets), *self._check_schedules(checks)],
-            resources={} if self.resource is None else {"jet": _shared(self.resource)},
+            resources=self._resources(demo),
         )
+
+    @property
+    def _resource_key(self) -> str:
+        """The demo has a resource of its own, beside other components and the project's."""
+        return "jet_demo" if self.demo_mode else "jet"
+
+    def _run(self) -> Callable[..., Iterator[JetEvent]]:
+        def run(context, jet):  # type: ignore[no-untyped-def]
+            yield from self.execute(context, jet)
+
+        def demo(context, jet_demo):  # type: ignore[no-untyped-def]
+            yield from self.execute(context, jet_demo)
+
+        chosen = demo if self.demo_mode else run
+        # Real classes, not this module's string annotations: Dagster reads them from the function.
+        types = {"context": dg.AssetExecutionContext, self._resource_key: JetResource}
+        chosen.__annotations__ = types
+        return chosen
+
+    def _check(self) -> None:
+        """Refuses settings of streams beside partitions."""
+        if self.partitions is not None and self.schedule is not None:
+            raise ConfigurationError(
+                "schedule: a schedule of drained runs is for a stream, and each partition is a job "
+                "of its own.",
+                cure="Give an automation_condition, for example "
+                "{{ automation_condition.on_cron('@daily') }}.",
+            )
+
+    def _pipeline(
+        self, module: ModuleType, name: str, demo: Path
+    ) -> Pipeline | Callable[[str], Pipeline]:
+        def of(*key: str) -> Pipeline:
+            found = pipeline_in(module, name, self.arguments, key)
+            if not self.demo_mode:
+                return found
+            return in_demo_mode(found, str(demo.joinpath(found.name, *key)))
+
+        return of() if self.partitions is None else of
+
+    def _with_conditions(self, spec: dg.AssetSpec, source: dict[str, Any]) -> dg.AssetSpec:
+        changed = spec.replace_attributes(metadata={**spec.metadata, **source})
+        if self.automation_condition is not None:
+            changed = changed.replace_attributes(automation_condition=self.automation_condition)
+        if self.freshness_policy is not None:
+            changed = changed.replace_attributes(freshness_policy=self.freshness_policy.policy())
+        return changed
+
+    def _hook(self, context: dg.ComponentLoadContext, reference: str) -> dg.HookDefinition:
+        module, name = self._place(context, reference)
+        found = getattr(module, name, None)
+        if not isinstance(found, dg.HookDefinition):
+            raise ConfigurationError(f"hooks: {reference!r} is not a hook of Dagster.")
+        return found
+
+    def _resources(self, demo: Path) -> dict[str, Any]:
+        if self.demo_mode:
+            demo.mkdir(exist_ok=True)  # a store is never created below a missing folder
+            spark = {"spark.master": "local[2]"}
+            store = [f"file://{demo}/store"]
+            settings = {"store": store, "backup_count": 0, "spark_config": spark}
+            return {self._resource_key: _shared(settings)}
+        return {} if self.resource is None else {"jet": _shared(self.resource)}
 
     def _supervisors(self, job: Any, pipeline: Pipeline) -> list[dg.SensorDefinition]:
         if self.schedule is not None or self.supervisor == "off":
@@ -239,14 +346,18 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         status = _SENSOR_STATUS[settings.status]
         return [
             build_jet_supervisor_sensor(
-                job=job, pipeline=pipeline, default_status=status, **settings.given()
+                job=job,
+                pipeline=pipeline,
+                jet=self._resource_key,
+                default_status=status,
+                **settings.given(),
             )
         ]
 
     def _schedules(self, assets: dg.AssetsDefinition) -> list[dg.ScheduleDefinition]:
         if self.schedule is None:
             return []
-        return [build_jet_schedule(assets, cron_schedule=self.schedule)]
+        return [build_jet_schedule(assets, cron_schedule=self.schedule, jet=self._resource_key)]
 
     def _check_schedules(
         self, checks: list[dg.AssetChecksDefinition]
@@ -269,15 +380,17 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         settings = self.checks.given() if isinstance(self.checks, CheckSettings) else {}
         if isinstance(self.supervisor, SupervisorSettings):
             settings |= self.supervisor.given("stuck_after_seconds", "give_up_after")
-        return [build_jet_asset_checks(assets, **settings)]
+        return [build_jet_asset_checks(assets, jet=self._resource_key, **settings)]
 
-    def _place(self, context: dg.ComponentLoadContext) -> tuple[ModuleType, str]:
-        where, _, name = self.pipeline.partition(":")
+    @staticmethod
+    def _place(context: dg.ComponentLoadContext, reference: str) -> tuple[ModuleType, str]:
+        """Returns the module and the name that a reference in YAML means."""
+        where, _, name = reference.partition(":")
         if not where.endswith(".py"):
-            return located(self.pipeline)
+            return located(reference)
         if not (context.path / where).is_file():
             raise ConfigurationError(
-                f"pipeline: {self.pipeline!r}: there is no file {where!r} beside this component.",
+                f"{reference!r}: there is no file {where!r} beside this component.",
                 cure="Correct the name, or write package.module:name.",
             )
         return context.load_defs_relative_python_module(Path(where)), name

@@ -8,7 +8,7 @@ from dataclasses import replace
 from dagster_jet.contract import Sink, Source
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.builder import GraphBuilder
-from dagster_jet.pipeline.graph import Graph, SinkNode, SourceNode
+from dagster_jet.pipeline.graph import Graph, Node, SinkNode, SourceNode
 from dagster_jet.pipeline.stage import SourceStage
 from dagster_jet.pipeline.stateful import StatefulMapNode
 
@@ -131,4 +131,10 @@ class Pipeline:
         """
         other = Pipeline(name)
         other._builder.nodes.update(self._builder.nodes)
+        return other
+
+    def _with_nodes(self, nodes: Mapping[str, Node]) -> Pipeline:
+        """Returns a pipeline of the same name with these nodes in place of those of their names."""
+        other = self.renamed(self.name)
+        other._builder.nodes.update(nodes)
         return other

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -47,7 +47,10 @@ def located(reference: str) -> tuple[ModuleType, str]:
 
 
 def pipeline_in(
-    module: ModuleType, name: str, arguments: Mapping[str, Any] | None = None
+    module: ModuleType,
+    name: str,
+    arguments: Mapping[str, Any] | None = None,
+    key: Sequence[str] = (),
 ) -> Pipeline:
     """Returns the named pipeline of a module, or the result of the named function.
 
@@ -55,6 +58,7 @@ def pipeline_in(
         module: the imported module.
         name: name of the pipeline or function.
         arguments: arguments of the function.
+        key: its positional arguments.
 
     Raises:
         ConfigurationError: the name is missing, not a pipeline, or not callable with `arguments`.
@@ -65,15 +69,15 @@ def pipeline_in(
         raise ConfigurationError(f"{reference!r} does not exist: the module has no {name!r}.")
     if callable(found) and not isinstance(found, Pipeline):
         try:
-            inspect.signature(found).bind(**(arguments or {}))
+            inspect.signature(found).bind(*key, **(arguments or {}))
         except TypeError as error:
             how = f"with {dict(arguments)}" if arguments else "without arguments"
             raise ConfigurationError(
                 f"{reference!r} cannot be called {how}: {error}.",
                 cure="Give it all its arguments, or name a Pipeline.",
             ) from error
-        found = found(**(arguments or {}))
-    elif arguments:
+        found = found(*key, **(arguments or {}))
+    elif arguments or key:
         raise ConfigurationError(f"{reference!r} is not a function, so it takes no arguments.")
     if not isinstance(found, Pipeline):
         raise ConfigurationError(f"{reference!r} is a {type(found).__name__}, not a Pipeline.")

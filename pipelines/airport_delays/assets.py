@@ -9,6 +9,7 @@ from dagster_jet import (
     JetResource,
     Secret,
     build_jet_asset_checks,
+    build_jet_check_schedule,
     build_jet_control_job,
     build_jet_job,
     build_jet_source_assets,
@@ -52,6 +53,8 @@ airport_delays_supervisor = build_jet_supervisor_sensor(
 )
 
 airport_delays_checks = build_jet_asset_checks(airport_delays_assets)
+
+airport_delays_check_schedule = build_jet_check_schedule(airport_delays_checks)
 
 airport_delays_sources = build_jet_source_assets(pipeline)
 

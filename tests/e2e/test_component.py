@@ -67,11 +67,39 @@ def run(project: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_two_are_scaffolded_and_run_unchanged(project: Path) -> None:
+DEMO = """\
+type: dagster_jet.JetPipelineComponent
+attributes: {pipeline: "pipeline.py:cities", demo_mode: true}
+"""
+CITIES = """\
+from dagster_jet import Pipeline, Secret, aggregates as agg, sinks, sources, windows
+
+cities = Pipeline("cities")
+rows = cities.read_from(
+    sources.kafka(
+        Secret("NOWHERE"), topics="rows", format="json",
+        schema="at timestamp, city string, eur double, n int, day date, tags array<string>",
+    ),
+    name="rows",
+).with_timestamps("at")
+totals = rows.group_by("city").window(windows.tumbling("1 hour")).aggregate(
+    rows=agg.count(), eur=agg.sum("eur"), name="totals"
+)
+totals.write_to(sinks.kafka(Secret("NOWHERE"), topic="totals"), name="out")
+"""
+
+
+def test_two_are_scaffolded_and_run_unchanged_beside_a_demo(project: Path) -> None:
+    """The demo reads from and writes to a Kafka that is not there."""
+    demo = project / "src" / "lake" / "defs" / "cities"
+    demo.mkdir()
+    (demo / "defs.yaml").write_text(DEMO, encoding="utf-8")
+    (demo / "pipeline.py").write_text(CITIES, encoding="utf-8")
     (project / "dagster.yaml").write_text("telemetry: {enabled: false}\n", encoding="utf-8")
     for name in ("shop", "bank"):
         run(project, "dg", "scaffold", "defs", "dagster_jet.JetPipelineComponent", name)
     run(project, "dg", "launch", "--assets", "*")
+    assert (project / "demo" / "cities" / "out" / "_epochs").is_dir()
     for name in ("shop", "bank"):
         found = [path for path in (project / "data" / name).glob("*.json") if path.is_file()]
         lines = [line for path in found for line in path.read_text("utf-8").splitlines()]

@@ -54,7 +54,7 @@ def take(project: Project, page: Page) -> None:
     resize(page, WIDTH, HEIGHT)
     page.open("/asset-groups").wait_for(*STAGES, *SINKS)
     page.wait_until(lambda: page.text.count("Materialized") == 4, "all are materialized")
-    page.wait_for("5 / 5 Passed", "1 / 1 Passed")
+    page.wait_for("6 / 6 Passed", "1 / 1 Passed")
     picture(page, "lineage")
 
     before = project.record().execution_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from dagster.components.testing.utils import (
     create_defs_folder_sandbox,
 )
 
-from dagster_jet import JetPipelineComponent, JetResource
+from dagster_jet import JetPipelineComponent, JetResource, Pipeline, sinks, sources, tables
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.orchestration.pipeline_component import SupervisorSettings
+from dagster_jet.orchestration.component_settings import SupervisorSettings
+from dagster_jet.orchestration.defined_pipeline import defined_in
+from dagster_jet.orchestration.demo_mode import in_demo_mode
 
 PIPELINE = """
 from dagster_jet import Pipeline, sinks, sources
@@ -42,7 +45,9 @@ def sandbox() -> Iterator[DefsFolderSandbox]:
         yield sandbox
 
 
-def loaded(sandbox: DefsFolderSandbox, attributes: Mapping[str, Any]) -> dg.Definitions:
+def loaded(
+    sandbox: DefsFolderSandbox, attributes: Mapping[str, Any], code: str = PIPELINE
+) -> dg.Definitions:
     path = sandbox.scaffold_component(
         component_cls=JetPipelineComponent,
         defs_yaml_contents={
@@ -50,7 +55,7 @@ def loaded(sandbox: DefsFolderSandbox, attributes: Mapping[str, Any]) -> dg.Defi
             "attributes": {"pipeline": "pipeline.py:shop", **attributes},
         },
     )
-    (path / "pipeline.py").write_text(PIPELINE, encoding="utf-8")
+    (path / "pipeline.py").write_text(code, encoding="utf-8")
     with sandbox.load_component_and_build_defs(defs_path=path) as (component, definitions):
         assert isinstance(component, JetPipelineComponent)
         return definitions
@@ -128,6 +133,8 @@ def test_a_pipeline_that_is_off_has_checks_that_are_off(sandbox: DefsFolderSandb
         ({"checks": {"max_snapshot_age": "old"}}, "'old' is not a duration"),
         ({"checks": {"max_snapshot_ages": "1 hour"}}, "max_snapshot_ages"),
         ({"supervisor": {"interval": 45}}, "interval"),
+        ({"freshness_policy": {"fail_window": "soon"}}, "'soon' is not a duration"),
+        ({"hooks": ["pipeline.py:shop"]}, "is not a hook of Dagster"),
     ],
 )
 def test_a_setting_that_is_none_is_named(
@@ -173,13 +180,106 @@ def test_the_page_names_every_attribute_and_its_default() -> None:
     cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows.splitlines()]
     fields = JetPipelineComponent.model_fields
     assert [name.strip("`") for name, *_ in cells] == list(fields)
+    properties = JetPipelineComponent.get_model_cls().model_json_schema()["properties"]
     for name, _, default in cells:
         field = fields[name.strip("`")]
+        shown = properties[name.strip("`")]
+        assert shown["description"] and shown["examples"], name
         if default.startswith("`"):
             value = field.default if isinstance(field.default, str) else json.dumps(field.default)
             assert default == f"`{value}`", name
         else:
             assert field.is_required() if not default else field.default is None, name
+
+
+PARTITIONED = """
+from pathlib import Path
+
+import dagster as dg
+from dagster_jet import Pipeline, Secret, sinks, sources
+
+
+def shop(day: str, folder: str, word: Secret) -> Pipeline:
+    assert word == Secret("SHOP_WORD")
+    p = Pipeline("shop")
+    rows = p.read_from(
+        sources.kafka("nowhere:9092", topics=day, format="json", schema="id long, at timestamp, "
+                      "city string, tags array<string>", options={"sasl.password": word}),
+        name="rows",
+    )
+    rows.write_to(sinks.files(f"{folder}/{day}", format="json"), name="out")
+    return p
+
+
+@dg.failure_hook
+def tell_us(context): ...
+"""
+
+
+def test_partitions_and_what_may_be_said_of_assets_and_op(sandbox: DefsFolderSandbox) -> None:
+    """Failed before: the component had none of these."""
+    attributes = {
+        "arguments": {"folder": "/data", "word": "{{ secret.SHOP_WORD }}"},
+        "partitions": {"type": "daily", "start_date": "2026-01-01"},
+        "translation": {"key_prefix": "lake", "owners": ["team:{{ data.stage }}"]},
+        "automation_condition": "{{ automation_condition.on_cron('@daily') }}",
+        "freshness_policy": {"fail_window": "1 hour", "warn_window": "30 minutes"},
+        "op": {"name": "days", "pool": "spark", "backfill_policy": {"type": "single_run"}},
+        "retry_policy": {"max_retries": 4, "delay": 2, "backoff": "exponential"},
+        "hooks": ["pipeline.py:tell_us"],
+        "resource": {"store": ["{{ env.JET_STORE_OF_TEST }}"], "backup_count": 0},
+    }
+    definitions = loaded(sandbox, attributes, PARTITIONED)
+    resource = definitions.resources["jet"]
+    assert resource.store == ["env:JET_STORE_OF_TEST"], "a name, and not the value"
+    repository = definitions.get_repository_def()
+    assert not repository.has_sensor_def("shop_supervisor") and not repository.schedule_defs
+    assert repository.has_job("shop_partitions_job")
+    (assets,) = {id(a): a for a in repository.assets_defs_by_key.values()}.values()
+    (spec,) = assets.specs
+    assert spec.key == dg.AssetKey(["lake", "shop", "out"]) and spec.owners == ["team:out"]
+    assert spec.automation_condition == dg.AutomationCondition.on_cron("@daily")
+    hour, half = timedelta(hours=1), timedelta(minutes=30)
+    assert spec.freshness_policy == dg.FreshnessPolicy.time_window(hour, half)
+    assert assets.partitions_def == dg.DailyPartitionsDefinition("2026-01-01")
+    assert assets.backfill_policy == dg.BackfillPolicy.single_run()
+    assert (assets.op.name, assets.op.pool) == ("days", "spark")
+    retries = dg.RetryPolicy(max_retries=4, delay=2, backoff=dg.Backoff.EXPONENTIAL)
+    assert assets.op.retry_policy == retries
+    assert [hook.name for hook in assets.hook_defs] == ["tell_us"]
+
+
+def test_a_demo_needs_no_server(sandbox: DefsFolderSandbox) -> None:
+    attributes = {
+        "arguments": {"folder": "/data", "word": "{{ secret.SHOP_WORD }}"},
+        "partitions": {"type": "static", "partition_keys": ["mon"]},
+        "demo_mode": True,
+    }
+    definitions = loaded(sandbox, attributes, PARTITIONED)
+    assert "jet" not in definitions.resources, "which others may define"
+    (store,) = definitions.resources["jet_demo"].store
+    assert store.startswith("file://") and store.endswith("/demo/store")
+    assert Path(store.removeprefix("file://")).parent.is_dir()
+    (assets,) = {
+        id(a): a for a in definitions.get_repository_def().assets_defs_by_key.values()
+    }.values()
+    defined = defined_in(assets.metadata_by_key)
+    assert defined is not None and defined.of_partition is not None
+    pipeline = defined.of_partition("mon")
+    (source,), (sink,) = pipeline.graph.sources, pipeline.graph.sinks
+    assert sink.sink.describe()["path"].endswith("/demo/shop/mon/out")
+    assert source.source.describe()["kind"] == "items"
+    assert "city string" in (source.source.row_schema() or "")
+
+
+def test_what_a_demo_cannot_generate_is_named() -> None:
+    p = Pipeline("shop")
+    rows = p.read_from(sources.files("/in", format="json", schema="id long, x float"), name="rows")
+    rows.enrich(tables.sql("sqlite:///x.db", table="t"), on="id").write_to(
+        sinks.files("/out", format="json"), name="out"
+    )
+    with pytest.raises(ConfigurationError, match="the table is in a database"):
+        in_demo_mode(p, "/demo")
 
 
 def test_an_unknown_attribute_is_named_with_its_line(sandbox: DefsFolderSandbox) -> None:
