@@ -27,6 +27,7 @@ from dagster_jet.execution.events import (
     SourceProgress,
     SourceUnavailable,
     StageProgress,
+    StandingBy,
 )
 
 __all__ = [
@@ -59,4 +60,5 @@ __all__ = [
     "SourceUnavailable",
     "StageColumn",
     "StageProgress",
+    "StandingBy",
 ]

@@ -146,6 +146,7 @@ class Jet:
         refused_to_dead_letters: bool = False,
         on_event: Callable[[JobEvent], None] | None = None,
         run_id: str | None = None,
+        standby: bool = False,
     ) -> JobResult:
         """Runs a pipeline in this process and waits for the end.
 
@@ -174,6 +175,10 @@ class Jet:
                 reports it.
             on_event: called with each event of the job, on its driver thread: it must be fast.
             run_id: written into the record, for example Dagster's run id.
+            standby: start Spark, run a small sample job that warms it up, and wait until no other
+                process has the job. It takes over when the owner dies, or shuts down for another
+                process. It ends if the job is completed, failed, suspended or cancelled. Needs
+                `until="stopped"` or a duration, which counts from the takeover.
 
         Raises:
             JetError: what the job ended with. Nothing is half-committed; run again to go on. Also
@@ -192,6 +197,7 @@ class Jet:
             refused_to_dead_letters=refused_to_dead_letters,
             on_event=on_event,
             run_id=run_id,
+            standby=standby,
         ).result()
 
     def submit(
@@ -206,6 +212,7 @@ class Jet:
         refused_to_dead_letters: bool = False,
         on_event: Callable[[JobEvent], None] | None = None,
         run_id: str | None = None,
+        standby: bool = False,
     ) -> PipelineJob:
         """Starts a pipeline on a driver thread of its own and returns at once.
 
@@ -239,15 +246,23 @@ class Jet:
             initial_snapshot, repeat_output, accept_loss, refused_to_dead_letters
         )
         options.check(pipeline.name, config.guarantee)
+        ends = parse_until(until)
+        if standby and ends.input_ends:
+            raise ConfigurationError(
+                f"standby: a standby waits for a job that does not end by itself, not {until!r}.",
+                job=pipeline.name,
+                cure='Use until="stopped" or a duration.',
+            )
         job = PipelineJob(
             Order(
                 job=pipeline.name,
                 graph=pipeline.graph,
                 config=config,
                 options=options,
-                until=parse_until(until),
+                until=ends,
                 store=self.store,
                 work_dir=self._work_dir / pipeline.name,
+                standby=standby,
             ),
             self.session,
             on_event=on_event,

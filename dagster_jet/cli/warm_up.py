@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,11 +15,9 @@ from dagster_jet.cli.output import say
 from dagster_jet.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from dagster_jet.pipeline import Pipeline
     from dagster_jet.spark.cluster.class_archive import ClassArchive
 
 _END_S = 300
-_ROWS = [{"k": "a", "ts": second * 1000, "v": second} for second in range(20)]
 
 
 def warm_up(
@@ -71,56 +69,18 @@ def _record(archive: ClassArchive) -> None:
 
     from pyspark import SparkContext
 
-    from dagster_jet.jet import Jet
-    from dagster_jet.job_config import JobConfig
+    from dagster_jet.jobs.sample_job import run_sample
     from dagster_jet.spark.cluster import class_archive
+    from dagster_jet.spark.cluster.session import open_session
 
     os.environ[class_archive.VARIABLE] = "off"  # this process neither uses nor requests an archive
     archive.hidden.unlink(missing_ok=True)
     options = class_archive.recording_options(archive)
-    with tempfile.TemporaryDirectory(prefix="jet-warm-up-") as name:
-        folder = Path(name)
-        with Jet(
-            store=[f"file://{folder}/{member}" for member in "abc"],
-            spark={"spark.master": "local[2]", class_archive.OPTIONS[0]: options},
-            work_dir=folder / "work",
-        ) as jet:
-            config = JobConfig(snapshot_interval="0 ms", max_items_per_epoch=len(_ROWS))
-            jet.run(_pipeline(folder), config, until="completed")
-            jet.session().stop()
+    opened = partial(open_session, {"spark.master": "local[2]", class_archive.OPTIONS[0]: options})
+    with tempfile.TemporaryDirectory(prefix="jet-warm-up-") as folder:
+        run_sample(opened, Path(folder))
+        opened().stop()
     jvm = getattr(SparkContext._gateway, "proc", None)
     assert jvm is not None, "this process has started it"
     jvm.stdin.close()  # the JVM exits when its parent closes the pipe
     jvm.wait(_END_S)
-
-
-def _pipeline(folder: Path) -> Pipeline:
-    from dagster_jet import sinks, sources
-    from dagster_jet.pipeline import Pipeline, windows
-    from dagster_jet.pipeline import aggregates as agg
-
-    for number in range(3):
-        path = folder / "in" / f"{number}.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("\n".join(map(json.dumps, _ROWS)))
-    p = Pipeline("warm_up")
-    rows = p.read_from(
-        sources.files(f"{folder}/in", format="json", schema="k string, ts long, v long"), name="in"
-    ).with_timestamps("ts")
-    rows.write_to(sinks.files(f"{folder}/raw", format="csv"), name="raw")
-    counts = (
-        rows.group_by("k")
-        .window(windows.tumbling("5 seconds"))
-        .aggregate(n=agg.count(), total=agg.sum("v"), name="counts")
-    )
-    counts.write_to(sinks.files(f"{folder}/counts", format="parquet"), name="counts_out")
-    numbered = rows.group_by("k").map_stateful(
-        _number, create=int, output_schema="k string, n long", name="numbered"
-    )
-    numbered.write_to(sinks.files(f"{folder}/numbered", format="json"), name="numbered_out")
-    return p
-
-
-def _number(state, row):  # type: ignore[no-untyped-def]
-    state.value += 1
-    return {"k": row["k"], "n": state.value}

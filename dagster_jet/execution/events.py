@@ -306,6 +306,15 @@ class SnapshotDropped:
 
 
 @dataclass(frozen=True)
+class StandingBy:
+    """This process is a standby: Spark is warm, and another process has the job."""
+
+    job: str
+    execution_id: int
+    """The other process's execution."""
+
+
+@dataclass(frozen=True)
 class ExecutionRestarting:
     """A restartable failure: a new execution begins in this process after `delay_ms`."""
 
@@ -369,6 +378,7 @@ JobEvent = (
     | SnapshotCommitted
     | SnapshotFailed
     | SnapshotDropped
+    | StandingBy
     | ExecutionRestarting
     | MembersRepaired
     | MembersNotRepaired

@@ -29,7 +29,7 @@ from dagster_jet.jobs.wiring import Order, wire
 from dagster_jet.ownership.record_keeper import RecordKeeper
 from dagster_jet.snapshot.manifest import Counters
 from dagster_jet.snapshot.protocol import Stop, StopKind, WriteOutcome
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, StopCause
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.snapshot.store_reactions import StoreCall
 
@@ -56,15 +56,22 @@ class Driver:
         self._definition = order.graph.definition()
         self._epochs = 0
         self._has_claimed = False
+        self._expired: Lease | None = None
         self.keeper: RecordKeeper | None = None
         """The newest execution's keeper; None before the first."""
 
-    def run(self, stop: StopSignal, repairer: MembersRepairer) -> JobResult:
+    def run(
+        self, stop: StopSignal, repairer: MembersRepairer, expired: Lease | None = None
+    ) -> JobResult:
         """Returns the job's result once an execution has ended the job.
+
+        Args:
+            expired: a dead owner's lease, which was seen to expire: the claim does not wait for it.
 
         Raises:
             JetError: the error that ended the job.
         """
+        self._expired = expired
         restarts = Restarts(self._order.config.restart_attempts_max)
         while True:
             asked_before = stop.kind
@@ -96,6 +103,7 @@ class Driver:
             self._run_id,
             predecessor=self.keeper,
             definition=self._definition,
+            expired=self._expired,
         )
         ended: EndedExecution | None = None
         try:

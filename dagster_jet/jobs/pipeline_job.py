@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,8 @@ from dagster_jet.jobs.job import Job, JobResult
 from dagster_jet.jobs.legal_requests import refuse_without_name
 from dagster_jet.jobs.members_repairer import MembersRepairer
 from dagster_jet.jobs.requests import RequestWatcher
-from dagster_jet.jobs.totals import result_of
+from dagster_jet.jobs.standby import Standby
+from dagster_jet.jobs.totals import Totals, result_of
 from dagster_jet.jobs.wiring import Order
 from dagster_jet.observe.metrics import JobMetrics, open_metrics
 from dagster_jet.observe.reading.run_progress import RunProgress
@@ -30,6 +31,7 @@ from dagster_jet.observe.reading.watched_wait import wait
 from dagster_jet.ownership.admission import quorum
 from dagster_jet.ownership.lease import is_owner_alive, wall_clock_ms
 from dagster_jet.ownership.record_keeper import read_record
+from dagster_jet.ownership.succession import Succession
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import Doing, ExecutionRecord, JobStatus
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
@@ -185,6 +187,13 @@ class PipelineJob(Job):
                 self._metrics.close()
 
     def _drive_measured(self) -> JobResult:
+        expired = None
+        if self._order.standby:
+            standby = Standby(self._store, self.name, self._stop_signal, self._emit)
+            succession = standby.wait(self._open_session)
+            expired = standby.expired
+            if succession is Succession.ENDS:
+                return self._not_needed()
         record = read_record(self._store, self.name)
         if record is not None and self._stays_completed(record):
             return self._still_completed(record)
@@ -209,7 +218,14 @@ class PipelineJob(Job):
                 fewest=self._fewest_members(record),
             ) as repairer,
         ):
-            return self._driver.run(stop, repairer)
+            return self._driver.run(stop, repairer, expired)
+
+    def _not_needed(self) -> JobResult:
+        """The result of a standby that did not take the job over."""
+        record = read_record(self._store, self.name)
+        if record is None:
+            record = ExecutionRecord(self.name, 0, JobStatus.NOT_RUNNING)
+        return self._result_of(record, {})
 
     def _fewest_members(self, record: ExecutionRecord | None) -> int:
         if not self._store.config.split_brain_protection:
@@ -227,12 +243,7 @@ class PipelineJob(Job):
         if skipped is not None:
             _logger.warning("job %r: %s", self.name, skipped.text)
             self._emit(skipped)
-        result = partial(
-            result_of,
-            record,
-            sources=[node.name for node in self._graph.sources],
-            sinks=[node.name for node in self._graph.sinks],
-        )
+        result = partial(self._result_of, record)
         if record.snapshot is None:
             return result({})
         manifest = SnapshotStore(self._store, self.name).load(record.snapshot)
@@ -247,6 +258,20 @@ class PipelineJob(Job):
             self._emit(event)
         waiting = {event.source: event.waiting for event in ignored}
         return result(manifest.counters, ignored_input=waiting)
+
+    def _result_of(
+        self,
+        record: ExecutionRecord,
+        totals: Totals,
+        ignored_input: Mapping[str, Mapping[str, int]] | None = None,
+    ) -> JobResult:
+        return result_of(
+            record,
+            totals,
+            sources=[node.name for node in self._graph.sources],
+            sinks=[node.name for node in self._graph.sinks],
+            ignored_input=ignored_input,
+        )
 
 
 def _ignore(event: JobEvent) -> None:

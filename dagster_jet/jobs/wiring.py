@@ -89,6 +89,8 @@ class Order:
     store: Store
     work_dir: Path
     """The job's own folder of scratch files."""
+    standby: bool = False
+    """Wait, with Spark warm, until no other process has the job."""
 
 
 def wire(

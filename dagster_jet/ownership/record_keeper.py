@@ -20,7 +20,7 @@ from dagster_jet.errors import (
 from dagster_jet.ownership.activity_tracker import ActivityTracker
 from dagster_jet.ownership.lease import is_owner_alive, new_lease, wall_clock_ms
 from dagster_jet.snapshot.protocol import Event, Failed, Purpose, RecordAnswer, WriteOutcome
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, StopCause
 from dagster_jet.store import OwnedRegister, Store
 from dagster_jet.system.failpoint import FailPointError, fail_point
 
@@ -56,12 +56,15 @@ class RecordKeeper:
         run_id: str | None,
         predecessor: RecordKeeper | None = None,
         definition: str = "",
+        expired: Lease | None = None,
     ) -> None:
         """
         Args:
             predecessor: the keeper of the execution that has just ended in this process.
             definition: digest of the definition that the execution runs.
+            expired: a lease that was seen to expire; the claim does not wait for it again.
         """
+        self._expired = expired
         self._store, self._job, self._ttl_ms, self._run_id = store, job, lease_ttl_ms, run_id
         self._definition = definition
         self._owner = uuid.uuid4().hex
@@ -210,8 +213,8 @@ class RecordKeeper:
         Uses this process's monotonic clock; the owner's wall clock is not compared.
         """
         lease = record.lease
-        if lease is None or lease.owner in self._earlier:
-            return  # no owner, or the execution that has just ended in this process
+        if lease is None or lease == self._expired or lease.owner in self._earlier:
+            return  # no owner, a dead one, or the execution that has just ended in this process
         watched_until = time.monotonic() + lease.ttl_ms / 1000
         while is_owner_alive(lease) is not False and time.monotonic() < watched_until:
             time.sleep(min(0.2, self._ttl_ms / 10_000))

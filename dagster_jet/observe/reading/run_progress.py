@@ -21,6 +21,7 @@ from dagster_jet.execution.events import (
     SourceProgress,
     SourceUnavailable,
     StageProgress,
+    StandingBy,
 )
 from dagster_jet.observe.reading.terminal_line import DRAW_EVERY_S
 from dagster_jet.snapshot.record import JobStatus
@@ -86,6 +87,8 @@ class RunProgress:
                     self._note_inputs(event.stages, event.sources)
                 case SourceUnavailable(source=source):
                     self._doing = f"waits for {source}"
+                case StandingBy(execution_id=execution_id):
+                    self._doing = f"stands by for execution {execution_id}"
                 case ExecutionRestarting(reason=reason):
                     self._doing = f"restarts: {_one_line(reason)}"
                 case ExecutionEnded(status=status):
