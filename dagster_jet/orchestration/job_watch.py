@@ -39,6 +39,7 @@ from dagster_jet.execution.events import (
     SnapshotFailed,
     SourceAvailable,
     SourceUnavailable,
+    StandingBy,
 )
 from dagster_jet.orchestration.asset_reports import AssetEvent, AssetReports
 from dagster_jet.orchestration.event_buffer import EventBuffer
@@ -215,6 +216,8 @@ class JobWatch:
                     self.schedule.note_report(time.monotonic())
                 yield from self.reports.restored(event, _now_ms())
                 self._is_up = True
+            case StandingBy():
+                self.log.info(f"Stands by: execution {event.execution_id} has the job.")
             case ExecutionRestarting():
                 self._is_up = False
                 self.log.warning(

@@ -260,6 +260,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         repeat_output: bool = False,
         accept_loss: bool = False,
         refused_to_dead_letters: bool = False,
+        standby: bool = False,
         if_running: str | None = None,
     ) -> JetEventIterator:
         """Run a pipeline and report on its assets while it runs; ``yield from`` the result.
@@ -280,15 +281,14 @@ class JetResource(dg.ConfigurableResource[Any]):
             context: the asset's or op's context.
             until: "stopped", "drained", "completed" or a duration. The default is the run config's
                 value, else "completed" for a partition, "stopped" for a run of a job made by
-                `build_jet_job`, and otherwise "drained" ("Materialize all" in the UI,
-                `dg.materialize`, a job of your own).
+                `build_jet_job`, otherwise "drained" ("Materialize all", a job of your own).
             pipeline: required only outside of `jet_assets`.
             config: the job's settings, or the fields that override this resource's.
-            initial_snapshot: as for `Jet.run`; by default the run config's value, as for the
-                options that follow.
+            initial_snapshot: as for `Jet.run`. The default, as below, is the run config's value.
             repeat_output: as for `Jet.run`.
             accept_loss: as for `Jet.run`.
             refused_to_dead_letters: as for `Jet.run`.
+            standby: as for `Jet.run`. Not for partitions.
             if_running: what happens in this run behind the assets if another run executes the job:
                 "proceed" computes it from the rows committed so far, "skip" leaves it out. The
                 default is the run config's value, else "proceed". Partitions always skip.
@@ -301,6 +301,7 @@ class JetResource(dg.ConfigurableResource[Any]):
             "repeat_output": repeat_output,
             "accept_loss": accept_loss,
             "refused_to_dead_letters": refused_to_dead_letters,
+            "standby": standby,
         }
         return JetEventIterator(self._run(context, until, pipeline, config, options, if_running))
 

@@ -46,6 +46,7 @@ _START_FIELDS = {
     ),
 }
 """Options of one start, as in `Jet.run`."""
+_STANDBY = "standby"
 _IF_RUNNING = "if_running"
 _PROCEED, _SKIP = "proceed", "skip"
 
@@ -66,6 +67,12 @@ STREAM_SCHEMA = {
         "behind the stream in this run from the rows committed so far; skip leaves it out.",
     ),
     **_START_FIELDS,
+    _STANDBY: dg.Field(
+        bool,
+        is_required=False,
+        description="Keep Spark warm and wait until no other run has the job. Launch this run "
+        "beside the one that has it.",
+    ),
 }
 PARTITION_SCHEMA = {
     UNTIL: dg.Field(
@@ -158,7 +165,8 @@ def start_options(context: RunContext, given: Mapping[str, Any]) -> dict[str, An
         given: options of the code, by name; None or False: left to the run config.
     """
     fields = _fields(context)
-    options = {name: fields[name] for name in _START_FIELDS if fields.get(name) is not None}
+    names = (*_START_FIELDS, _STANDBY)
+    options = {name: fields[name] for name in names if fields.get(name) is not None}
     said = {n: value for n, value in given.items() if value is not None and value is not False}
     return options | said
 
