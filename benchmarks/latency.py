@@ -20,11 +20,13 @@ _COLUMNS = (
     "engine", "p50 s", "p95 s", "p99 s", "cores", "first row s", "kill to row s", "rows", "lost",
     "doubled",
 )  # fmt: skip
-RACING: dict[str, tuple[Contestant, dict[str, Any]]] = {
-    "dagster_jet": (JET, {}),
-    "dagster_jet, a snapshot a second": (JET, {"snapshot_interval": "1 second"}),
-    "Structured Streaming": (SPARK, {"files": 1000}),
+RACING: dict[str, tuple[Contestant, dict[str, Any], bool]] = {
+    "dagster_jet": (JET, {}, False),
+    "dagster_jet, a standby": (JET, {}, True),
+    "dagster_jet, a snapshot a second": (JET, {"snapshot_interval": "1 second"}, False),
+    "Structured Streaming": (SPARK, {"files": 1000}, False),
 }
+"""Engine, settings, and whether a standby waits."""
 
 
 def run(
@@ -38,14 +40,14 @@ def run(
 ) -> dict[str, Any]:
     """The engines take turns, so that a busy minute of the machine hits each of them."""
     cache = root / ".cache" / "race"
-    environments = {one.name: prepare(one, cache / "environments") for one, _ in RACING.values()}
+    environments = {one.name: prepare(one, cache / "environments") for one, _, _ in RACING.values()}
     found: list[dict[str, Any]] = []
     for query in queries or QUERIES_AT_PACE:
         table = Table(title=f"{query}, {RATE:,} events/s")
         for column in _COLUMNS:
             table.add_column(column)
         for _ in range(rounds):
-            for label, (contestant, settings) in RACING.items():
+            for label, (contestant, settings, standby) in RACING.items():
                 paced = run_paced(
                     contestant,
                     environments[contestant.name],
@@ -55,6 +57,7 @@ def run(
                     cache,
                     folder / "paced",
                     settings,
+                    standby=standby,
                 )
                 found.append({"label": label, **paced.as_json()})
                 table.add_row(label, *_cells(paced))

@@ -7,7 +7,7 @@ import random
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +105,11 @@ def run_paced(
     folder: Path,
     settings: dict[str, Any],
     seed: int = 7,
+    standby: bool = False,
 ) -> Paced:
-    """Raises: EngineFailedError, TimeOutError; wrong rows are counted, not raised."""
+    """`standby`: a second process waits before the first one is killed.
+
+    Raises: EngineFailedError, TimeOutError; wrong rows are counted, not raised."""
     pace = Pace(rate, schedule.ends_at_s)
     source, answer = pace.write(cache), pace.stream.answer(cache, query)
     loop_ms, load = cpu_loop_ms(), os.getloadavg()[0]
@@ -119,6 +122,10 @@ def run_paced(
     first = EngineProcess(contestant, environment, order, folder / "log-1.txt")
     second: EngineProcess | None = None
     try:
+        if standby:
+            time.sleep(schedule.warm_until_s / 2)
+            waiting = replace(order, standby=True)
+            second = EngineProcess(contestant, environment, waiting, folder / "log-2.txt")
         kill_at = replayer.started_at + schedule.kill_at_s + random.Random(seed).random()
         while time.time() < kill_at:
             first.check()
@@ -127,7 +134,8 @@ def run_paced(
         killed_at = first.kill()
         # What was committed in its last moments may not have been seen yet, and is not new.
         dead_at = time.time() + _LAST_LOOK_S
-        second = EngineProcess(contestant, environment, order, folder / "log-2.txt")
+        if second is None:
+            second = EngineProcess(contestant, environment, order, folder / "log-2.txt")
         deadline = replayer.ends_at + 120
         while time.time() < replayer.ends_at:
             second.check()

@@ -25,6 +25,8 @@ class Order:
     """No row is more than this behind the newest row before it."""
     settings: dict[str, Any] = field(default_factory=dict)
     """What the engine's own sweep may change; empty: its defaults."""
+    standby: bool = False
+    """Wait until the process that runs the query is gone."""
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")

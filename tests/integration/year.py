@@ -148,8 +148,8 @@ class Year:
     def epoch(self) -> None:
         """Files come and go, and are read; perhaps the execution dies."""
         self.now_ms += DAY_MS // self.epochs_per_day
-        for _ in range(2):
-            path = self.folder / f"in/{self.now_ms}-{self.rng.randrange(10**6):06d}.json"
+        for number in range(2):
+            path = self.folder / f"in/{self.now_ms}-{number}.json"
             path.write_text(f'{{"k": {self.rng.randrange(KEYS)}}}\n')
             os.utime(path, ns=(self.now_ms * 10**6, self.now_ms * 10**6))
             self._written.append((self.now_ms, path))

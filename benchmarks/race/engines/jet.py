@@ -35,7 +35,8 @@ def run(order: Order) -> None:
     state.mkdir(parents=True, exist_ok=True)
     members = [f"file://{state}/member-{letter}" for letter in "abc"]
     with Jet(store=members, spark=SPARK, work_dir=state / "work") as jet:
-        jet.run(pipeline(order), JobConfig(**order.settings), until="stopped")
+        config = JobConfig(**order.settings)
+        jet.run(pipeline(order), config, until="stopped", standby=order.standby)
 
 
 if __name__ == "__main__":
