@@ -57,13 +57,15 @@ def files(
 def delta(
     uri: str,
     *,
-    mode: Literal["append"] = "append",
+    mode: Literal["append", "upsert", "mirror"] = "append",
+    key: str | Sequence[str] = (),
+    order_by: str | None = None,
     partition_by: str | Sequence[str] = (),
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
     storage_options: Mapping[str, str | Secret] | None = None,
     shared: bool = False,
 ) -> DeltaSink:
-    """Return a sink that appends to a Delta Lake table, exactly once.
+    """Return a sink that writes to a Delta Lake table, exactly once.
 
     Tasks write Parquet files into the table's folder. All epochs of a snapshot become one version
     of the table, with a marker in it. Others may read, write and compact the table meanwhile.
@@ -71,7 +73,13 @@ def delta(
     Args:
         uri: the table's folder: local (also as `file:///` URL), or in a bucket:
             `s3://bucket/folder`. A missing table is created at the start, with the rows' columns.
-        mode: "append" adds every row.
+        mode: "append" adds every row. "upsert" inserts a row or updates the row with its key.
+            "mirror" applies the changes read by `sources.postgres_changes` in order, to keep a copy
+            of that table. Upserts and mirrors run in the job's process: see the page.
+        key: column or columns by which rows are found; for all modes except "append". Types: as of
+            `partition_by`, and times and bytes.
+        order_by: for "upsert": if several rows of an epoch have the same key, the row with the
+            highest value of this column is written; by default an arbitrary one.
         partition_by: column or columns by which the table is partitioned; by default those of the
             table. Types: text, integers, boolean, date.
         guarantee: as for `files`.
@@ -89,8 +97,10 @@ def delta(
     from dagster_jet.connectors.guarantees import guarantee_named
 
     by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    keys = (key,) if isinstance(key, str) else tuple(key)
     storage = tuple((storage_options or {}).items())
-    return DeltaSink(str(uri), mode, by, guarantee_named(guarantee), storage, shared)
+    limit = guarantee_named(guarantee)
+    return DeltaSink(str(uri), mode, keys, order_by, by, limit, storage, shared)
 
 
 def iceberg(

@@ -9,6 +9,8 @@ from dagster_jet import Pipeline, sinks
 
 from . import child, s3_child
 
+KEY = ("k", "window_start")
+
 
 def delta_pipeline(folder: Path) -> Pipeline:
     """Two tables are partitioned, one by a column of integers."""
@@ -36,3 +38,18 @@ def s3_pipeline(folder: Path) -> Pipeline:
 
 def main_into_bucket(folder: Path, order: dict[str, Any]) -> int:
     return child.main(folder, order, s3_pipeline)
+
+
+def upsert_pipeline(folder: Path) -> Pipeline:
+    """Windows by their key; the rows of `big` have none."""
+    p, out = Pipeline(child.JOB), f"{folder}/out"
+    rows, counts, rollup = child.windows_over_windows(p, folder)
+    for windows, name in ((counts, "counts"), (rollup, "rollup")):
+        table = sinks.delta(f"{out}/{name}", mode="upsert", key=KEY)
+        windows.write_to(table, name=f"{name}_out")
+    rows.filter(f"v >= {child.BIG}").write_to(sinks.delta(f"{out}/big"), name="big_out")
+    return p
+
+
+def main_upserting(folder: Path, order: dict[str, Any]) -> int:
+    return child.main(folder, order, upsert_pipeline)

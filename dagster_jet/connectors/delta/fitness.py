@@ -8,6 +8,7 @@ from dagster_jet.connectors.delta.table_log import TableLog
 _RETENTION = "delta.setTransactionRetentionDuration"
 _MAPPING = "delta.columnMapping.mode"
 _CONSTRAINT = "delta.constraints."
+_APPEND_ONLY = "delta.appendOnly"
 _KNOWN = frozenset(
     (
         *("appendOnly", "invariants", "checkConstraints", "generatedColumns"),
@@ -19,14 +20,20 @@ _READER_MAX, _WRITER_MAX = 3, 7
 """Protocol versions; the last ones list their features."""
 
 
-def unfit(log: TableLog) -> str | None:
-    """Returns why a sink must not append to the table; None if it may."""
+def unfit(log: TableLog, *, merges: bool = False) -> str | None:
+    """Returns why a sink must not write to the table; None if it may.
+
+    Args:
+        merges: whether it also updates and removes rows.
+    """
     properties, protocol = dict(log.table.metadata().configuration), log.table.protocol()
     columns = log.columns()
     if _RETENTION in properties:
         return f"it has the property {_RETENTION}, by which the markers of commits expire"
     if properties.get(_MAPPING, "none") != "none":
         return f"it has the property {_MAPPING}: its files have other names of columns"
+    if merges and properties.get(_APPEND_ONLY, "false") == "true":
+        return f"it has the property {_APPEND_ONLY}"
     if ruled := [name for name in properties if name.startswith(_CONSTRAINT)]:
         return f"it has the constraint {ruled[0].removeprefix(_CONSTRAINT)!r}"
     if columns.ruled:

@@ -4,7 +4,8 @@
     <url>/[<column>=<value>/]part-....parquet   a task's file, at its final place from phase 1 on;
                                              no reader sees it before a version names it
 
-Other writers and other sinks may append to the same table. At-least-once: rows written since the
+Upserts and mirrors stage changes instead, and MERGE them (`merging`). Other writers and other sinks
+may write to the same table. At-least-once: rows written since the
 last snapshot appear again.
 """
 
@@ -14,16 +15,20 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_jet.connectors.change_columns import in_order, table_columns
 from dagster_jet.connectors.delta.columns import Columns, check_partition_by, columns_of_rows
 from dagster_jet.connectors.delta.committer import DeltaCommitter
 from dagster_jet.connectors.delta.data_file import STATISTICS_MAX, DeltaLayout
 from dagster_jet.connectors.delta.fitness import unfit
+from dagster_jet.connectors.delta.keys import check_changes, check_key, check_keyed_by
 from dagster_jet.connectors.delta.log_folder import LOG, options_of
+from dagster_jet.connectors.delta.merging import ChangesLayout, MergeCommitter, staged_at
 from dagster_jet.connectors.delta.partitions import refused_texts
 from dagster_jet.connectors.delta.table_log import TableLog, delta_library, errors_named
 from dagster_jet.connectors.files.cluster import check_reachable
@@ -37,7 +42,9 @@ from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.connectors.lake.data_writer import DataWriter
 from dagster_jet.connectors.lake.staged_names import Owner
+from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.contract import Refused, Sink, TransactionId
+from dagster_jet.core.ddl import quoted_name
 from dagster_jet.core.secret import Secret
 from dagster_jet.errors import ConfigurationError, PipelineError
 from dagster_jet.operators.user.dead_letters import row_json
@@ -47,7 +54,7 @@ from dagster_jet.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MODES = ("append",)
+MODES = ("append", "upsert", "mirror")
 _PLACES = ("file", "s3")
 _ESCAPED = re.compile("%[0-9A-Fa-f]{2}")
 _CHOICE = "delta.dataSkipping"
@@ -74,15 +81,18 @@ class DeltaTableFacts:
 
 @dataclass(frozen=True)
 class DeltaSink(Sink):
-    """Appends a stream to a Delta Lake table."""
+    """Writes a stream to a Delta Lake table: appends rows, or merges changes by their key."""
 
     url: str
     mode: str = "append"
+    key: tuple[str, ...] = ()
+    order_by: str | None = None
     partition_by: tuple[str, ...] = ()
     max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     storage_options: StorageOptions = ()
     shared: bool = field(default=False, compare=False, repr=False)
     """Whether a local folder is shared by all machines of a cluster."""
+    has_dead_letters: bool = field(default=False, compare=False, repr=False)
     home: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
     """Store id, and the namespace in the store."""
     table: DeltaTableFacts | None = field(default=None, compare=False, repr=False)
@@ -109,11 +119,14 @@ class DeltaSink(Sink):
             raise ConfigurationError(
                 f"mode: {self.mode!r} is unknown.", cure=f"Use one of {', '.join(MODES)}."
             )
+        check_key(self.mode, self.key, self.order_by)
         if len(set(self.partition_by)) < len(self.partition_by):
             raise ConfigurationError(f"partition_by: {self.partition_by!r} has a name twice.")
 
     def describe(self) -> dict[str, str]:
         described = {"kind": "delta", "path": self.url, "mode": self.mode}
+        if self.key:
+            described["key"] = ", ".join(self.key)
         if self.partition_by:
             described["partition_by"] = ", ".join(self.partition_by)
         return {**described, **shown_guarantee(self.max_guarantee)}
@@ -123,13 +136,19 @@ class DeltaSink(Sink):
             name: {"env": value.env} if isinstance(value, Secret) else value
             for name, value in self.storage_options
         }
-        return {"path": self.url, "mode": self.mode, **({"options": options} if options else {})}
+        place = {"path": self.url, "mode": self.mode, "key": list(self.key)}
+        return {**place, **({"options": options} if options else {})}
 
     @classmethod
     def reopen(cls, destination: Mapping[str, Any]) -> DeltaSink:
         options = destination.get("options", {})
         named = {n: Secret(v["env"]) if isinstance(v, dict) else v for n, v in options.items()}
-        return cls(destination["path"], destination["mode"], storage_options=tuple(named.items()))
+        return cls(
+            destination["path"],
+            destination["mode"],
+            tuple(destination["key"]),
+            storage_options=tuple(named.items()),
+        )
 
     def with_store(self, store: Store) -> DeltaSink:
         """Only records the namespace, within which names of jobs are unique; stores nothing."""
@@ -145,9 +164,9 @@ class DeltaSink(Sink):
             log = self._opened()
         if log is None:
             return self
-        if why := unfit(log):
+        if why := unfit(log, merges=self._merges):
             raise ConfigurationError(
-                f"the table {self.url!r} cannot be appended to exactly once: {why}.",
+                f"the table {self.url!r} cannot be written to exactly once: {why}.",
                 job=job,
                 stage=stage,
                 cure="Remove what is named here from the table, or write to another one.",
@@ -186,8 +205,13 @@ class DeltaSink(Sink):
     def check_columns(self, rows: DataFrame, job: str, stage: str) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        schema = to_arrow_schema(rows.schema, timezone="UTC")
         with _named(job, stage):
-            columns = columns_of_rows(to_arrow_schema(rows.schema, timezone="UTC"))
+            if self.mode == "mirror":
+                check_changes(schema, self.key, self.url)
+                schema = table_columns(schema)
+            columns = columns_of_rows(schema)
+            check_keyed_by(columns, self.key, self.order_by)
             check_partition_by(columns, self._partition_by)
             wrong = None if self.table is None else self.table.columns.misfit(columns)
             if wrong is not None:
@@ -200,16 +224,41 @@ class DeltaSink(Sink):
     # --- phase 1 ---
 
     def takes(self, schema: pa.Schema) -> bool:
-        return True
+        return not self._merges  # rows of one key must meet first: `render`
 
     def render(self, frame: DataFrame) -> DataFrame:
-        return frame
+        """Reduces an epoch's rows to one per key, and puts changes in order."""
+        if self.mode == "mirror":
+            return in_order(frame)
+        return frame if not self._merges else self._newest(frame)
+
+    def _newest(self, frame: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        order = None if self.order_by is None else F.col(quoted_name(self.order_by))
+        if not self.has_dead_letters:
+            return newest_per_key(frame, list(self.key), order)
+        refused = [F.col(quoted_name(name)).isNull() for name in self._never_null]
+        texts = [name for name, type in frame.dtypes if type == "string"]
+        refused += [F.col(quoted_name(name)) == "" for name in self._partition_by if name in texts]
+        apart = reduce(lambda a, b: a | F.coalesce(b, F.lit(False)), refused, F.lit(False))
+        return newest_per_key(frame, list(self.key), order, apart)
+
+    def with_dead_letters(self) -> DeltaSink:
+        """A refused row, which goes there, does not stand for its key."""
+        return replace(self, has_dead_letters=True)
+
+    def can_leave_out(self) -> bool:
+        """Returns False for mirrors: a change left out would block later changes of its row."""
+        return self.mode != "mirror"
 
     def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
         """Returns rows with a null that the table refuses, or with a text that cannot be the value
         of a partition."""
         found: dict[int, str] = {}
-        for name in self._not_null & set(rows.schema.names):
+        if self.mode == "mirror":
+            return {}  # a key that is null stops the job: `ChangesLayout`
+        for name in self._never_null & set(rows.schema.names):
             for number in pc.indices_nonzero(pc.is_null(rows.column(name))).to_pylist():
                 found.setdefault(number, f"{name} is null")
         for name in self._partition_by:
@@ -224,6 +273,11 @@ class DeltaSink(Sink):
 
     def open_writer(self, transaction: TransactionId) -> DataWriter:
         owner = self._owner(transaction.job, transaction.sink)
+        if self._merges:
+            is_mirror = self.mode == "mirror"
+            changes = ChangesLayout(self.key, is_mirror, transaction.job, transaction.sink)
+            staged = data_folder(staged_at(self.url), self.storage_options)
+            return DataWriter(self.url, staged, owner, changes, transaction)
         folder = data_folder(self.url, self.storage_options)
         expected = None if self.table is None else self.table.with_statistics
         layout = DeltaLayout(self._partition_by, expected)
@@ -235,15 +289,23 @@ class DeltaSink(Sink):
         columns = None if self.table is None else self.table.columns
         if columns is None and self._of_rows:
             columns = self._of_rows[-1]
-        return DeltaCommitter(self.url, self._owner(job, stage), self.storage_options, columns)
+        given = (self.url, self._owner(job, stage), self.storage_options, columns)
+        if self._merges:
+            return MergeCommitter(*given, self.key, self.mode == "mirror")
+        return DeltaCommitter(*given)
+
+    @property
+    def _merges(self) -> bool:
+        return self.mode != "append"
 
     @property
     def _partition_by(self) -> tuple[str, ...]:
         return self.partition_by if self.table is None else self.table.partition_by
 
     @property
-    def _not_null(self) -> frozenset[str]:
-        return frozenset() if self.table is None else self.table.columns.not_null
+    def _never_null(self) -> frozenset[str]:
+        known = frozenset() if self.table is None else self.table.columns.not_null
+        return known | frozenset(self.key)
 
     def _owner(self, job: str, stage: str) -> Owner:
         return Owner(*self.home, job, stage)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet.connectors.delta.columns import Columns, columns_of
+from dagster_jet.connectors.delta.folding import IS_GONE, Folded
 from dagster_jet.connectors.lake.committer import first_line
 from dagster_jet.errors import (
     ConfigurationError,
@@ -26,7 +27,7 @@ from dagster_jet.errors import (
 from dagster_jet.system.transient import DENIED, is_transient
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import CommitProperties, DeltaTable
 
 
 @dataclass(frozen=True)
@@ -123,10 +124,7 @@ class TableLog:
         import deltalake
         from deltalake.transaction import AddAction
 
-        properties = deltalake.CommitProperties(
-            custom_metadata=dict(facts),
-            app_transactions=[deltalake.Transaction(application, marker)],
-        )
+        properties = _properties(application, marker, facts)
         schema = self.table.schema()
         if not files:  # a transaction without actions is not committed
             rows = pa.schema(schema).empty_table()
@@ -139,6 +137,49 @@ class TableLog:
         self.table.create_write_transaction(
             adds, "append", schema, list(self.partition_by), commit_properties=properties
         )
+
+    def merge(
+        self,
+        changes: Folded,
+        key: Sequence[str],
+        application: str,
+        marker: int,
+        facts: Mapping[str, str],
+    ) -> None:
+        """Applies changes by a MERGE with the marker, on the version that was read. Any commit that
+        another writer makes meanwhile lets it fail.
+
+        Args:
+            facts: shown in the table's history.
+        """
+        before, rows = self.version, changes.rows
+        values = {f"`{n}`": f"changes.`{n}`" for n in rows.schema.names if n != IS_GONE}
+        merger = (
+            self.table.merge(
+                rows,
+                " AND ".join(f"rows.`{name}` = changes.`{name}`" for name in key),
+                source_alias="changes",
+                target_alias="rows",
+                commit_properties=_properties(application, marker, facts),
+            )
+            .when_matched_delete(f"changes.`{IS_GONE}`")
+            .when_matched_update(values)
+            .when_not_matched_insert(values, f"NOT changes.`{IS_GONE}`")
+        )
+        if changes.begins_empty:
+            merger = merger.when_not_matched_by_source_delete()
+        merger.execute()
+        if self.version == before:  # nothing to change, so the library has committed no marker
+            self.append([], application, marker, facts)
+
+
+def _properties(application: str, marker: int, facts: Mapping[str, str]) -> CommitProperties:
+    import deltalake
+
+    return deltalake.CommitProperties(
+        custom_metadata=dict(facts),
+        app_transactions=[deltalake.Transaction(application, marker)],
+    )
 
 
 def delta_library() -> Any:

@@ -111,6 +111,17 @@ class TableCommitter(Committer, Generic[V]):
     def facts(self, version: V) -> Mapping[str, int | str]:
         """Returns what identifies the version that has the output, and makes it durable."""
 
+    def finished(self, artifacts: Collection[Artifact]) -> None:
+        """Called when the artifacts are committed, maybe again: removes what is not needed now."""
+
+    def is_orphan(self, named: StagedName, markers: Sequence[int]) -> bool:
+        """Returns whether a file of an earlier execution, which no manifest names, may go.
+
+        Args:
+            markers: those of exactly-once and of at-least-once.
+        """
+        return not named.may_be_committed(*markers)
+
     # --- what they share ---
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
@@ -124,6 +135,7 @@ class TableCommitter(Committer, Generic[V]):
                 pending = self._pending(version, artifacts, context)
                 if not pending:
                     self._facts = {**self.facts(version), **_counts(artifacts)}
+                    self.finished(artifacts)
                     return
                 there = self._those_there(version, pending, context)
                 self._check_fits(version, there, context)
@@ -182,7 +194,7 @@ class TableCommitter(Committer, Generic[V]):
                 and named.owner == self.owner.short
                 and named.execution_id < context.execution_id
                 and path not in kept
-                and not named.may_be_committed(*markers)
+                and self.is_orphan(named, markers)
             )
 
         return is_orphan

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dagster_jet.connectors.change_columns import table_columns
 from dagster_jet.connectors.sql.failures import Trouble, as_sink_errors
 from dagster_jet.connectors.sql.markers import EPOCHS, REFUSED, REPEATABLE, Fence, Markers, Owner
-from dagster_jet.connectors.sql.mirror import Mirror, table_columns
+from dagster_jet.connectors.sql.mirror import Mirror
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 from dagster_jet.connectors.sql.refused_rows import Trying
 from dagster_jet.connectors.sql.rights import create_markers

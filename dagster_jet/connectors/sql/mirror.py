@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_jet.connectors.change_columns import CHANGE_COLUMNS, LSN, OLD, OP, ROW, UNCHANGED
+from dagster_jet.connectors.change_columns import (
+    OLD,
+    OP,
+    UNCHANGED,
+    table_columns,
+    unknown_key,
+)
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.refused_values import RefusedValues
 from dagster_jet.connectors.sql.row_writer import OLD_KEY, write_rows
@@ -21,26 +27,9 @@ from dagster_jet.connectors.staging import RowsWriter
 from dagster_jet.errors import SinkMismatchError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from sqlalchemy import Connection
 
 Key = tuple[Any, ...]
-
-
-def table_columns(rows: pa.Schema) -> pa.Schema:
-    """Schema of the table: the rows without the columns of the change."""
-    return pa.schema([one for one in rows if one.name not in CHANGE_COLUMNS])
-
-
-def not_changes(rows: pa.Schema, key: Sequence[str]) -> str | None:
-    """Why the rows are not changes, as a clause; None if they are."""
-    if missing := [name for name in CHANGE_COLUMNS if name not in rows.names]:
-        return f"the rows have no column {', '.join(missing)}, as changes have"
-    old = rows.field(OLD).type
-    known = [one.name for one in old] if pa.types.is_struct(old) else []
-    if missing := [name for name in key if name not in known]:
-        return f"{OLD} has no field {', '.join(missing)}"
-    return None
 
 
 def refused_changes(values: RefusedValues, changes: pa.RecordBatch) -> dict[int, str]:
@@ -57,11 +46,6 @@ def refused_changes(values: RefusedValues, changes: pa.RecordBatch) -> dict[int,
     return {number: why for number, why in values.of(rows, absent).items() if writes[number]}
 
 
-def in_order(changes: DataFrame) -> DataFrame:
-    """Orders all changes of an epoch for one writer: a change of a key concerns two rows."""
-    return changes.repartition(1).sortWithinPartitions(LSN, ROW)
-
-
 @dataclass
 class ChangesWriter(RowsWriter):
     """Stages changes; refuses those whose row is unknown."""
@@ -72,25 +56,16 @@ class ChangesWriter(RowsWriter):
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Raises `SinkMismatchError` if a key is null."""
-        names, old = batch.schema.names, batch.column(batch.schema.names.index(OLD))
-        op = batch.column(names.index(OP))
-        is_row = pc.not_equal(op, "truncate")
-        has_old = pc.is_in(op, pa.array(["update", "delete"]))
-        for name in self.key:
-            now = pc.is_null(batch.column(names.index(name)))
-            before = pc.is_null(pc.struct_field(old, name))
-            is_bad = pc.or_(pc.and_(is_row, now), pc.and_(has_old, before))
-            if pc.any(is_bad).as_py():
-                row = batch.filter(is_bad).slice(0, 1).to_pylist()[0]
-                raise SinkMismatchError(
-                    f"the key column {name} is null in a change, or its value before the change is "
-                    f"not known ({row[OP]} at {row[LSN]}, {row[ROW]}).",
-                    job=self.job,
-                    stage=self.sink,
-                    cure="Let the key be the source's replica identity: its primary key, or what "
-                    "alter table ... replica identity says. Changes of before that can only be "
-                    "filtered out.",
-                )
+        why = unknown_key(batch, self.key)
+        if why is not None:
+            raise SinkMismatchError(
+                f"{why}.",
+                job=self.job,
+                stage=self.sink,
+                cure="Let the key be the source's replica identity: its primary key, or what "
+                "alter table ... replica identity says. Changes of before that can only be "
+                "filtered out.",
+            )
         super().write(batch)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dagster_jet.connectors.change_columns import in_order, not_changes, table_columns
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.connectors.sql.column_fit import Shape
@@ -15,13 +16,7 @@ from dagster_jet.connectors.sql.committer import SqlCommitter
 from dagster_jet.connectors.sql.engines import check_engines
 from dagster_jet.connectors.sql.failures import as_sink_errors
 from dagster_jet.connectors.sql.markers import EPOCHS, REPEATABLE, Fence, Markers, Owner
-from dagster_jet.connectors.sql.mirror import (
-    ChangesWriter,
-    in_order,
-    not_changes,
-    refused_changes,
-    table_columns,
-)
+from dagster_jet.connectors.sql.mirror import ChangesWriter, refused_changes
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.refused_values import IS_REFUSED, RefusedValues, marked, refused_row
 from dagster_jet.connectors.sql.rights import create_markers, lacking_rights

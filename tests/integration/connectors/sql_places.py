@@ -112,16 +112,20 @@ class AsChanges(SqlSink):
         return False
 
     def render(self, frame: DataFrame) -> DataFrame:
-        from pyspark.sql import functions as F
+        return super().render(as_insertions(frame, self.key))
 
-        number, nothing = F.monotonically_increasing_id(), F.lit(None)
-        changes = frame.withColumns(
-            {
-                OP: F.lit("insert"),
-                LSN: F.lit(1).cast("long"),
-                ROW: number,
-                OLD: F.struct(*(nothing.cast("long").alias(name) for name in self.key)),
-                UNCHANGED: nothing.cast("array<string>"),
-            }
-        )
-        return super().render(changes)
+
+def as_insertions(frame: DataFrame, key: Sequence[str]) -> DataFrame:
+    """The rows as changes."""
+    from pyspark.sql import functions as F
+
+    number, nothing = F.monotonically_increasing_id(), F.lit(None)
+    return frame.withColumns(
+        {
+            OP: F.lit("insert"),
+            LSN: F.lit(1).cast("long"),
+            ROW: number,
+            OLD: F.struct(*(nothing.cast("long").alias(name) for name in key)),
+            UNCHANGED: nothing.cast("array<string>"),
+        }
+    )

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet import JobConfig, Pipeline, PipelineError, Secret, sinks, sources
-from dagster_jet.connectors.sql.mirror import ChangesWriter, Mirror, not_changes
+from dagster_jet.connectors.change_columns import not_changes
+from dagster_jet.connectors.sql.mirror import ChangesWriter, Mirror
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.errors import (
     ConfigurationError,

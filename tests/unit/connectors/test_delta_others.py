@@ -232,7 +232,7 @@ def test_an_unknown_feature_is_refused(tmp_path: Path) -> None:
     [
         ("/a%20b", {}, "a percent sign"),
         ("gs://bucket/table", {}, "a table at 'gs://bucket/table' cannot be written"),
-        ("/table", {"mode": "upsert"}, "mode: 'upsert'"),
+        ("/table", {"mode": "delete"}, "mode: 'delete'"),
         ("/table", {"partition_by": ["a", "a"]}, "has a name twice"),
     ],
 )
