@@ -1,8 +1,8 @@
 """Deduplication: keeps the first of the rows of one key that are close together in event time.
 
 A row is a duplicate if a kept row of its key is at most `within` away: |time - kept time| <=
-within. Rows of one step are compared in order of event time, rows of one key and one time in order
-of arrival. Only kept rows count: with `within` 10, of times 0, 8, 16 the first and the last stay,
+within. Rows are compared in order of arrival, so the results do not depend on how they are divided
+into steps. Only kept rows count: with `within` 10, of times 0, 8, 16 the first and the last stay,
 because 8 was not kept. Null is a key like any other.
 
 Saved: the key and the time of every kept row that a later row could be compared with, that is until
@@ -27,6 +27,7 @@ import pyarrow as pa
 from dagster_jet.operators.address import ADDRESS, check_columns
 from dagster_jet.operators.lateness import drop_late, event_times
 from dagster_jet.operators.operator import (
+    ARRIVAL_COLUMN,
     HASH_COLUMN,
     TIME_COLUMN,
     StateReader,
@@ -35,7 +36,7 @@ from dagster_jet.operators.operator import (
 )
 from dagster_jet.operators.rows.event_order import Timeline
 from dagster_jet.operators.rows.keys import key_codes
-from dagster_jet.operators.rows.sorting import distinct
+from dagster_jet.operators.rows.sorting import distinct, order_by
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class Deduplicate:
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
-        return (pa.schema([*ADDRESS, *self.row_schema]),)
+        arrival = pa.field(ARRIVAL_COLUMN, pa.int64())
+        return (pa.schema([*ADDRESS, arrival, *self.row_schema]),)
 
     @property
     def state_schema(self) -> pa.Schema:
@@ -89,7 +91,7 @@ class Deduplicate:
         )
 
     def _first_rows(self, rows: pa.Table, state: StateReader) -> np.ndarray:
-        """Row numbers of the rows that are not duplicates, ascending."""
+        """Row numbers of the rows that are not duplicates, in order of arrival."""
         if rows.num_rows == 0:
             return np.empty(0, np.int64)
         found = state.find(distinct(rows.column(HASH_COLUMN).to_numpy()))
@@ -98,5 +100,6 @@ class Deduplicate:
         known = Timeline(known_codes, event_times(found))
         start, stop = known.between(codes, times - self.within_ms, times + self.within_ms)
         unseen = np.flatnonzero(start == stop)
-        chosen = Timeline(codes[unseen], times[unseen]).spaced(self.within_ms)
-        return np.sort(unseen[chosen])
+        unseen = unseen[order_by(rows.column(ARRIVAL_COLUMN).to_numpy()[unseen])]
+        first: np.ndarray = unseen[Timeline(codes[unseen], times[unseen]).apart(self.within_ms)]
+        return first

@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from dagster_jet.operators.deduplicate_in_order import DeduplicateInOrder
 from dagster_jet.operators.lateness import drop_late, event_times
 from dagster_jet.operators.operator import (
     ARRIVAL_COLUMN,
@@ -59,7 +60,7 @@ _NEVER_MS = 10**17
 class InEventOrder:
     """Operator with one input, that of the inner operator."""
 
-    inner: StatefulMap | StatefulMapInBatches | SparkProcessor
+    inner: StatefulMap | StatefulMapInBatches | SparkProcessor | DeduplicateInOrder
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from dagster_jet.pipeline.stateful import (
 from dagster_jet.pipeline.stateful_map import stateful_map_node
 from dagster_jet.pipeline.stateless import Stateless
 from dagster_jet.pipeline.user_functions import (
+    Keep,
     OnError,
     OnEvict,
     OnEvictTable,
@@ -466,26 +467,41 @@ class Stage(WithTimestamps, Stateless["Stage"], Stateful, WithSinks):
         return KeyedStage(self._builder, self._node, self._time, keys)
 
     def deduplicate(
-        self, *, within: Duration, name: str, on: str | Sequence[str] | None = None
+        self,
+        *,
+        within: Duration,
+        name: str,
+        on: str | Sequence[str] | None = None,
+        keep: Keep = "first",
+        order: RowOrder | None = None,
     ) -> LateStage:
-        """Passes the first row of each key and drops its duplicates within a time.
+        """Passes one row of each key and drops its duplicates within a time.
 
-        A row is dropped if a passed row with its key is at most `within` away in event time. Rows
-        behind the watermark are late.
+        In order of event time, the first row of a key begins a group, and rows of the key at most
+        `within` later belong to it. Rows are compared after the watermark has passed them, so
+        results do not depend on how rows are divided into epochs, and come later by the allowed
+        lag. `order="arrival"` decides at once: a row is dropped if a passed row with its key is at
+        most `within` away. Rows behind the watermark are late.
 
         Args:
             within: distance in event time; also the time that keys are kept in state.
             name: name of the stage, unique in the pipeline; saved state is matched by it.
             on: key columns; by default all columns.
+            keep: "first" passes the row that begins a group. "last" passes the last row of a group,
+                once the watermark is more than `within` past the first; not in order of arrival.
+            order: as in `map_stateful`. If all rows of a key within the time are equal, the order
+                does not matter, and "arrival" passes them sooner.
 
         Raises:
-            PipelineError: the stream has no event time, or a column is named twice.
+            PipelineError: the stream has no event time, a column is named twice, or an option is
+                not valid.
             ConfigurationError: `within` is negative or cannot be read.
 
         Example:
             >>> once = rows.deduplicate(within="1 day", on="flight", name="once")
         """
-        return _deduplicated(self, () if on is None else columns_of(on), within, name)
+        keys = () if on is None else columns_of(on)
+        return _deduplicated(self, keys, within, name, keep, order)
 
 
 class SourceStage(DeadLetters, Stage):
@@ -517,13 +533,20 @@ class KeyedStage(Stateful):
         super().__init__(builder, node, time)
         self._keys = keys
 
-    def deduplicate(self, *, within: Duration, name: str) -> LateStage:
-        """Passes the first row of each key: `Stage.deduplicate` on these keys.
+    def deduplicate(
+        self,
+        *,
+        within: Duration,
+        name: str,
+        keep: Keep = "first",
+        order: RowOrder | None = None,
+    ) -> LateStage:
+        """Passes one row of each key: `Stage.deduplicate` on these keys.
 
         Example:
             >>> first = rows.group_by("flight").deduplicate(within="1 day", name="first")
         """
-        return _deduplicated(self, self._keys, within, name)
+        return _deduplicated(self, self._keys, within, name, keep, order)
 
 
 class WindowedStage:
@@ -565,8 +588,24 @@ class WindowedStage:
         return stage._after(node, LateStage, EventTime(WINDOW_END, is_window_end=True))
 
 
-def _deduplicated(stage: Stateful, keys: tuple[str, ...], within: Duration, name: str) -> LateStage:
+def _deduplicated(
+    stage: Stateful,
+    keys: tuple[str, ...],
+    within: Duration,
+    name: str,
+    keep: Keep,
+    order: RowOrder | None,
+) -> LateStage:
     refuse_twice(stage, name, keys)
     time = stage._event_time(name)
-    node = DeduplicateNode(name, (stage._node,), keys, to_ms(within, "within"), time)
+    in_event_order = stage._in_event_order(order, name)
+    if keep not in get_args(Keep):
+        unknown = f"keep={keep!r} is unknown."
+        raise stage._refusal(unknown, 'Use "first" or "last".', stage=name)
+    if keep == "last" and not in_event_order:
+        wrong = 'keep="last" needs rows in order of event time.'
+        cure = 'Use order="event time", or keep="first".'
+        raise stage._refusal(wrong, cure, stage=name)
+    within_ms = to_ms(within, "within")
+    node = DeduplicateNode(name, (stage._node,), keys, within_ms, time, in_event_order, keep)
     return stage._after(node, LateStage, time)

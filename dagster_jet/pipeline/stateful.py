@@ -105,18 +105,28 @@ class RollingNode(StatefulNode):
 
 @dataclass(frozen=True)
 class DeduplicateNode(StatefulNode):
-    """Passes the first row of each key within a time."""
+    """Passes one of the rows of each key within a time."""
 
     keys: tuple[str, ...]
     within_ms: int
     time: EventTime
+    in_event_order: bool
+    """Rows wait for the watermark; otherwise they are compared in order of arrival."""
+    keep: Literal["first", "last"] = "first"
     kind: ClassVar = StageKind.DEDUPLICATE
 
+    @property
+    def output_delay_ms(self) -> int:
+        # The last row is known when no row can follow the first one within the time.
+        return self.within_ms if self.keep == "last" else 0
+
     def describe(self) -> dict[str, str]:
-        return {"keys": ", ".join(self.keys), "within": in_words(self.within_ms)}
+        keys, within = ", ".join(self.keys), in_words(self.within_ms)
+        return {"keys": keys, "within": within, "order": _order(self), "keep": self.keep}
 
     def shape(self) -> Mapping[str, Any]:
-        return {"keys": list(self.keys), **_read_times(self.time)}
+        kept = {"order": _order(self), "keep": self.keep}
+        return {"keys": list(self.keys), **kept, **_read_times(self.time)}
 
 
 @dataclass(frozen=True)
@@ -239,7 +249,9 @@ class ProcessorNode(StatefulNode):
         return {"keys": list(self.keys), "order": _order(self), **saved}
 
 
-def _order(node: StatefulMapNode | StatefulMapInBatchesNode | ProcessorNode) -> str:
+def _order(
+    node: DeduplicateNode | StatefulMapNode | StatefulMapInBatchesNode | ProcessorNode,
+) -> str:
     return "event time" if node.in_event_order else "arrival"
 
 

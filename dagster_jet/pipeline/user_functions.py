@@ -1,4 +1,4 @@
-"""Types of the functions that users pass to `map_stateful`."""
+"""Types of the functions and choices that users pass to stateful stages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 OnError: TypeAlias = Literal["fail", "dead-letter"]
 """Treatment of a row that fails in a user's function."""
 RowOrder: TypeAlias = Literal["event time", "arrival"]
-"""Order in which a user's function gets the rows of a key."""
+"""Order in which a stage gets the rows of a key."""
+Keep: TypeAlias = Literal["first", "last"]
+"""Which of the duplicates of a row stays."""
 StateFormatName: TypeAlias = Literal["plain", "pickle"]
 """Format of the saved data of a user's code; see `map_stateful`."""
 S = TypeVar("S")

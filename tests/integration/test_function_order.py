@@ -1,11 +1,11 @@
-"""Functions with state give the same results however epochs are cut, with twelve tasks."""
+"""Results that depend on the order of rows are the same however epochs are cut, with 12 tasks."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -87,7 +87,29 @@ def pipeline(world: World, order: Any, ttl_ms: int | None) -> Pipeline:
         order=order,
         name="previous",
     ).write_to(sinks.files(f"{world.folder}/out", format="json"), name="out")
+    for keep in KEPT[order]:
+        kept = timed.deduplicate(on="k", within=f"{TTL_MS} ms", keep=keep, order=order, name=keep)
+        kept.write_to(sinks.files(f"{world.folder}/{keep}", format="json"), name=f"{keep} out")
     return p
+
+
+KEPT: dict[str, tuple[Literal["first", "last"], ...]] = {
+    "event time": ("first", "last"),
+    "arrival": ("first",),
+}
+
+
+def expected_kept(rows: list[dict[str, Any]], order: str, keep: str) -> Counter[Any]:
+    """One row after the other, compared with all groups of its key."""
+    groups: dict[int, list[list[dict[str, Any]]]] = defaultdict(list)
+    for row in rows if order == "arrival" else sorted(rows, key=lambda row: row["ts"]):
+        near = [g for g in groups[row["k"]] if abs(g[0]["ts"] - row["ts"]) <= TTL_MS]
+        if near:
+            near[0].append(row)
+        else:
+            groups[row["k"]].append([row])
+    chosen = [g[0 if keep == "first" else -1] for mine in groups.values() for g in mine]
+    return Counter((row["k"], row["v"]) for row in chosen)
 
 
 @pytest.mark.parametrize("rows_per_epoch", [ROWS, 170])
@@ -121,6 +143,9 @@ def test_results_are_those_of_one_row_after_the_other(
     assert (epochs > 5) == (rows_per_epoch < ROWS), epochs
     found = committed(world.folder / "out", ("k", "v", "before"))
     assert not difference(found, expected(rows, order, ttl_ms))
+    for keep in KEPT[order]:
+        kept = committed(world.folder / keep, ("k", "v"))
+        assert not difference(kept, expected_kept(rows, order, keep)), keep
 
 
 class Previous(ItemProcessor):

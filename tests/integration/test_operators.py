@@ -138,16 +138,30 @@ def without_nulls(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def deduplicated(rows: Stage, name: str = "op") -> Stage:
-    return rows.deduplicate(within="2 seconds", on="k", name=name).select("k", "ts")
+def deduplicated(keep: str) -> Callable[..., Stage]:
+    def build(rows: Stage, name: str = "op") -> Stage:
+        kept = rows.deduplicate(within="2 seconds", on="k", keep=keep, name=name)
+        return kept.select("k", "ts", "v")
+
+    return build
 
 
-def expected_deduplicated(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
-    kept: dict[str, int] = {}
-    for row in sorted(rows, key=lambda row: row["ts"]):
-        if row["ts"] > kept.get(row["k"], -(10**9)) + 2_000:
-            kept[row["k"]] = row["ts"]
-            yield (row["k"], row["ts"])
+def expected_deduplicated(keep: str) -> Callable[..., Iterator[tuple[Any, ...]]]:
+    """Rows of one key and time in order of arrival: a file after the other, line by line."""
+
+    def expect(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
+        groups: dict[str, list[list[Row]]] = defaultdict(list)
+        for row in sorted(rows, key=lambda row: row["ts"]):
+            mine = groups[row["k"]]
+            if not mine or row["ts"] > mine[-1][0]["ts"] + 2_000:
+                mine.append([])
+            mine[-1].append(row)
+        for mine in groups.values():
+            for group in mine:
+                row = group[0 if keep == "first" else -1]
+                yield (row["k"], row["ts"], row["v"])
+
+    return expect
 
 
 def joined(how: str) -> Callable[[Stage, Stage], Stage]:
@@ -252,7 +266,8 @@ OPERATORS: dict[str, tuple[Callable[..., Stage], Expect, str]] = {
     "sliding": (sliding, expected_sliding, "k window_start window_end n total"),
     "session": (session, expected_session, "k window_start window_end n top"),
     "expressions": (expressions, expected_expressions, "k window_end r"),
-    "deduplicate": (deduplicated, expected_deduplicated, "k ts"),
+    "deduplicate": (deduplicated("first"), expected_deduplicated("first"), "k ts v"),
+    "deduplicate_last": (deduplicated("last"), expected_deduplicated("last"), "k ts v"),
     "map_stateful": (mapped, expected_mapped, "k ts total"),
     "processor": (processed, expected_processed, "k n"),
     **{

@@ -1,10 +1,12 @@
 """Rows in order of key and event time, searched for many (key, time) pairs at once.
 
-Used by operators that compare rows by distance in time. O(n log n) in numpy, no Python per row.
+Used by operators that compare rows by distance in time. O(n log n) in numpy; Python per row only
+where many rows of one key are close together.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Literal
 
 import numpy as np
@@ -68,6 +70,41 @@ class Timeline:
             chosen[reached] = True
             following = following[following]
         return self.order[np.flatnonzero(chosen[:count])]
+
+    def apart(self, distance_ms: int) -> np.ndarray:
+        """Selects, one after the other in the given order, each row that is more than `distance_ms`
+        away from all selected rows of its key.
+
+        Returns:
+            Row numbers, ascending.
+        """
+        count = len(self.order)
+        if count == 0:
+            return self.order
+        begins = np.ones(count, bool)
+        begins[1:] = (np.diff(self._codes) != 0) | (np.diff(self._times) > distance_ms)
+        starts = np.flatnonzero(begins)
+        stops = np.append(starts[1:], count)
+        # Rows of a cluster are no further apart than `distance_ms` from the next one. Where all of
+        # it are near one another the first one stays.
+        chosen = np.minimum.reduceat(self.order, starts)
+        is_wide = self._times[stops - 1] - self._times[starts] > distance_ms
+        wide = zip(starts[is_wide].tolist(), stops[is_wide].tolist(), strict=True)
+        several = [self._apart_one_by_one(start, stop, distance_ms) for start, stop in wide]
+        return np.sort(np.concatenate([chosen[~is_wide], *several]))
+
+    def _apart_one_by_one(self, start: int, stop: int, distance_ms: int) -> np.ndarray:
+        numbers, times = self.order[start:stop], self._times[start:stop].tolist()
+        given = np.argsort(numbers)
+        selected: list[int] = []
+        kept = np.zeros(len(times), bool)
+        for place in given.tolist():
+            time = times[place]
+            near = bisect_left(selected, time - distance_ms)
+            if near == len(selected) or selected[near] > time + distance_ms:
+                selected.insert(near, time)
+                kept[place] = True
+        return numbers[kept]
 
     def _place(
         self, codes: np.ndarray, times: np.ndarray, side: Literal["left", "right"]

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from dagster_jet.dag import Processor, new_processor
 from dagster_jet.errors import PipelineError
 from dagster_jet.operators.deduplicate import Deduplicate
+from dagster_jet.operators.deduplicate_in_order import DeduplicateInOrder
 from dagster_jet.operators.in_event_order import InEventOrder
 from dagster_jet.operators.interval_join import IntervalJoin
 from dagster_jet.operators.operator import ARRIVAL_COLUMN, HASH_COLUMN, TIME_COLUMN, Operator
@@ -48,8 +49,11 @@ def plan_deduplicate(
     node: DeduplicateNode, source: DataFrame, partitions: Partitions
 ) -> OperatorPlan:
     keys = node.keys or tuple(source.columns)
-    operator = Deduplicate(keys, arrow_schema(source.schema), node.within_ms)
-    shape = _addressed(source, keys, node.time, partitions)
+    row_schema = arrow_schema(source.schema)
+    operator: Operator = Deduplicate(keys, row_schema, node.within_ms)
+    if node.in_event_order:
+        operator = InEventOrder(DeduplicateInOrder(keys, row_schema, node.within_ms, node.keep))
+    shape = _addressed(source, keys, node.time, partitions, in_order=True)
     rows = row_input(operator, 0, keys, partitions, node.time)
     return _row_plan(operator, shape, rows, source, node.time)
 

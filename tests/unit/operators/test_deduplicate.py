@@ -1,13 +1,17 @@
-"""Deduplication, by hand and against a reference that never forgets a row."""
+"""Deduplication, by hand and against references that never forget a row."""
 
+from itertools import pairwise
 from random import Random
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_jet.core.partition import key_hash
 from dagster_jet.operators.deduplicate import Deduplicate
+from dagster_jet.operators.deduplicate_in_order import DeduplicateInOrder
+from dagster_jet.operators.in_event_order import InEventOrder
 from tests.unit.operators.stepping import Stepping, addressed, as_multiset, colliding
 
 ROWS = pa.schema([("a", pa.string()), ("n", pa.int64()), ("b", pa.string())])
@@ -36,9 +40,9 @@ def test_only_kept_rows_push_others_out():
     assert numbers(Stepping(operator()).step([row(0, 1), row(8, 2), row(16, 3)])) == [1, 3]
 
 
-def test_within_a_step_time_decides_and_then_arrival():
+def test_rows_are_compared_in_order_of_arrival_also_within_a_step():
     run = Stepping(operator())
-    assert numbers(run.step([row(7, 1), row(5, 2), row(5, 3)])) == [2]
+    assert numbers(run.step([row(7, 1), row(5, 2), row(5, 3)])) == [1]
 
 
 def test_an_older_row_near_a_kept_one_is_a_duplicate_too():
@@ -84,7 +88,7 @@ class Reference:
 
     def step(self, rows, watermark):
         results = []
-        for one in sorted(rows, key=lambda r: r["__time"]):
+        for one in rows:
             if self.watermark is not None and one["__time"] < self.watermark:
                 self.late += 1
                 continue
@@ -123,4 +127,62 @@ def test_as_the_reference(steps, within, hash_of, seed):
         if restored:
             run.restore(random)
     run.complete()
+    assert run.state.scan().num_rows == 0
+
+
+def in_order(keep="first", within=10):
+    return InEventOrder(DeduplicateInOrder(("a", "b"), ROWS, within, keep))
+
+
+@pytest.mark.parametrize(("keep", "results"), [("first", [[1], [], [3], []]),
+                                               ("last", [[], [2], [], [5]])])  # fmt: skip
+def test_in_event_order_a_group_is_decided_under_the_watermark(keep, results):
+    """Times 0, 8, 16, 26 arrive backwards; the group of the first ends once it is past 10."""
+    run, found = Stepping(in_order(keep)), []
+    rows = [row(26, 5), row(16, 3), row(8, 2), row(0, 1)]
+    for arrived, watermark in ((rows, 1), ([], 11), ([], 17), ([], 27)):
+        found.append(numbers(run.step(arrived, watermark=watermark)))
+    assert found == results
+    run.complete()
+    assert run.state.scan().num_rows == 0
+
+
+def naive_groups(rows, within, keep):
+    """Sorted by time, then by arrival."""
+    groups = {}
+    for one in sorted(rows, key=lambda r: r["__time"]):
+        mine = groups.setdefault((one["a"], one["b"]), [])
+        if not mine or one["__time"] > mine[-1][0]["__time"] + within:
+            mine.append([])
+        mine[-1].append(one)
+    place = 0 if keep == "first" else -1
+    chosen = [group[place] for mine in groups.values() for group in mine]
+    return [{name: one[name] for name in ROWS.names} for one in chosen]
+
+
+@given(
+    arrived=events,
+    cuts=st.lists(st.integers(0, 12), max_size=5),
+    advances=st.lists(st.integers(0, 80), min_size=6, max_size=6),
+    within=st.sampled_from([0, 1, 7, 30]),
+    keep=st.sampled_from(["first", "last", "arrival"]),
+    hash_of=st.sampled_from([key_hash, colliding]),
+    seed=st.integers(0, 2**16),
+)
+def test_however_rows_are_divided_into_steps(arrived, cuts, advances, within, keep, hash_of, seed):
+    by_arrival = keep == "arrival"
+    every = [row(t, n, a, b, hash_of) for t, n, a, b in arrived]
+    run = Stepping(operator(within) if by_arrival else in_order(keep, within))
+    random, found = Random(seed), []
+    bounds = [0, *sorted(min(cut, len(every)) for cut in cuts), len(every)]
+    for (begin, end), advance in zip(pairwise(bounds), advances, strict=False):
+        earliest = min((r["__time"] for r in every[end:]), default=200)  # no later row is late
+        watermark = max(run.watermark or 0, min(advance, earliest))
+        found += run.step(every[begin:end], watermark=watermark)
+        if random.random() < 0.5:
+            run.restore(random)
+    found += run.complete()
+    assert run.late == 0
+    expected = Reference(within).step(every, 0) if by_arrival else naive_groups(every, within, keep)
+    assert as_multiset(found) == as_multiset(expected)
     assert run.state.scan().num_rows == 0

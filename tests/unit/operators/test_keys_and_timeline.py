@@ -88,3 +88,13 @@ def test_spaced_chooses_as_one_row_after_the_other(rows, distance):
             last[code] = time
             chosen.append(number)
     assert Timeline(codes, times).spaced(distance).tolist() == chosen
+
+
+@given(rows=rows, distance=st.integers(0, 8))
+def test_apart_chooses_in_the_given_order(rows, distance):
+    codes, times = (np.array([r[i] for r in rows], np.int64) for i in (0, 1))
+    chosen = []
+    for number, (code, time) in enumerate(rows):
+        if all(rows[n][0] != code or abs(rows[n][1] - time) > distance for n in chosen):
+            chosen.append(number)
+    assert Timeline(codes, times).apart(distance).tolist() == chosen
