@@ -89,7 +89,9 @@ def operators() -> Mapping[str, Operator]:
         found[f"{name}, by event time"] = InEventOrder(found[name])
     found["deduplicate"] = Deduplicate(("account",), pa.schema([KEY, AMOUNT, AT]), 2 * LAG_MS)
     for how in ("inner", "outer"):
-        found[f"interval join, {how}"] = IntervalJoin(pa.schema([KEY]), left, right, LAG_MS, how)
+        found[f"interval join, {how}"] = IntervalJoin(
+            pa.schema([KEY]), left, right, (-LAG_MS, LAG_MS), how
+        )
     return found
 
 

@@ -39,7 +39,26 @@ the cure.
 
 from __future__ import annotations
 
+import os
+import sysconfig
+import traceback
 from enum import Enum
+
+_NOT_THE_USERS = (os.path.dirname(__file__), sysconfig.get_paths()["stdlib"], "<frozen ")
+
+
+def where_raised(error: BaseException) -> str:
+    """Returns the place in the user's code at which an exception was raised: file, line and code.
+
+    Empty if no frame of it is the user's: frames of this library, of the standard library and of
+    installed packages are not.
+    """
+    packages = f"{os.sep}site-packages{os.sep}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(_NOT_THE_USERS) and packages not in frame.filename:
+            code = f" `{frame.line}`" if frame.line else ""
+            return f"{frame.filename}:{frame.lineno}{code}: "
+    return ""
 
 
 class Reaction(Enum):
@@ -255,7 +274,7 @@ class ProcessorError(JetError):
     ) -> ProcessorError:
         """Wraps an exception of a user's code, with its reaction; raise the result from it."""
         error = cls(
-            f"raised {type(raised).__name__}: {raised}",
+            f"{where_raised(raised)}raised {type(raised).__name__}: {raised}",
             vertex=vertex,
             index=index,
             callback=callback,

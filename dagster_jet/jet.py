@@ -24,6 +24,7 @@ from dagster_jet.exports.export import Export
 from dagster_jet.exports.export_list import delete_export, read_exports
 from dagster_jet.job_config import JobConfig
 from dagster_jet.jobs.job import Job, JobResult
+from dagster_jet.jobs.left_open import LeftOpen
 from dagster_jet.jobs.pipeline_job import PipelineJob
 from dagster_jet.jobs.remote_job import RemoteJob
 from dagster_jet.jobs.stored_snapshot import find_snapshot
@@ -32,7 +33,8 @@ from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.ownership.liveness import observed
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY
 from dagster_jet.pipeline.pipeline import Pipeline
-from dagster_jet.snapshot.plan import COLUMNS, StageChange, compare_plans
+from dagster_jet.snapshot.adaptation import Adaptation, Plan, needed
+from dagster_jet.snapshot.plan import COLUMNS, compare_plans
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.start_options import StartOptions
@@ -130,6 +132,8 @@ class Jet:
         )
         self._shows_progress = show_progress
         self._jobs: dict[str, PipelineJob] = {}
+        self._is_closed = False
+        self._left_open = LeftOpen(self._jobs, self.close)
         self._maps: dict[str, JetMap] = {}
 
     # --- running --------------------------------------------------------------------------------
@@ -144,6 +148,8 @@ class Jet:
         repeat_output: bool = False,
         accept_loss: bool = False,
         refused_to_dead_letters: bool = False,
+        dropped_state: Sequence[str] = (),
+        renamed: Mapping[str, str] | None = None,
         on_event: Callable[[JobEvent], None] | None = None,
         run_id: str | None = None,
         standby: bool = False,
@@ -173,6 +179,11 @@ class Jet:
                 these to the sink's dead-letter sink. For decided rows that only the outside system
                 can refuse; supported by database tables and Kafka topics. The event `OutputRefused`
                 reports it.
+            dropped_state: stages and sources whose saved state is dropped where the pipeline cannot
+                use it: a stage that is gone, or one that begins empty because its state would have
+                another meaning. A dropped source is not read any more.
+            renamed: stages and sources that have another name now, as {"former": "present"}: they
+                keep their state and positions. `plan` says what a change needs.
             on_event: called with each event of the job, on its driver thread: it must be fast.
             run_id: written into the record, for example Dagster's run id.
             standby: start Spark, run a small sample job that warms it up, and wait until no other
@@ -195,6 +206,8 @@ class Jet:
             repeat_output=repeat_output,
             accept_loss=accept_loss,
             refused_to_dead_letters=refused_to_dead_letters,
+            dropped_state=dropped_state,
+            renamed=renamed,
             on_event=on_event,
             run_id=run_id,
             standby=standby,
@@ -210,6 +223,8 @@ class Jet:
         repeat_output: bool = False,
         accept_loss: bool = False,
         refused_to_dead_letters: bool = False,
+        dropped_state: Sequence[str] = (),
+        renamed: Mapping[str, str] | None = None,
         on_event: Callable[[JobEvent], None] | None = None,
         run_id: str | None = None,
         standby: bool = False,
@@ -224,7 +239,7 @@ class Jet:
         say so.
 
         Raises:
-            JobStateError: the job is already running in this process.
+            JobStateError: the job is already running in this process, or this object is closed.
             ConfigurationError: a URL of the store has a password in it; `until` cannot be read; the
                 job's guarantee does not allow an option.
             PipelineError: the pipeline reads or writes nothing.
@@ -233,6 +248,12 @@ class Jet:
             >>> job = jet.submit(pipeline)  # doctest: +SKIP
             >>> job.suspend()  # doctest: +SKIP
         """
+        if self._is_closed:
+            raise JobStateError(
+                "this Jet is closed.",
+                job=pipeline.name,
+                cure="Open another one, or run the pipeline inside its `with` block.",
+            )
         running = self._jobs.get(pipeline.name)
         if running is not None and not running.done.is_set():
             raise JobStateError(
@@ -243,7 +264,12 @@ class Jet:
         self.store.config.check_shareable()
         config = config or JobConfig()
         options = StartOptions(
-            initial_snapshot, repeat_output, accept_loss, refused_to_dead_letters
+            initial_snapshot,
+            repeat_output,
+            accept_loss,
+            refused_to_dead_letters,
+            tuple(dropped_state) if not isinstance(dropped_state, str) else dropped_state,
+            dict(renamed or {}),
         )
         options.check(pipeline.name, config.guarantee)
         ends = parse_until(until)
@@ -312,8 +338,13 @@ class Jet:
         delete_export(self.store, name)
 
     def plan(
-        self, pipeline: Pipeline, *, snapshot: int | str | None = None
-    ) -> tuple[StageChange, ...]:
+        self,
+        pipeline: Pipeline,
+        *,
+        snapshot: int | str | None = None,
+        dropped_state: Sequence[str] = (),
+        renamed: Mapping[str, str] | None = None,
+    ) -> Plan:
         """Compares a changed pipeline with the state of one of the job's snapshots, or of any
         exported one.
 
@@ -324,14 +355,17 @@ class Jet:
             pipeline: with the name of the job.
             snapshot: a retained one, or the name of an export of any job, as for
                 `initial_snapshot` of `run`; None: the newest.
+            dropped_state: as for `run`.
+            renamed: as for `run`.
 
         Returns:
-            One change per stage.
+            One change per stage, and the words with which a refused pipeline can start.
 
         Raises:
             JobStateError: there is no such snapshot.
             SnapshotInvalidError: its manifest is missing or damaged.
             PipelineError: Spark cannot plan the pipeline.
+            ConfigurationError: `renamed` names a stage that the pipeline does not have.
 
         Example:
             >>> refused = [c for c in jet.plan(pipeline) if c.is_refused]  # doctest: +SKIP
@@ -339,13 +373,19 @@ class Jet:
         begun = snapshot is not None or bool(self.job(pipeline.name).snapshots())
         of_job = None if isinstance(snapshot, str) and not snapshot.isdigit() else pipeline.name
         found = find_snapshot(self.store, of_job, snapshot) if begun else None
+        by_word = Adaptation(dict(renamed or {}), frozenset(dropped_state))
+        wanted = pipeline.graph.plan()
         saved = found.manifest.plan if found is not None else {}
-        changes = compare_plans(saved, pipeline.graph.plan())
-        if any(change.is_refused for change in changes):
-            return changes
-        if not any(COLUMNS in plan for plan in saved.values()):
-            return changes
-        return compare_plans(saved, self._analysed(pipeline))
+        if saved:
+            saved = by_word.plan(saved, wanted, pipeline.name)
+        changes = compare_plans(saved, wanted)
+        has_columns = any(COLUMNS in plan for plan in saved.values())
+        if has_columns and not any(change.is_refused for change in changes):
+            wanted = self._analysed(pipeline)
+            if found is not None:
+                saved = by_word.plan(found.manifest.plan, wanted, pipeline.name)
+            changes = compare_plans(saved, wanted)
+        return Plan(changes, by_word.and_also(needed(changes, saved, wanted)))
 
     def guarantees(
         self, pipeline: Pipeline, config: JobConfig | None = None
@@ -438,8 +478,11 @@ class Jet:
         """Stops this process's jobs with a terminal snapshot and closes the store.
 
         It waits for each job for up to one minute. An execution that has not ended by then is
-        later taken over as if it had died.
+        later taken over as if it had died. A process that ends without it does the same at its end.
         """
+        if self._is_closed:
+            return
+        self._is_closed = True
         for job in self._jobs.values():
             with suppress(JobStateError):  # it has ended
                 job.request_stop(StopKind.SHUTDOWN)
@@ -457,6 +500,7 @@ class Jet:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+        self._left_open.is_closed()
 
     def __repr__(self) -> str:
         return f"Jet({json.dumps(self._namespace)}, {self.store.config!r})"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import ConfigurationError
+from dagster_jet.snapshot.adaptation import Adaptation
 
 
 @dataclass(frozen=True)
@@ -20,15 +22,21 @@ class StartOptions:
         accept_loss: continue although a sink has lost staged rows, or input has disappeared.
         refused_to_dead_letters: commit an epoch without the rows that a sink refuses, and send
             these to the sink's dead-letter sink.
+        dropped_state: stages and sources whose saved state is dropped, if the pipeline cannot use
+            it.
+        renamed: stages and sources that have another name now: present name by former name.
 
     Raises:
-        ConfigurationError: `initial_snapshot` is neither an id nor a name.
+        ConfigurationError: `initial_snapshot` is neither an id nor a name; or `dropped_state` is a
+            text.
     """
 
     initial_snapshot: int | str | None = None
     repeat_output: bool = False
     accept_loss: bool = False
     refused_to_dead_letters: bool = False
+    dropped_state: Iterable[str] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         wanted = self.initial_snapshot
@@ -39,6 +47,15 @@ class StartOptions:
             )
         if isinstance(wanted, str) and wanted.isdigit():  # ids may arrive as text
             object.__setattr__(self, "initial_snapshot", int(wanted))
+
+        if isinstance(self.dropped_state, str):
+            raise ConfigurationError(
+                f"dropped_state: expected a list of names, not {self.dropped_state!r}."
+            )
+
+    @property
+    def adaptation(self) -> Adaptation:
+        return Adaptation(dict(self.renamed), frozenset(self.dropped_state))
 
     def check(self, job: str, guarantee: Guarantee) -> None:
         """Refuses acts that a job with this guarantee cannot carry out.

@@ -1,4 +1,4 @@
-"""Commands that show and control the jobs of a store. They do not start Spark.
+"""Commands that show and control the jobs of a store. Only `run` and `plan` start Spark.
 
 Exit codes: 0 success, 1 negative result (unsafe store, failed job), 2 wrong call or store.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,9 +15,10 @@ import typer
 from dagster_jet.cli.doctor import doctor
 from dagster_jet.cli.job_report import show_job
 from dagster_jet.cli.options import Target, on_store
-from dagster_jet.cli.output import show, show_json, when
+from dagster_jet.cli.output import say, show, show_json, when
 from dagster_jet.cli.probe import probe
 from dagster_jet.cli.profile_table import show_profile
+from dagster_jet.cli.run_command import DroppedOption, RenamedOption, command, names_of, run
 from dagster_jet.cli.snapshot_commands import ask_for_export, exports, snapshots
 from dagster_jet.cli.store_commands import store_app
 from dagster_jet.cli.top import top
@@ -32,16 +34,33 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Inspect and control streaming jobs and their store.",
     pretty_exceptions_enable=False,
 )
 app.add_typer(store_app, name="store")
+app.command()(run)
 app.command()(warm_up)
 app.command()(snapshots)
 app.command()(exports)
 app.command()(probe)
 app.command()(doctor)
 app.command()(top)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"dagster-jet {metadata.version('dagster-jet')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version."),
+    ] = False,
+) -> None:
+    """Runs, shows and controls streaming jobs and their store."""
+
 
 JobArgument = Annotated[str, typer.Argument(help="The job's name.")]
 
@@ -57,6 +76,7 @@ class Action(str, Enum):
     EXPORT = "export"
     CANCEL_AND_EXPORT = "cancel_and_export"
     DELETE = "delete"
+    RESET = "reset"
 
 
 @app.command()
@@ -80,14 +100,24 @@ def job(
         str | None, typer.Option("--name", help="Name of the snapshot to be exported.")
     ] = None,
     release_sinks: Annotated[
-        bool, typer.Option(help="With delete: also remove the job's commit markers from its sinks.")
+        bool,
+        typer.Option(
+            "--release-sinks/--keep-marks",
+            help="With delete: whether its marks in the places of its sinks go as well.",
+        ),
+    ] = True,
+    remove_output: Annotated[
+        bool,
+        typer.Option("--remove-output", help="With delete and reset: also remove its files."),
     ] = False,
 ) -> None:
     """Shows one job and why it produces no output, or asks it to suspend, resume, restart, shut
     down, complete or cancel, or to export a snapshot under a name (--name).
 
     A suspended job is not started by its supervisor or its schedule until it is resumed. delete
-    removes the stored data of a job that does not run; its output stays.
+    removes the stored data of a job that does not run, and its marks in the places of its sinks;
+    its output stays. reset does the same, and the next start reads all input from the beginning:
+    remove the output first, or write to other places.
     """
 
     from dagster_jet.observe.reading.explanation import explain
@@ -96,7 +126,12 @@ def job(
     with target.open_jet() as jet:
         asked = jet.job(name)
         if action is Action.DELETE:
-            _show_deleted(asked.delete(release_sinks=release_sinks), target)
+            _show_deleted(
+                asked.delete(release_sinks=release_sinks, remove_output=remove_output), target
+            )
+            return
+        if action is Action.RESET:
+            _show_deleted(asked.reset(remove_output=remove_output), target)
             return
         if action in (Action.EXPORT, Action.CANCEL_AND_EXPORT):
             cancels = action is Action.CANCEL_AND_EXPORT
@@ -238,24 +273,31 @@ def plan(
             help="Id of a retained snapshot, or name of an exported one; default: the newest."
         ),
     ] = None,
+    renamed: RenamedOption = [],  # noqa: B006 - Typer reads it
+    dropped_state: DroppedOption = [],  # noqa: B006
 ) -> None:
     """Shows how a changed pipeline would use the state of a snapshot (by default the last), and the
     strongest guarantee of its sources and sinks.
 
-    Exit code 1: the job would not start, because some state cannot be used.
+    Exit code 1: the job would not start, because some state cannot be used. Then the command with
+    which it starts is shown.
     """
 
     from dagster_jet.pipeline.reference import load_pipeline
 
     found = load_pipeline(pipeline)
     with target.open_jet() as jet:
-        changes = jet.plan(found, snapshot=snapshot)
+        changes = jet.plan(
+            found, snapshot=snapshot, renamed=names_of(renamed), dropped_state=dropped_state
+        )
         gives = jet.guarantees(found)
     rows = [_plan_row(c.stage, c.kind, gives, c.change.value, c.reason) for c in changes]
     with_state = {change.stage for change in changes}
     rows += [_plan_row(name, "sink", gives) for name in gives if name not in with_state]
     show(rows, title=f"Plan of {found.name}", as_json=target.as_json)
     if any(change.is_refused for change in changes):
+        if not target.as_json:
+            say(f"It would not start. It starts so:\n\n    {command(pipeline, changes.needs)}")
         raise typer.Exit(1)
 
 

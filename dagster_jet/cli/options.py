@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dagster_jet.core.secret import Secret, holds_password, secret
-from dagster_jet.errors import ConfigurationError, JetError
+from dagster_jet.errors import ConfigurationError, JetError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from dagster_jet.jet import Jet
@@ -91,19 +91,30 @@ class Target:
             yield store
 
     @contextmanager
-    def open_jet(self) -> Iterator[Jet]:
-        """Open a `Jet` on an existing store, without starting Spark."""
+    def open_jet(self, *, create: bool = False) -> Iterator[Jet]:
+        """Open a `Jet` on an existing store, without starting Spark.
+
+        Args:
+            create: without a store, create one; with several members it has a backup.
+        """
 
         from dagster_jet.jet import Jet
+        from dagster_jet.store import StoreConfig
 
-        with self.open_store() as store:
-            config = store.config
+        try:
+            with self.open_store() as store:
+                config = store.config
+        except StoreUnavailableError:
+            if not create:
+                raise
+            # With members that are away this is refused: creating needs all of them.
+            config = StoreConfig(self.urls, min(1, len(self.urls) - 1), namespace=self.namespace)
         with Jet(
             store=config.urls,
             backup_count=config.backup_count,
             partition_count=config.partition_count,
             namespace=config.namespace,
-            encryption_keys=config.encryption_keys,
+            encryption_keys=self.encryption_keys,
         ) as jet:
             yield jet
 

@@ -45,6 +45,16 @@ def to_ms(value: Duration, field: str) -> int:
     return round(milliseconds)
 
 
+def signed_ms(value: Duration, field: str) -> int:
+    """Return `value` in ms, which may be negative: "-10 minutes"; raises as `to_ms`."""
+    if isinstance(value, timedelta):
+        return -to_ms(-value, field) if value < timedelta(0) else to_ms(value, field)
+    text = value.strip() if isinstance(value, str) else value
+    if isinstance(text, str) and text.startswith("-"):
+        return -to_ms(text[1:], field)
+    return to_ms(text, field)
+
+
 def in_words(duration_ms: int) -> str:
     """Return a duration in the largest fitting unit, as `to_ms` reads it: "1 hour".
 

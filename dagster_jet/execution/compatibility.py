@@ -21,7 +21,9 @@ def check_compatible(
             f"snapshot {manifest.snapshot_id} has state of {', '.join(gone)}, which the pipeline "
             "does not have.",
             job=job,
-            cure="Restore the stage under its old name, or give the new pipeline another name.",
+            cure="If the stage has another name now, say so with the start option "
+            f"renamed={{{gone[0]!r}: ...}}. To drop its state, use dropped_state={gone!r}. "
+            "'dagster-jet plan' shows the command.",
         )
     if refused:
         raise JetError(
@@ -29,7 +31,8 @@ def check_compatible(
             f"{refused[0].reason}.",
             job=job,
             stage=refused[0].stage,
-            cure="Undo the change, or give the stage a new name: it then starts with empty state.",
+            cure="Undo the change, or drop the state with the start option "
+            f"dropped_state={[change.stage for change in refused]!r}: the stage then starts empty.",
         )
     if manifest.partition_count != partition_count:
         raise JetError(

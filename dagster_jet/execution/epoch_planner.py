@@ -77,7 +77,8 @@ class EpochPlanner:
     until: Until
     poll_interval_ms: int
     """Longest time between two polls."""
-    started_ms: int
+    started_ms: int | None = None
+    """When the first epoch could begin, by wall clock; None: it could not yet."""
 
     def poll_request(self, asked: StopKind | None, *, input_ended: bool) -> PollRequest:
         """Returns how to poll the sources. A job that shall complete reads the input available
@@ -118,7 +119,7 @@ class EpochPlanner:
             saves = view.epochs_since_barrier > 0
             if saves or not closes or self.until.stop is StopKind.COMPLETE:
                 return self.until.stop
-        if self.until.duration_s is not None:
+        if self.until.duration_s is not None and self.started_ms is not None:
             if inputs.now_ms - self.started_ms >= self.until.duration_s * 1000:
                 return StopKind.SHUTDOWN
         return None

@@ -11,6 +11,7 @@ The loop does no work itself and reads only the clock that it is given, so the s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from dagster_jet.execution.epoch_planner import EpochPlanner, PollRequest
@@ -146,6 +147,8 @@ class Loop:
         self._looking = False
         if not self.view.is_ready:
             return
+        if self._planner.started_ms is None:
+            self._planner = replace(self._planner, started_ms=self._now_ms())
         tick = self._planner.tick(
             polled.inputs,
             self._stop.kind,

@@ -35,7 +35,13 @@ from dagster_jet.exports.copying import copy_snapshot
 from dagster_jet.exports.export_list import export_data, finished_export
 from dagster_jet.job_config import longest_pause
 from dagster_jet.snapshot import protocol
-from dagster_jet.snapshot.manifest import MANIFEST_FORMAT, Manifest, ShardState, checksum
+from dagster_jet.snapshot.manifest import (
+    MANIFEST_FORMAT,
+    ChunkSet,
+    Manifest,
+    ShardState,
+    checksum,
+)
 from dagster_jet.snapshot.newest_output import output_after, output_to_be_there
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
@@ -162,8 +168,14 @@ class RecoveryDriver:
             self._claim_places()
         else:
             partition_count = context.store.partition_count
+            manifest = self._adapted(manifest)
             check_compatible(context.job, manifest, context.plan.stage_plans(), partition_count)
         return protocol.ManifestLoaded(manifest)
+
+    def _adapted(self, manifest: Manifest) -> Manifest:
+        """The snapshot with the state that is renamed or dropped by word."""
+        context = self.context
+        return context.options.adaptation.manifest(manifest, context.plan.stage_plans())
 
     def _check_can_be_committed(self, manifest: Manifest) -> None:
         """Checks that the snapshot's output can be committed without its state."""
@@ -193,7 +205,7 @@ class RecoveryDriver:
         self._is_from_another_job = export.job != context.job
         data = export_data(context.store, export)
         assert export.ref is not None
-        manifest = data.load(export.ref)
+        manifest = self._adapted(data.load(export.ref))
         partition_count = context.store.partition_count
         check_compatible(context.job, manifest, context.plan.stage_plans(), partition_count)
         self._report_forgetful(command.export)
@@ -262,7 +274,7 @@ class RecoveryDriver:
             if reader.acknowledges is not Acknowledges.NOTHING and not is_committed:
                 reader.restore_unacknowledged(manifest.unacknowledged.get(name, {}))
             self._check_undecided(name, reader, manifest.epoch_id)
-            shards[name] = (ShardState(chain=chains[0]),)
+            shards[name] = (ShardState(chain=self._chain_of(name, reader, chains[0])),)
         stages = {stage.name: manifest.shards.get(stage.name, ()) for stage in context.graph.stages}
         for name in stages:
             if name not in watermarks.expired_until_ms:
@@ -277,6 +289,16 @@ class RecoveryDriver:
         )
         fail_point("restore.done")
         return protocol.Restored(shards, lost_output)
+
+    def _chain_of(
+        self, source: str, reader: SourceReader, chain: tuple[ChunkSet, ...]
+    ) -> tuple[ChunkSet, ...]:
+        """The chain of a source's journal. A source that was renamed writes its journal anew: the
+        places of its parts depend on the name."""
+        if not chain or chain[0].name.rpartition("/")[0] == source:
+            return chain
+        self.journals.write_anew(source, reader)
+        return ()
 
     def _check_not_repeated(self, manifest: Manifest) -> None:
         """Refuses to go back, unless it is asked for by word, if the job would write rows again
@@ -347,6 +369,9 @@ class RecoveryDriver:
         undecided = self.journals.undecided
         if undecided is None or not reader.rereads_input:
             return
+        for former, present in context.options.renamed.items():
+            if present == name:
+                undecided.rename(former, present)
         lost = undecided.check(name, reader, snapshot_epoch)
         if lost:
             epoch_ids = tuple(dict.fromkeys(one.epoch_id for one in lost))

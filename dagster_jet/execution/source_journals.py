@@ -59,6 +59,13 @@ class SourceJournals:
         """
         self._noting = self._noter.submit(self._take, command, chains)
 
+    def write_anew(self, source: str, reader: SourceReader) -> None:
+        """The next snapshot writes the whole journal of a restored source, also without input."""
+        journal = reader.whole_journal((), ())
+        epochs = pa.array([], pa.int64())
+        empty = journal.append_column(EPOCH_COLUMN, epochs)
+        self._collected.setdefault(source, []).append(empty)
+
     def begun(self) -> None:
         """Waits until the epoch's input is noted. Called before a reader is used again.
 

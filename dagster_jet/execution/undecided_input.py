@@ -82,6 +82,21 @@ class UndecidedInput:
         }.union(halves)
         return tuple(sorted(lost, key=lambda one: (one.epoch_id, one.shown)))
 
+    def rename(self, former: str, source: str) -> None:
+        """Moves the notes of a source that had another name. A crash inside leaves them under both;
+        the next start with the same word moves the rest."""
+        map = self._map()
+        old = map.keys(f"{former}/")
+        notes = zip(old, map.get_all(old), strict=True)
+        moved = {
+            map.key(f"{source}/{key.name.rpartition('/')[2]}"): note
+            for key, note in notes
+            if note is not None
+        }
+        if moved:
+            map.put_newer(moved)
+            map.delete_all(old)
+
     def take_over(self, source: str, execution_id: int) -> None:
         """Takes over the input that is still owed into this execution's note, and deletes earlier
         notes.

@@ -48,7 +48,7 @@ class JobDeletion:
 
 
 def delete_job(
-    store: Store, job: str, *, release_sinks: bool = False, remove_output: bool = False
+    store: Store, job: str, *, release_sinks: bool = True, remove_output: bool = False
 ) -> JobDeletion:
     """Delete a job that does not run. Its exported snapshots stay, and by default its output.
 
@@ -58,7 +58,8 @@ def delete_job(
         store: the open store; all of its members have to answer.
         job: the job's name.
         release_sinks: first remove what its executions have staged in the places of its sinks, and
-            the marks that say whose these are and what was committed.
+            the marks that say whose these are and what was committed. False: another job of this
+            name, of the same store, can use these places.
         remove_output: also remove its committed rows, from sinks that can (`sinks_that_keep_rows`).
             It implies `release_sinks`.
 
@@ -66,7 +67,8 @@ def delete_job(
         JobStateError: there is no such job; or its last snapshot is decided and not committed yet.
         LeaseHeldError: the job runs, or another process deletes it.
         StoreUnavailableError: a member does not answer; its data would come back.
-        JetError: the place of a sink cannot be reached now; nothing else was deleted.
+        JetError: the place of a sink cannot be reached now; nothing else was deleted. If it is gone
+            for good, leave its marks: `release_sinks=False`.
     """
     _check_members(store, job)
     found = read_record(store, job)
@@ -110,6 +112,25 @@ def sinks_that_keep_rows(store: Store, job: str) -> list[str]:
             if type(committer).remove_output is Committer.remove_output:
                 found.add(sink)
     return sorted(found)
+
+
+def reset_job(store: Store, job: str, *, remove_output: bool = False) -> JobDeletion:
+    """Delete a job that does not run, so that its pipeline starts as a new one; its supervision
+    stays. A crash after the deletion leaves the job paused.
+
+    Args:
+        store: as for `delete_job`.
+        job: the job's name.
+        remove_output: as for `delete_job`.
+
+    Raises:
+        JetError: as `delete_job`.
+    """
+    before = read_supervision(store, job)
+    deleted = delete_job(store, job, remove_output=remove_output)
+    if before is not None:
+        set_intent(store, job, before.intent)
+    return deleted
 
 
 def _marked(record: ExecutionRecord) -> ExecutionRecord:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -222,8 +223,12 @@ class Driver:
         return SnapshotStore(self._store, self._job).load(record.snapshot).counters
 
     def _result(self, ended: EndedExecution, asked: StopKind | None) -> JobResult:
+        record = ended.final_record(self._job, asked)
+        if self._order.until.input_ends and asked is None:
+            if record.status is JobStatus.NOT_RUNNING:
+                record = replace(record, status=JobStatus.DRAINED)
         return result_of(
-            ended.final_record(self._job, asked),
+            record,
             ended.stages,
             sources=[node.name for node in self._order.graph.sources],
             sinks=[node.name for node in self._order.graph.sinks],

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dagster_jet.core.guarantee import Guarantee
-from dagster_jet.errors import JobStateError
+from dagster_jet.errors import JetError, JobStateError
 from dagster_jet.execution.events import InitialSnapshotSkipped, JobEvent
 from dagster_jet.execution.stopping import StopSignal
 from dagster_jet.exports.export import Export
@@ -35,6 +35,8 @@ from dagster_jet.ownership.succession import Succession
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import Doing, ExecutionRecord, JobStatus
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
+from dagster_jet.spark.cluster import jvm_log
+from dagster_jet.spark.errors import is_of_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,6 +61,8 @@ class PipelineJob(Job):
         self._stop_signal = StopSignal()
         self._result: JobResult | None = None
         self._error: BaseException | None = None
+        self._is_read = False
+        """Whether somebody has asked for the result since the job ended."""
         self.done = threading.Event()
         """Set when the driver thread has ended. Wait on it, not on the thread."""
         self._graph = order.graph
@@ -67,6 +71,10 @@ class PipelineJob(Job):
         self._exporting = Exporting()
         self._metrics: JobMetrics | None = None
         self._driver = Driver(order, open_session, self._emit, run_id, self._exporting)
+
+    def __repr__(self) -> str:
+        state = "has ended in" if self.done.is_set() else "runs in"
+        return f"<PipelineJob {self.name!r}: {state} this process>"
 
     @property
     def is_anothers(self) -> bool:
@@ -109,10 +117,19 @@ class PipelineJob(Job):
     def result(self, timeout: float | None = None) -> JobResult:
         if not wait(self.done, timeout, lambda: self._progress, shows=self._shows_progress):
             raise TimeoutError(f"job {self.name!r} is still running")
+        self._is_read = True
         if self._error is not None:
             raise self._error
         assert self._result is not None
         return self._result
+
+    def unread_failure(self) -> str | None:
+        """A sentence about how the job has ended, unless it ended well or somebody knows."""
+        if self._is_read:
+            return None
+        if not self.done.is_set():
+            return f"job {self.name!r} has not ended; its rows since the last snapshot are not out."
+        return None if self._error is None else f"job {self.name!r} has failed: {self._error}"
 
     def request_stop(self, kind: StopKind) -> None:
         refuse_without_name(self.name, kind)
@@ -172,7 +189,7 @@ class PipelineJob(Job):
         try:
             self._result = self._drive()
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the result
-            self._error = error
+            self._error = _shown(error)
         finally:
             self.done.set()
 
@@ -272,6 +289,19 @@ class PipelineJob(Job):
             sinks=[node.name for node in self._graph.sinks],
             ignored_input=ignored_input,
         )
+
+
+def _shown(error: BaseException) -> BaseException:
+    """The error as users see it: its frames, and those of the JVM, are in Spark's log, which it
+    names if Spark is behind it. A user's own exception in this process stays its cause."""
+    cause = error.__cause__
+    if isinstance(error, JetError) and is_of_spark(cause):
+        path = jvm_log.note(error)
+        if path is not None:
+            error.see(f"Spark's log {path}")
+        error.__cause__ = None
+        error.__suppress_context__ = True
+    return error
 
 
 def _ignore(event: JobEvent) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dagster_jet.jobs.deletion import JobDeletion, delete_job
+from dagster_jet.jobs.deletion import JobDeletion, delete_job, reset_job
 from dagster_jet.jobs.stored_snapshot import compare, find_snapshot
 from dagster_jet.observe.reading.explanation import Explanation, explain
 from dagster_jet.observe.reading.ledger import Ledger, read_ledger
@@ -43,6 +43,9 @@ class StoredJob:
     def name(self) -> str:
         """The name of the pipeline."""
         return self._name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
 
     @property
     def status(self) -> JobStatus:
@@ -258,7 +261,7 @@ class StoredJob:
         """
         return explain(self._store, self.record(), self.name)
 
-    def delete(self, *, release_sinks: bool = False, remove_output: bool = False) -> JobDeletion:
+    def delete(self, *, release_sinks: bool = True, remove_output: bool = False) -> JobDeletion:
         """Deletes the data of a job that does not run: snapshots, notes, staged rows, its record.
 
         Its exported snapshots stay, and by default its output. A crash inside leaves a job that
@@ -267,7 +270,8 @@ class StoredJob:
 
         Args:
             release_sinks: also remove what is staged in the places of its sinks, and the marks that
-                say whose these are: the owner of a folder, the last epoch in a database.
+                say whose these are: the owner of a folder, the last epoch in a database. False:
+                leave them, for example because a place is gone.
             remove_output: also remove the files that its files sinks have committed, and release
                 all sinks. Rows in tables and topics stay.
 
@@ -283,3 +287,22 @@ class StoredJob:
         return delete_job(
             self._store, self.name, release_sinks=release_sinks, remove_output=remove_output
         )
+
+    def reset(self, *, remove_output: bool = False) -> JobDeletion:
+        """Deletes the data of a job that does not run, so that its next start is its first.
+
+        As `delete`, but a supervisor or schedule may start it again at once. The start reads all
+        input from its beginning and writes all rows again: remove its output before, or write to
+        other places.
+
+        Args:
+            remove_output: as for `delete`.
+
+        Raises:
+            JobStateError, LeaseHeldError, StoreUnavailableError: as `delete`.
+
+        Example:
+            >>> jet.job("airport_delays").reset().released               # doctest: +SKIP
+            ('out',)
+        """
+        return reset_job(self._store, self.name, remove_output=remove_output)

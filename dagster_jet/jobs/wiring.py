@@ -123,7 +123,7 @@ def wire(
     committer, snapshots = _committer(context, signals, retrying), SnapshotStore(store, job)
     sources, journals = _inputs(context, signals, snapshots)
     progress = Progress(context, sources)
-    planner = EpochPlanner(order.until, _POLL_INTERVAL_MS, now_ms())
+    planner = EpochPlanner(order.until, _POLL_INTERVAL_MS)
     acknowledging = partial(acknowledge, sources.polling, retrying)
     early = EarlyResults(graph)
     epochs = EpochDriver(

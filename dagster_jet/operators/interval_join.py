@@ -1,16 +1,20 @@
-"""Interval join: rows of two streams with equal keys and event times at most `within` apart.
+"""Interval join: rows of two streams with equal keys, the right one between two bounds of the left.
 
+A pair has lower <= right time - left time <= upper, and meets the user's condition if there is one.
 Results are pairs of rows, as a multiset: equal rows are different rows. A side that is kept whole
 (`left`, `right`, `outer`) also emits each row without a partner once, alone, when no partner can
-come any more: time + within < watermark (strict). As in SQL, a null key matches nothing; such a row
-appears alone if its side is kept, else it is dropped. A step reads only the saved rows near its own
-in time, not all rows of their keys.
+come any more: left time + upper < watermark, right time - lower < watermark (both strict). `semi`
+emits each left row with a partner once, when the first one is there, and `anti` each left row
+without one, when none can come. As in SQL, a null key matches nothing; such a row appears alone if
+its side is kept, else it is dropped. A step reads only the saved rows near its own in time, not all
+rows of their keys.
 
-Saved: the rows of both sides that a later row could match, until time + within < watermark. An
-outer join also saves which rows have matched. A row that matches on arrival is written with its
-flag set; one that matches later gets a *mark*, a narrow row with its identity, and `merge` combines
-the two. An inner join has no identities, no marks, and looks nothing up when rows expire. Rows
-before the watermark are late: dropped and counted.
+Saved: the rows of both sides that a later row could match. Their `TIME_COLUMN` is the event time,
+less the amount by which their side is kept shorter than the other, so one watermark expires both. A
+join that keeps rows whole also saves which rows have matched. A row that matches on arrival is
+written with its flag set; one that matches later gets a *mark*, a narrow row with its identity, and
+`merge` combines the two. An inner join has no identities, no marks, and looks nothing up when rows
+expire. Rows before the watermark are late: dropped and counted.
 
 At-least-once: pairs emitted between the snapshot and the crash are emitted again if both rows are
 replayed or saved. A row emitted alone may be emitted again, but within one execution never both
@@ -21,12 +25,14 @@ Source: the interval join of Flink (`IntervalJoinOperator`), outer as in its SQL
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagster_jet.errors import PipelineError
 from dagster_jet.operators.address import ADDRESS, check_columns
@@ -41,6 +47,7 @@ from dagster_jet.operators.operator import (
 )
 from dagster_jet.operators.rows.event_order import Timeline, expand
 from dagster_jet.operators.rows.keys import key_codes, null_keys
+from dagster_jet.operators.user.batch_calls import Returned, called
 
 ROLE_COLUMN = "__role"
 """int8, kind of a state row: LEFT, RIGHT or MARK."""
@@ -52,7 +59,9 @@ ROW_INDEX_COLUMN = "__row_index"
 MATCHED_COLUMN = "__matched"
 """bool: the row is not emitted alone when it expires; always true on a side that is not kept."""
 
-JoinType = Literal["inner", "left", "right", "outer"]
+JoinType = Literal["inner", "left", "right", "outer", "semi", "anti"]
+Condition = Callable[[pa.Table], Any]
+"""Called with candidate pairs, in the columns of an inner join; returns a boolean for each."""
 
 _IDENTITY = (
     pa.field(ROW_STEP_COLUMN, pa.int64()),
@@ -70,13 +79,17 @@ class IntervalJoin:
     left_schema: pa.Schema
     """The left stream's other columns, named as in the result."""
     right_schema: pa.Schema
-    within_ms: int
+    between_ms: tuple[int, int]
+    """Bounds of the right row's time minus the left row's, both included."""
     how: JoinType = "inner"
+    condition: Condition | None = None
+    stage: str = ""
+    """For errors of the condition."""
 
     def __post_init__(self) -> None:
         if self.how not in get_args(JoinType):
             raise PipelineError(f"how={self.how!r}; expected one of {get_args(JoinType)}.")
-        names = self.result_schema.names
+        names = self.pair_schema.names
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise PipelineError(
@@ -96,12 +109,31 @@ class IntervalJoin:
     def state_schema(self) -> pa.Schema:
         identity = () if self.how == "inner" else _IDENTITY
         role = pa.field(ROLE_COLUMN, pa.int8())
-        return pa.schema([*ADDRESS, role, *identity, *self.result_schema])
+        return pa.schema([*ADDRESS, role, *identity, *self.pair_schema])
+
+    @property
+    def pair_schema(self) -> pa.Schema:
+        """Keys, left columns, right columns."""
+        fields = [*self.key_schema, *self.left_schema, *self.right_schema]
+        return pa.schema([field.with_nullable(True) for field in fields])
 
     @property
     def result_schema(self) -> pa.Schema:
-        fields = [*self.key_schema, *self.left_schema, *self.right_schema]
+        if not self._is_of_left:
+            return self.pair_schema
+        fields = [*self.key_schema, *self.left_schema]
         return pa.schema([field.with_nullable(True) for field in fields])
+
+    @property
+    def _is_of_left(self) -> bool:
+        """Whether results are rows of the left side only."""
+        return self.how in ("semi", "anti")
+
+    @cached_property
+    def _kept_ms(self) -> tuple[int, int]:
+        """How long after its event time a row of each side can get a partner."""
+        lower, upper = self.between_ms
+        return upper, -lower
 
     @property
     def time_column(self) -> str:
@@ -112,7 +144,7 @@ class IntervalJoin:
         return with_marks(pa.concat_tables(tables))
 
     def expired_until(self, watermark_ms: int | None) -> int | None:
-        return None if watermark_ms is None else watermark_ms - self.within_ms - 1
+        return None if watermark_ms is None else watermark_ms - max(self._kept_ms) - 1
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         expired = self.expired_until(given.after_ms)
@@ -121,39 +153,56 @@ class IntervalJoin:
         left_new = self._state_rows(left_arrived, LEFT, given.version, 0)
         right_new = self._state_rows(right_arrived, RIGHT, given.version, left_arrived.num_rows)
 
-        reach = _Reach.of((left_new, right_new), self.within_ms)
+        reach = _Reach.of((left_new, right_new), max(map(abs, self.between_ms)))
         found = self.state_schema.empty_table()
         if len(reach.hashes):
             found = state.find(reach.hashes, reach.times)
         left, right = self._sides(found, left_new, right_new)
-        left_rows, right_rows = _pairs(left, right, self.within_ms)
-
-        results = [self._joined(left, right, left_rows, right_rows)]
+        left_rows, right_rows = _pairs(left, right, self.between_ms)
+        results = []
+        if self.condition is not None or not self._is_of_left:
+            joined = self._joined(left, right, left_rows, right_rows)
+            if self.condition is not None:
+                meets = self._meets(joined)
+                joined = joined.filter(pa.array(meets))
+                left_rows, right_rows = left_rows[meets], right_rows[meets]
+            if not self._is_of_left:
+                results.append(joined)
+        emits_alone = self.how not in ("inner", "semi")
         delta = []
         for side, partners in ((left, left_rows), (right, right_rows)):
             matched = side.matched.copy()
             matched[partners] = True
-            if expired is not None and self.how != "inner":
+            if self.how == "semi" and side is left:
+                results.append(side.rows.filter(pa.array(matched & ~side.matched)))
+            if expired is not None and emits_alone:
                 results.append(side.rows.filter(pa.array(~matched & (side.times <= expired))))
             live = np.full(len(matched), True) if expired is None else side.times > expired
             delta += self._changes(side, matched, live)
-        if expired is not None and self.how != "inner":
+        if expired is not None and emits_alone:
             results.append(self._expired(state, expired, reach))
         names = self.result_schema.names
         return Step(
-            results=pa.concat_tables([table.select(names) for table in results]),
+            results=pa.concat_tables(
+                [self.result_schema.empty_table(), *(table.select(names) for table in results)]
+            ),
             delta=pa.concat_tables(delta),
             rows_in=sum(table.num_rows for table in given.arrived),
             late=left_late + right_late,
         )
 
     def _keeps(self, role: int) -> bool:
+        """Whether it matters if a row of the side has a partner."""
+        if role == LEFT and self._is_of_left:
+            return True
         return self.how == "outer" or self.how == ("left", "right")[role]
 
     def _state_rows(self, arrived: pa.Table, role: int, step: int, first_index: int) -> pa.Table:
         """Converts input rows to state rows; the other side's columns are null."""
         count = arrived.num_rows
+        shorter = max(self._kept_ms) - self._kept_ms[role]
         own = {
+            TIME_COLUMN: event_times(arrived) - shorter,
             ROLE_COLUMN: np.full(count, role, np.int8),
             ROW_STEP_COLUMN: np.full(count, step),
             ROW_INDEX_COLUMN: np.arange(first_index, first_index + count),
@@ -197,7 +246,28 @@ class IntervalJoin:
         of_right = right.rows.select(self.right_schema.names)
         columns = of_left.take(pa.array(left_rows)).columns
         columns += of_right.take(pa.array(right_rows)).columns
-        return pa.Table.from_arrays(columns, schema=self.result_schema)
+        return pa.Table.from_arrays(columns, schema=self.pair_schema)
+
+    def _meets(self, pairs: pa.Table) -> np.ndarray:
+        """Which pairs meet the condition; null is no.
+
+        Raises:
+            UserFunctionError: it raised, or did not return a boolean for each pair.
+        """
+        assert self.condition is not None
+        what = f"{pairs.num_rows} candidate pairs"
+        found = called(self.condition, self.stage, what, pairs.combine_chunks())
+        try:
+            flags = pa.array(found, pa.bool_()) if isinstance(found, np.ndarray) else found
+            mask: np.ndarray = pc.fill_null(flags, False).to_numpy(zero_copy_only=False)
+        except (AttributeError, TypeError, pa.ArrowException):
+            mask = np.empty(0)
+        if mask.dtype != np.bool_ or len(mask) != pairs.num_rows:
+            raise Returned(self.condition, self.stage).error(
+                f"{type(found).__name__}, which is not a boolean for each of {what}",
+                "Return an Arrow or NumPy array of booleans, as pyarrow.compute does.",
+            )
+        return mask
 
     def _changes(self, side: _Side, matched: np.ndarray, live: np.ndarray) -> list[pa.Table]:
         """State rows to append: the side's new rows, and marks for old rows that now matched."""
@@ -236,7 +306,7 @@ class _Reach:
     times: Intervals
 
     @classmethod
-    def of(cls, arrived: Sequence[pa.Table], within_ms: int) -> _Reach:
+    def of(cls, arrived: Sequence[pa.Table], distance_ms: int) -> _Reach:
         hashes = np.concatenate([_hashes(table) for table in arrived])
         times = np.concatenate([event_times(table) for table in arrived])
         order = np.argsort(hashes)
@@ -245,7 +315,7 @@ class _Reach:
         if len(begins) == 0:
             return cls(hashes, Intervals(times, times))
         first, last = (of.reduceat(times, begins) for of in (np.minimum, np.maximum))
-        return cls(hashes[begins], Intervals(first - within_ms, last + within_ms))
+        return cls(hashes[begins], Intervals(first - distance_ms, last + distance_ms))
 
     def has(self, hashes: np.ndarray, times: np.ndarray) -> np.ndarray:
         if len(self.hashes) == 0:
@@ -269,23 +339,26 @@ class _Side:
     matched: np.ndarray
 
 
-def _pairs(left: _Side, right: _Side, within_ms: int) -> tuple[np.ndarray, np.ndarray]:
+def _pairs(left: _Side, right: _Side, between_ms: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     """Row numbers of all pairs with a new row; pairs of old rows were emitted before."""
     new_left, old_left = slice(left.old, None), slice(0, left.old)
     everything, new_right = slice(0, None), slice(right.old, None)
     found = [
-        _near(left, new_left, right, everything, within_ms),
-        _near(left, old_left, right, new_right, within_ms),
+        _near(left, new_left, right, everything, between_ms),
+        _near(left, old_left, right, new_right, between_ms),
     ]
     return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
 
 
 def _near(
-    left: _Side, of_left: slice, right: _Side, of_right: slice, within_ms: int
+    left: _Side, of_left: slice, right: _Side, of_right: slice, between_ms: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs by the saved times: the left one is `upper` before its expiry, the right one `-lower`,
+    so their difference is between -upper and -lower."""
+    lower, upper = between_ms
     line = Timeline(right.codes[of_right], right.times[of_right])
     codes, times = left.codes[of_left], left.times[of_left]
-    start, stop = line.between(codes, times - within_ms, times + within_ms)
+    start, stop = line.between(codes, times - upper, times - lower)
     which, places = expand(start, stop)
     return which + of_left.start, line.order[places] + of_right.start
 

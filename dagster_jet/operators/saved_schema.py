@@ -99,7 +99,7 @@ def _refusal(stage: str, what: str) -> SnapshotInvalidError:
     return SnapshotInvalidError(
         f"the state in the last snapshot {what}.",
         stage=stage,
-        cure="Undo the change, or give the stage a new name: it then starts with empty state.",
+        cure=f"Undo the change, or drop the state with dropped_state={[stage]!r}.",
     )
 
 

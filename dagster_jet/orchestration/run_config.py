@@ -44,6 +44,16 @@ _START_FIELDS = {
         description="Commit without the decided rows that a sink refuses, and send these to its "
         "dead-letter sink.",
     ),
+    "dropped_state": dg.Field(
+        [str],
+        is_required=False,
+        description="Stages and sources whose state is dropped, if the pipeline cannot use it.",
+    ),
+    "renamed": dg.Field(
+        dg.Permissive(),  # type: ignore[no-untyped-call]
+        is_required=False,
+        description="Stages and sources that have another name now: present name by former name.",
+    ),
 }
 """Options of one start, as in `Jet.run`."""
 _STANDBY = "standby"

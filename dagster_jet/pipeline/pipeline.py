@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
 from dagster_jet.contract import Sink, Source
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.builder import GraphBuilder
+from dagster_jet.pipeline.drawing import as_mermaid, as_text
 from dagster_jet.pipeline.graph import Graph, Node, SinkNode, SourceNode
 from dagster_jet.pipeline.stage import SourceStage
 from dagster_jet.pipeline.stateful import StatefulMapNode
+
+_KINDS = ("sources", "stages", "sinks")
 
 
 class Pipeline:
@@ -112,6 +116,34 @@ class Pipeline:
         for name, sink in (sinks or {}).items():
             builder.replace(replace(builder.end(name, SinkNode), sink=sink))
         return changed
+
+    def show(self, *, format: Literal["text", "mermaid"] = "text") -> None:
+        """Prints the sources, stateful stages and sinks, each with what it reads.
+
+        Args:
+            format: "text", or "mermaid" for a diagram in Markdown.
+
+        Raises:
+            PipelineError: `format` is not valid.
+
+        Example:
+            >>> p.show()  # doctest: +SKIP
+            copy
+              rows  files: /in, json  (source)
+              out   files: /out, json  (sink)  <- rows
+        """
+        if format not in ("text", "mermaid"):
+            raise PipelineError(
+                f"format={format!r} is unknown.", job=self.name, cure='Use "text" or "mermaid".'
+            )
+        graph = Graph(dict(self._builder.nodes))
+        print(as_text(self.name, graph) if format == "text" else as_mermaid(graph))
+
+    def __repr__(self) -> str:
+        graph = Graph(dict(self._builder.nodes))
+        names = [", ".join(n.name for n in of) for of in (graph.sources, graph.stages, graph.sinks)]
+        parts = [f"{what} {given}" for what, given in zip(_KINDS, names, strict=True) if given]
+        return f"<Pipeline {self.name!r}: {'; '.join(parts) or 'empty'}>"
 
     def renamed(self, name: str) -> Pipeline:
         """Returns the same stages as another job with its own record, state and positions.

@@ -17,6 +17,9 @@ class Point:
     def __init__(self, builder: GraphBuilder, node: str, time: EventTime | None) -> None:
         self._builder, self._node, self._time = builder, node, time
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._node!r} of the pipeline {self._builder.job!r}>"
+
     @property
     def _worker(self) -> Node:
         """Node of the stage itself; `with_timestamps` may have added one after it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
-from dagster_jet.core.durations import Duration, to_ms
-from dagster_jet.errors import PipelineError
+from dagster_jet.core.durations import Duration, signed_ms, to_ms
+from dagster_jet.errors import ConfigurationError, PipelineError
 from dagster_jet.pipeline.aggregates import Aggregate
 from dagster_jet.pipeline.builder import GraphBuilder
 from dagster_jet.pipeline.checks import (
@@ -23,6 +23,7 @@ from dagster_jet.pipeline.point import Point
 from dagster_jet.pipeline.stateful import (
     AggregateNode,
     DeduplicateNode,
+    JoinHow,
     JoinNode,
     ProcessorNode,
     RollingNode,
@@ -411,12 +412,14 @@ class Stage(WithTimestamps, Stateless["Stage"], Stateful, WithSinks):
         other: Stage,
         *,
         on: str | Sequence[str],
-        within: Duration,
+        within: Duration | None = None,
+        between: tuple[Duration, Duration] | None = None,
         name: str,
-        how: Literal["inner", "left", "right", "outer"] = "inner",
+        how: JoinHow = "inner",
+        condition: Callable[[Any], Any] | None = None,
         suffix: str = "_right",
     ) -> JoinedStage:
-        """Joins rows of two streams with equal keys and event times at most `within` apart.
+        """Joins rows of two streams with equal keys that are near each other in event time.
 
         Columns: the keys, this stream's, the other's. A column of the other stream with a name of
         this stream's gets `suffix`. The event time of a result is that of this stream's row; with
@@ -426,31 +429,63 @@ class Stage(WithTimestamps, Stateless["Stage"], Stateful, WithSinks):
             other: a stream of the same pipeline.
             on: columns of both streams that must be equal.
             within: largest event-time difference of a pair; also how long state keeps rows.
+            between: instead of `within`: least and largest time from this stream's row to the other
+                one. `("-10 minutes", "1 hour")`: from ten minutes before it to an hour after it.
             name: name of the stage, unique in the pipeline; saved state is matched by it.
-            how: "inner", "left", "right" or "outer". A row without a partner is emitted with nulls
-                when the watermark shows that no partner can arrive any more.
+            how: "inner", "left", "right" or "outer": a row without a partner is emitted with nulls
+                when the watermark shows that no partner can arrive any more. "semi": each row of
+                this stream that has a partner, once. "anti": each that has none.
+            condition: called with an Arrow table of pairs, in the columns of an inner join; returns
+                an array with a boolean for each. Other pairs are no partners. It must depend on the
+                rows alone.
             suffix: suffix of the other stream's columns whose names this stream has, too.
 
         Raises:
-            PipelineError: a stream has no event time or is of another pipeline, or `how` is not
-                valid.
-            ConfigurationError: `within` is negative or cannot be read.
+            PipelineError: a stream has no event time or is of another pipeline, `how` is not valid,
+                or there is not exactly one of `within` and `between`.
+            ConfigurationError: a duration cannot be read, `within` is negative, or the bounds of
+                `between` are the wrong way round.
 
         Example:
             >>> paid = orders.join(payments, on="order_id", within="1 hour", name="paid")
         """
-        if how not in ("inner", "left", "right", "outer"):
+        if how not in get_args(JoinHow):
             wrong = f"how={how!r} is not valid for join()."
-            raise self._refusal(wrong, 'Use "inner", "left", "right" or "outer".', stage=name)
+            cure = f"Use {', '.join(map(repr, get_args(JoinHow)))}."
+            raise self._refusal(wrong, cure, stage=name)
         self._refuse_other_pipelines((other,), name)
         times = (self._event_time(name), other._event_time(name))
         keys = columns_of(on)
         refuse_twice(self, name, keys)
-        node = JoinNode(
-            name, (self._node, other._node), keys, to_ms(within, "within"), how, times, suffix
-        )
+        bounds = self._bounds(within, between, name)
+        upstream = (self._node, other._node)
+        node = JoinNode(name, upstream, keys, bounds, how, times, suffix, condition)
         # An unpaired row of the other stream has no event time of this stream.
-        return self._after(node, JoinedStage, self._time if how in ("inner", "left") else None)
+        return self._after(node, JoinedStage, None if how in ("right", "outer") else self._time)
+
+    def _bounds(
+        self, within: Duration | None, between: tuple[Duration, Duration] | None, name: str
+    ) -> tuple[int, int]:
+        """Bounds of the other stream's time minus this stream's, in ms."""
+        if (within is None) == (between is None):
+            raise self._refusal(
+                "join() needs either within= or between=.",
+                'For example within="1 hour", or between=("0 s", "1 hour").',
+                stage=name,
+            )
+        if between is None:
+            assert within is not None
+            within_ms = to_ms(within, "within")
+            return -within_ms, within_ms
+        lower, upper = (signed_ms(bound, "between") for bound in between)
+        if lower > upper:
+            raise ConfigurationError(
+                f"between: {between[0]!r} is more than {between[1]!r}.",
+                job=self._builder.job,
+                stage=name,
+                cure="Write the least time first.",
+            )
+        return lower, upper
 
     def group_by(self, *keys: str) -> KeyedStage:
         """Groups the stream by key columns; the next stage has a state per key.

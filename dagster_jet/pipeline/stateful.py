@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from dagster_jet.core.aggregate import Aggregate
 from dagster_jet.core.durations import in_words
@@ -16,6 +16,9 @@ from dagster_jet.snapshot.plan import EVENT_TIME, PLAIN
 
 if TYPE_CHECKING:
     from dagster_jet.operators.aggregates.aggregation import Aggregation
+
+
+JoinHow: TypeAlias = Literal["inner", "left", "right", "outer", "semi", "anti"]
 
 
 @dataclass(frozen=True)
@@ -134,26 +137,31 @@ class JoinNode(StatefulNode):
     """Interval join of two streams."""
 
     keys: tuple[str, ...]
-    within_ms: int
-    how: Literal["inner", "left", "right", "outer"]
+    between_ms: tuple[int, int]
+    """Bounds of the other stream's time minus this stream's."""
+    how: JoinHow
     times: tuple[EventTime, EventTime]
     suffix: str
+    condition: Callable[[Any], Any] | None = None
     kind: ClassVar = StageKind.JOIN
 
     @property
     def output_delay_ms(self) -> int:
         # A left row waits for a partner, or until no partner can arrive any more.
-        return self.within_ms
+        return max(self.between_ms[1], 0)
 
     def describe(self) -> dict[str, str]:
-        return {
-            "keys": ", ".join(self.keys),
-            "within": in_words(self.within_ms),
-            "how": self.how,
-        }
+        lower, upper = self.between_ms
+        bounds = {"between": f"{_signed(lower)} and {_signed(upper)}"}
+        if upper == -lower:
+            bounds = {"within": in_words(upper)}
+        return {"keys": ", ".join(self.keys), **bounds, "how": self.how}
 
     def shape(self) -> Mapping[str, Any]:
-        return {"keys": list(self.keys), "how": self.how, **_read_times(*self.times)}
+        # By so much the rows of one side are kept longer: saved times depend on it.
+        skew_ms = sum(self.between_ms)
+        skew = {"skew": skew_ms} if skew_ms else {}
+        return {"keys": list(self.keys), "how": self.how, **skew, **_read_times(*self.times)}
 
 
 @dataclass(frozen=True)
@@ -253,6 +261,10 @@ def _order(
     node: DeduplicateNode | StatefulMapNode | StatefulMapInBatchesNode | ProcessorNode,
 ) -> str:
     return "event time" if node.in_event_order else "arrival"
+
+
+def _signed(duration_ms: int) -> str:
+    return f"-{in_words(-duration_ms)}" if duration_ms < 0 else in_words(duration_ms)
 
 
 def _read_times(*times: EventTime) -> Mapping[str, Any]:

@@ -33,6 +33,9 @@ class JobStatus(str, Enum):
     """A stop was requested; the terminal snapshot is under way."""
     SUSPENDED = "SUSPENDED"
     """Stopped on purpose, or by a failure with ``suspend_on_failure``; waits for ``resume``."""
+    DRAINED = "DRAINED"
+    """Only of a `JobResult`: the run has read all input that was there, as `until="drained"` says,
+    and nothing has asked it to stop. The record says NOT_RUNNING."""
     COMPLETED = "COMPLETED"
     """The inputs are over and everything is committed."""
     FAILED = "FAILED"

@@ -85,7 +85,9 @@ def _names(chains: Iterable[tuple[ChunkSet, ...]]) -> frozenset[str]:
 
 
 def _without(names: Mapping[str, frozenset[str]], others: Mapping[str, frozenset[str]]) -> Names:
-    left = {vertex: mine - others.get(vertex, frozenset()) for vertex, mine in names.items()}
+    """Names are unique, and a vertex that was renamed keeps its sets."""
+    needed = frozenset().union(*others.values())
+    left = {vertex: mine - needed for vertex, mine in names.items()}
     return {vertex: mine for vertex, mine in left.items() if mine}
 
 

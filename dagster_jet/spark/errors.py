@@ -202,6 +202,13 @@ def is_of_gateway(error: BaseException) -> bool:
     return isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
 
 
+def is_of_spark(error: BaseException | None) -> bool:
+    """Whether Spark has raised it: its text may be the stack of a JVM."""
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, Py4JError | PySparkException)
+
+
 def _is_jvm_gone(error: BaseException) -> bool:
     return is_of_gateway(error) or isinstance(error, ConnectionError | EOFError)
 

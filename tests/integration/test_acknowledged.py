@@ -71,7 +71,7 @@ def test_a_message_counts_once_wherever_the_driver_dies(world: QueueWorld, rules
     world.run_child(rules, config={**child.CONFIG, "max_items_per_epoch": 3})
     assert not world.rows() - ONCE
     assert len(queue_child.left(world.folder)) + world.rows().total() >= len(MESSAGES)
-    assert world.run().status is JobStatus.NOT_RUNNING
+    assert world.run().status is JobStatus.DRAINED
     assert world.rows() == ONCE and queue_child.left(world.folder) == []
     queue_child.send(world.folder, [99])
     world.run()

@@ -13,7 +13,7 @@ import pytest
 
 from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.errors import JetError
+from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.execution.events import SinkReopened
 from dagster_jet.pipeline.windows import Window
 from dagster_jet.snapshot.owed import SinkChange
@@ -41,10 +41,11 @@ def pipeline(world: World) -> Pipelines:
         *,
         key: str = "k",
         with_rows: bool = False,
+        source_name: str = "rows",
     ) -> Pipeline:
         p = Pipeline("changing")
         source = sources.files(f"{world.folder}/in/left", format="json", schema=schema)
-        read = p.read_from(source, name="rows").with_timestamps("ts", allowed_lag="500 ms")
+        read = p.read_from(source, name=source_name).with_timestamps("ts", allowed_lag="500 ms")
         rows = read.select(f"{key} AS k", "ts", "v")
         counts = (
             rows.group_by(*keys)
@@ -82,7 +83,7 @@ def test_a_change_that_state_cannot_follow_is_planned_refused_and_harmless(
             (change,) = [c for c in jet.plan(changed) if c.is_refused]
             assert (change.stage, change.change) == ("counts", Change.INCOMPATIBLE)
             assert change.reason == reason
-            with pytest.raises(JetError, match="Undo the change, or give the stage a new") as e:
+            with pytest.raises(JetError, match="Undo the change, or drop the state") as e:
                 jet.run(changed, config, until="drained")
             assert "job 'changing', stage 'counts'" in str(e.value) and reason in str(e.value)
         renamed = pipeline(name="sums")
@@ -91,13 +92,52 @@ def test_a_change_that_state_cannot_follow_is_planned_refused_and_harmless(
             ("sums", Change.NEW),
             ("counts", Change.DROPPED),
         ]
-        with pytest.raises(JetError, match=r"state of counts, .*Restore the stage"):
+        with pytest.raises(JetError, match=r"state of counts, .*renamed=\{'counts': \.\.\.\}"):
             jet.run(renamed, config, until="drained")
         assert visible_files(world.folder / "out") == before
         assert jet.job("changing").read_state("counts").equals(state)
         assert not [c for c in jet.plan(pipeline()) if c.change is not Change.KEPT]
         jet.run(pipeline(), config, until="completed")
     assert committed(world.folder / "out", WINDOW_COLUMNS) == expected(world)
+
+
+def test_renamed_stages_and_sources_keep_their_state(world: World, pipeline: Pipelines) -> None:
+    """Several runs with the same words, which have an effect once; only one snapshot is kept."""
+    config = JobConfig(parallelism=2, max_items_per_epoch=1, retained_snapshots=1)
+    with world.jet() as jet:
+        world.fill(3)
+        jet.run(pipeline(), config, until="drained")
+        changed = pipeline(name="sums", source_name="events")
+        words = jet.plan(changed).needs.renamed
+        assert words == {"rows": "events", "counts": "sums"}
+        assert {c.change for c in jet.plan(changed, renamed=words)} == {Change.KEPT}
+        with pytest.raises(
+            ConfigurationError, match=r"renamed: .* no source or stateful stage 'x'"
+        ):
+            jet.run(changed, config, renamed={"counts": "x"})
+        jet.run(changed, config, until="drained", renamed=words)  # without input
+        for turn in (1, 2):
+            world.fill(3, first=3 * turn)
+            until = "completed" if turn == 2 else "drained"
+            jet.run(changed, config, until=until, renamed=words)
+    assert committed(world.folder / "out", WINDOW_COLUMNS) == expected(world)
+
+
+def test_state_that_is_dropped_by_word_begins_empty_once(world: World, pipeline: Pipelines) -> None:
+    config = JobConfig(parallelism=2)
+    with world.jet() as jet:
+        world.fill(3)
+        jet.run(pipeline(), config, until="drained")
+        changed = pipeline(window=windows.tumbling("2 seconds"))
+        needs = jet.plan(changed).needs
+        assert (needs.renamed, needs.dropped) == ({}, {"counts"})
+        for turn in (1, 2):
+            world.fill(3, first=3 * turn)
+            until = "completed" if turn == 2 else "drained"
+            jet.run(changed, config, until=until, dropped_state=["counts"])
+    rows = committed(world.folder / "out", ("window_start", "window_end", "n"))
+    of_two_seconds = sum(n * times for (start, end, n), times in rows.items() if end - start > 1000)
+    assert of_two_seconds == 6 * 12, "the rows read since the change"
 
 
 def test_a_stage_that_is_added_begins_empty_and_the_others_go_on(

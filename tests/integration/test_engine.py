@@ -356,7 +356,7 @@ def test_drained_again_and_again_then_completed(world: World) -> None:
     for first in range(3):
         world.fill(files=2, rows=10 + first, first=2 * first)
         result = world.run(until="drained", max_items_per_epoch=10_000)
-        assert result.status is JobStatus.NOT_RUNNING
+        assert result.status is JobStatus.DRAINED
         world.assert_nothing_doubled()
     assert world.run(until="drained").epochs == 0, "nothing new: nothing to do"
     assert world.run().status is JobStatus.COMPLETED

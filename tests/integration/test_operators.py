@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from dagster_jet import JobConfig, Pipeline, State, sinks, sources, windows
@@ -171,6 +173,40 @@ def joined(how: str) -> Callable[[Stage, Stage], Stage]:
     return build
 
 
+def have_an_even_sum(pairs: pa.Table) -> pa.ChunkedArray:
+    return pc.equal(pc.bit_wise_and(pc.add(pairs["v"], pairs["v_right"]), 1), 0)
+
+
+def bounded(how: str) -> Callable[[Stage, Stage], Stage]:
+    """Between bounds that differ, under a condition."""
+
+    def build(rows: Stage, others: Stage, name: str = "op") -> Stage:
+        return rows.join(
+            others, on="k", between=("-50 ms", "600 ms"), how=how, name=name,
+            condition=have_an_even_sum,
+        ).select("k", "ts", "v", "v_right" if how == "left" else "0 AS v_right")  # fmt: skip
+
+    return build
+
+
+def expected_bounded(how: str) -> Callable[..., Iterator[tuple[Any, ...]]]:
+    def expect(rows: list[Row], others: list[Row]) -> Iterator[tuple[Any, ...]]:
+        for row in rows:
+            partners = [
+                other["v"]
+                for other in others
+                if other["k"] == row["k"]
+                and -50 <= other["ts"] - row["ts"] <= 600
+                and (other["v"] + row["v"]) % 2 == 0
+            ]
+            if how == "left":
+                yield from ((row["k"], row["ts"], row["v"], v) for v in partners or [None])
+            elif bool(partners) == (how == "semi"):
+                yield (row["k"], row["ts"], row["v"], 0)
+
+    return expect
+
+
 def expected_joined(how: str) -> Callable[..., Iterator[tuple[Any, ...]]]:
     def expect(rows: list[Row], others: list[Row]) -> Iterator[tuple[Any, ...]]:
         matched: set[int] = set()
@@ -274,6 +310,10 @@ OPERATORS: dict[str, tuple[Callable[..., Stage], Expect, str]] = {
         f"join_{how}": (joined(how), expected_joined(how), "k ts v ts_right v_right")
         for how in ("inner", "left", "right", "outer")
     },
+    **{
+        f"join_bounded_{how}": (bounded(how), expected_bounded(how), "k ts v v_right")
+        for how in ("left", "semi", "anti")
+    },
 }
 
 
@@ -284,14 +324,14 @@ def iso(time_ms: int) -> str:
     return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+LONG = ("join_left", "join_right", "join_bounded_semi")
+
+
 @pytest.mark.parametrize(
     ("name", "few_groups"),
     [
         # An outer join has the rows of all four.
-        *(
-            pytest.param(name, False, marks=[long] if name in ("join_left", "join_right") else [])
-            for name in OPERATORS
-        ),
+        *(pytest.param(name, False, marks=[long] if name in LONG else []) for name in OPERATORS),
         *((name, True) for name in ("session", "join_outer")),
     ],
 )

@@ -111,7 +111,7 @@ def test_killed_and_restarted_at_another_parallelism(world: TwoPhaseWorld, crash
     world.run_child(crash.rules, sharded=crash.sharded)
     world.assert_nothing_doubled()
     # Not to the end of the input, which would be one more epoch: it would commit as well.
-    assert world.run("drained", parallelism=3).status is JobStatus.NOT_RUNNING
+    assert world.run("drained", parallelism=3).status is JobStatus.DRAINED
     world.assert_exactly_once()
 
 
@@ -148,7 +148,7 @@ def test_a_job_without_further_input_commits_at_once(
 def test_every_drained_run_ends_with_everything_committed(world: TwoPhaseWorld) -> None:
     for turn, parallelism in enumerate((2, 3, 1)):
         world.fill(files=1, first=6 + turn)
-        assert world.run("drained", parallelism=parallelism).status is JobStatus.NOT_RUNNING
+        assert world.run("drained", parallelism=parallelism).status is JobStatus.DRAINED
         world.assert_exactly_once()
     assert world.run().status is JobStatus.COMPLETED
     world.assert_exactly_once()

@@ -21,6 +21,7 @@ SERIALISED = {
     "dagster_jet/cli/store_commands.py": {"leftover_copies"},
     "dagster_jet/connectors/files/places/s3_input.py": {"tell"},  # a file's, by Python's io
     "dagster_jet/execution/watermarks.py": {"dead_until_ms"},
+    "dagster_jet/snapshot/adaptation.py": {"dead_until_ms"},
     "dagster_jet/store/register/acceptor.py": {"settled_by"},
     "docs/snapshots.md": {"dead_until_ms"},
 }

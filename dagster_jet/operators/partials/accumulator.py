@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dagster_jet.core.ddl import sql_name
 from dagster_jet.core.state_format import StateFormat
-from dagster_jet.errors import UserFunctionError
+from dagster_jet.errors import UserFunctionError, where_raised
 from dagster_jet.operators.partials.lists import AllValues
 from dagster_jet.operators.partials.partial import (
     Groups,
@@ -105,6 +105,7 @@ def guarded(function: Callable[..., Any], *arguments: Any) -> Any:
     except Exception as error:
         name = getattr(function, "__qualname__", repr(function))
         raise UserFunctionError(
-            f"custom aggregate: {name} raised {type(error).__name__}: {error}.",
+            f"{where_raised(error)}custom aggregate: {name} raised "
+            f"{type(error).__name__}: {error}.",
             cure="Correct the function; nothing of this epoch was written.",
         ) from error

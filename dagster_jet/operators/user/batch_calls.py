@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.errors import UserFunctionError
+from dagster_jet.errors import UserFunctionError, where_raised
 
 _T = pa.types
 _KINDS: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (
@@ -44,8 +44,9 @@ def called(function: Callable[..., Any], stage: str, what: str, *arguments: Any)
         raise
     except Exception as error:
         said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raised = f"{where_raised(error)}{name_of(function)} raised {said}."
         raise UserFunctionError(
-            " ".join(f"{name_of(function)} raised {said}. It was given {what}.".splitlines()),
+            " ".join(f"{raised} It was given {what}.".splitlines()),
             stage=stage,
             cure="Correct the function; nothing of this epoch was written.",
         ) from error

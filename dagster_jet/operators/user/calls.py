@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from dagster_jet.core.state_format import StateFormat
-from dagster_jet.errors import StoreMismatchError, UserFunctionError
+from dagster_jet.errors import StoreMismatchError, UserFunctionError, where_raised
 from dagster_jet.operators.address import ADDRESS
 from dagster_jet.operators.operator import TIME_COLUMN
 from dagster_jet.operators.user import saved_value
@@ -248,7 +248,11 @@ class UserCalls:
             return error
         mismatch = isinstance(error, OutputMismatchError)
         name = getattr(function, "__qualname__", repr(function))
-        said = f"{name} returned {error}." if mismatch else f"{name} raised {_said(error)}."
+        said = (
+            f"{name} returned {error}."
+            if mismatch
+            else f"{where_raised(error)}{name} raised {_said(error)}."
+        )
         cure = _CURE_OUTPUT if mismatch else _CURE_CALL
         if at_row and row is not None:
             said += f" The row: {self._raw(row):.{_ROW_CHARACTERS_MAX}}"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dagster_jet.errors import ConfigurationError, MissingEnvironmentError
-from dagster_jet.spark.cluster import class_archive, jit
+from dagster_jet.spark.cluster import class_archive, jit, jvm_log
 from dagster_jet.spark.tasks import worker_daemon
 
 if TYPE_CHECKING:
@@ -155,7 +155,9 @@ def _start(settings: Mapping[str, str]) -> SparkContext:
         wanted[name] = class_archive.options_with(archive, jit.options_with(wanted.get(name, "")))
     class_archive.make_later(archive)
     builder = SparkSession.builder
-    for name, value in {**wanted, **_required(wanted["spark.master"])}.items():
+    wanted = {**wanted, **_required(wanted["spark.master"])}
+    jvm_log.start_jvm(wanted)
+    for name, value in wanted.items():
         builder = builder.config(name, value)
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT) if in_main else None

@@ -89,17 +89,21 @@ def plan_join(
             stage=node.name,
             cure="Cast one of them before the join.",
         )
+    needs_right = node.how not in ("semi", "anti") or node.condition is not None
+    others = list(other.values()) if needs_right else []
     operator = IntervalJoin(
         key_schema=arrow_schema(types),
         left_schema=arrow_schema(left.select(*quoted(own)).schema),
-        right_schema=arrow_schema(right.select(*quoted(list(other.values()))).schema),
-        within_ms=node.within_ms,
+        right_schema=arrow_schema(right.select(*quoted(others)).schema),
+        between_ms=node.between_ms,
         how=node.how,
+        condition=node.condition,
+        stage=node.name,
     )
     left_time, right_time = node.times
     right_time = replace(right_time, column=other.get(right_time.column, right_time.column))
     left_shape = _addressed(left, keys, left_time, partitions, [*keys, *own])
-    right_columns = [*keys, *other.values()]
+    right_columns = [*keys, *others]
     right_shape = _addressed(right, keys, right_time, partitions, right_columns)
     return OperatorPlan(
         operator=operator,

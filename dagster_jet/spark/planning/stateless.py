@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from dagster_jet.errors import PipelineError, UserFunctionError
+from dagster_jet.errors import PipelineError, UserFunctionError, where_raised
 from dagster_jet.pipeline.graph import EnrichNode, TimestampsNode, TransformNode
 
 if TYPE_CHECKING:
@@ -23,10 +23,20 @@ def planning_of(job: str, node: str) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        message = str(error).split("\n\nJVM")[0].strip().splitlines()[0]
         raise PipelineError(
-            f"Spark cannot plan the stage: {message}", job=job, stage=node
-        ) from error
+            f"Spark cannot plan the stage: {_without_stack(error)}", job=job, stage=node
+        ) from None
+
+
+def _without_stack(error: PySparkException) -> str:
+    """Spark's message in one line: of a text that it cannot parse also the text itself, in which
+    the message names the position."""
+    said = str(error).split("JVM stacktrace:")[0].strip()
+    message, _, text = said.partition("== SQL ==")
+    lines = [line for line in text.splitlines() if line.strip() and set(line) != set("-^")]
+    lines = [line for line in lines if not line.lstrip("-").startswith("^^^")]
+    first = message.strip().splitlines()[0] if message.strip() else type(error).__name__
+    return f"{first} The text: {' '.join(lines)}" if lines else first
 
 
 def transformed(job: str, node: TransformNode, frame: DataFrame, *kept: str) -> DataFrame:
@@ -46,7 +56,7 @@ def transformed(job: str, node: TransformNode, frame: DataFrame, *kept: str) -> 
         raise
     except Exception as error:
         raise UserFunctionError(
-            f"the function raised {type(error).__name__}: {error}.",
+            f"{where_raised(error)}the function raised {type(error).__name__}: {error}.",
             job=job,
             stage=node.name,
             cure="Correct the function; nothing of this epoch was written.",

@@ -74,7 +74,7 @@ def test_killed_again_and_again_around_the_advance_of_its_slot(world: ChangesWor
     with world.jet() as jet:
         pipeline = changes_child.changes_pipeline(world.folder)
         result = jet.run(pipeline, JobConfig(**CONFIG), until="drained")
-    assert result.status is JobStatus.NOT_RUNNING
+    assert result.status is JobStatus.DRAINED
     assert world.rows() == expected
 
 

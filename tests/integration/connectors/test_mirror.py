@@ -262,7 +262,7 @@ def test_a_job_mirrors_a_table(
             result = jet.run(
                 p, JobConfig(**{**child.CONFIG, "max_items_per_epoch": 3}), until="drained"
             )
-            assert result.status is JobStatus.NOT_RUNNING
+            assert result.status is JobStatus.DRAINED
             rows = "select id, text from {} order by id"
             assert database.run(rows.format("m")) == database.run(rows.format("t"))
             assert len(database.run(rows.format("m"))) == 5 + turn

@@ -550,7 +550,7 @@ def test_a_message_counts_once_wherever_the_driver_dies(
     world.use(queue)
     world.run_child(rules, config={**child.CONFIG, "max_items_per_epoch": 3})
     assert not world.rows() - ONCE
-    assert world.run().status is JobStatus.NOT_RUNNING
+    assert world.run().status is JobStatus.DRAINED
     assert world.rows() == ONCE and queue.left() == 0
 
 

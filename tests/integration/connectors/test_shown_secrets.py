@@ -125,7 +125,7 @@ def test_no_password_is_shown(
         database.run(f"alter role {USER} password '{PASSWORD}'")
         in_tasks = refusal(run)
         executors[URL] = os.environ[URL]
-        assert run() is JobStatus.NOT_RUNNING
+        assert run() is JobStatus.DRAINED
         graph = pipeline.graph
         connectors: list[Any] = [node.source for node in graph.sources]
         connectors += [node.sink.with_store(jet.store) for node in graph.sinks]

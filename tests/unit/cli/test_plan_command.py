@@ -148,7 +148,7 @@ def test_what_can_go_on_is_kept(run: Run, name: str) -> None:
 def test_what_could_not_go_on_is_told_with_its_reason_and_exit_code_1(run: Run) -> None:
     shown = run("by_carrier")
     assert shown.exit_code == 1
-    (line,) = [line for line in shown.stdout.splitlines() if "hourly" in line]
+    (line,) = [line for line in shown.stdout.splitlines() if "│ hourly" in line]
     assert "incompatible" in line and "keys was ['origin'], is ['carrier']" in line
     document = run("by_carrier", "--json")
     assert document.exit_code == 1
@@ -199,3 +199,17 @@ def test_what_is_no_pipeline_is_a_sentence_and_exit_code_2(run: Run, module: str
         assert shown.exit_code == 2, shown.stdout
         assert said in shown.stderr
         assert "Traceback" not in shown.stderr
+
+
+def test_a_change_that_is_refused_is_shown_with_the_command_that_starts_it(
+    run: Run, snapshot: None, module: str
+) -> None:
+    shown = run("renamed")
+    assert shown.exit_code == 1
+    assert f"    dagster-jet run {module}:renamed --renamed 'hourly=per hour'\n" in shown.stdout
+    assert run("renamed", "--renamed", "hourly=per hour").exit_code == 0
+    shown = run("by_carrier")
+    assert f"    dagster-jet run {module}:by_carrier --dropped-state hourly\n" in shown.stdout
+    assert states(run("by_carrier", "--dropped-state", "hourly", "--json"))["hourly"] == "new"
+    wrong = run("renamed", "--renamed", "hourly")
+    assert wrong.exit_code == 2 and "expected FORMER=PRESENT" in wrong.stderr

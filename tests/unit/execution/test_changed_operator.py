@@ -18,7 +18,7 @@ from tests.unit.spark.shard import Row, Shard
 
 def left_join(within: int) -> IntervalJoin:
     left, right = (pa.schema([(name, pa.int64())]) for name in "lr")
-    return IntervalJoin(pa.schema([("k", pa.string())]), left, right, within, "left")
+    return IntervalJoin(pa.schema([("k", pa.string())]), left, right, (-within, within), "left")
 
 
 def left(time: int) -> Row:

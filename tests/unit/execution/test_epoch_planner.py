@@ -89,6 +89,8 @@ def test_a_backlog_is_read_to_its_end_before_a_stop(planner: EpochPlanner) -> No
 
 def test_an_execution_may_end_with_time() -> None:
     planner = replace(STREAMING, until=Until(input_ends=False, stop=None, duration_s=1.0))
+    not_yet = replace(planner, started_ms=None)
+    assert not_yet.tick(inputs("inbox", now_ms=9999), None, READY).stop is None, "no epoch yet"
     assert planner.tick(inputs("inbox", now_ms=999), None, READY).stop is None
     assert planner.tick(inputs("inbox", now_ms=1000), None, READY).stop is StopKind.SHUTDOWN
 

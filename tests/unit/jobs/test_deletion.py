@@ -25,14 +25,19 @@ from dagster_jet.errors import (
     LeaseHeldError,
     StoreUnavailableError,
 )
-from dagster_jet.jobs.deletion import delete_job, sinks_that_keep_rows
+from dagster_jet.jobs.deletion import delete_job, reset_job, sinks_that_keep_rows
 from dagster_jet.ownership.record_keeper import (
     JOB_DIRECTORY,
     RecordKeeper,
     read_record,
     record_register,
 )
-from dagster_jet.ownership.supervision import Intent, read_supervision, reserve_generation
+from dagster_jet.ownership.supervision import (
+    Intent,
+    read_supervision,
+    reserve_generation,
+    set_intent,
+)
 from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
@@ -109,7 +114,7 @@ def test_what_a_job_keeps_is_deleted_and_nothing_else(store: Store, tmp_path: Pa
     names = ("shop", "shop2", "shop@2024-01-01")
     asleep = {name: make_job(store, name, tmp_path / name) for name in names}
     before = {name: left_of(store, name) for name in names}
-    deleted = delete_job(store, "shop")
+    deleted = delete_job(store, "shop", release_sinks=False)
     assert deleted.entries == 20 * len(MAPS) + 1 and not deleted.released
     check_gone(store, "shop", asleep["shop"])
     for name in names[1:]:
@@ -122,6 +127,15 @@ def test_what_a_job_keeps_is_deleted_and_nothing_else(store: Store, tmp_path: Pa
     keeper.release(record)
     with pytest.raises(ConfigurationError, match="epochs of an earlier life"):
         sinks.files(str(tmp_path / "shop"), format="json").check("shop", "out", is_new_job=True)
+
+
+def test_a_reset_keeps_what_somebody_wants_of_the_job(store: Store, tmp_path: Path) -> None:
+    make_job(store, "shop", tmp_path / "out")
+    set_intent(store, "shop", Intent.DRAINED)
+    assert reset_job(store, "shop").released == ("out",)
+    supervision = read_supervision(store, "shop")
+    assert read_record(store, "shop") is None
+    assert supervision is not None and supervision.intent is Intent.DRAINED
 
 
 def test_marks_in_the_places_of_sinks_go_on_request(store: Store, tmp_path: Path) -> None:

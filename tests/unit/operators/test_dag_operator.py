@@ -37,7 +37,7 @@ JOIN = IntervalJoin(
     pa.schema([("k", pa.string())]),
     pa.schema([("l", pa.int64())]),
     pa.schema([("r", pa.int64())]),
-    within_ms=5,
+    between_ms=(-5, 5),
     how="outer",
 )
 

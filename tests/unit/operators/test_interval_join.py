@@ -4,12 +4,13 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_jet.core.partition import key_hash
-from dagster_jet.errors import PipelineError
+from dagster_jet.errors import PipelineError, UserFunctionError
 from dagster_jet.operators.interval_join import IntervalJoin
 from tests.unit.operators.stepping import Stepping, addressed, as_multiset, colliding
 
@@ -18,8 +19,14 @@ LEFT = pa.schema([("l", pa.int64()), ("left_text", pa.string())])
 RIGHT = pa.schema([("r", pa.int64())])
 
 
-def operator(how="inner", within=5):
-    return IntervalJoin(KEYS, LEFT, RIGHT, within, how)
+def operator(how="inner", within=5, condition=None):
+    between = within if isinstance(within, tuple) else (-within, within)
+    return IntervalJoin(KEYS, LEFT, RIGHT, between, how, condition, "met")
+
+
+def have_an_even_sum(pairs):
+    total = pc.add(pairs.column("l"), pairs.column("r"))
+    return pc.equal(pc.bit_wise_and(total, 1), 0)
 
 
 def left(time, n=0, k="x", k2="x", hash_of=key_hash):
@@ -156,7 +163,7 @@ def test_late_rows_are_counted_on_both_sides():
 
 def test_a_column_of_both_sides_is_refused():
     with pytest.raises(PipelineError, match="column l"):
-        IntervalJoin(KEYS, LEFT, LEFT.remove(1), 5)
+        IntervalJoin(KEYS, LEFT, LEFT.remove(1), (-5, 5))
 
 
 def test_an_unknown_kind_of_join_is_refused():
@@ -167,10 +174,11 @@ def test_an_unknown_kind_of_join_is_refused():
 class Reference:
     """Remembers every row on time for ever, and joins everything with everything."""
 
-    def __init__(self, how, within):
-        self.how, self.within, self.watermark, self.late = how, within, None, 0
+    def __init__(self, how, between, needs_even=False):
+        self.how, self.between, self.watermark, self.late = how, between, None, 0
+        self.needs_even = needs_even
         self.sides = ([], [])
-        self.paired, self.alone = set(), set()
+        self.paired, self.alone, self.found = set(), set(), set()
 
     def step(self, lefts, rights, watermark):
         for side, rows in zip(self.sides, (lefts, rights), strict=True):
@@ -188,20 +196,27 @@ class Reference:
                     matched[1].add(j)
                     if (i, j) not in self.paired:
                         self.paired.add((i, j))
-                        results.append({**self.clean(one), **self.clean(other)})
-        for number, kept in enumerate((("left", "outer"), ("right", "outer"))):
+                        if self.how not in ("semi", "anti"):
+                            results.append({**self.clean(one), **self.clean(other)})
+                        if self.how == "semi" and i not in self.found:
+                            self.found.add(i)
+                            results.append(self.clean(one))
+        lower, upper = self.between
+        sides = ((("left", "outer", "anti"), upper), (("right", "outer"), -lower))
+        for number, (kept, kept_ms) in enumerate(sides):
             for i, one in enumerate(self.sides[number]):
-                closed = one["__time"] + self.within < watermark
+                closed = one["__time"] + kept_ms < watermark
                 if self.how in kept and closed and i not in matched[number]:
                     if (number, i) not in self.alone:
                         self.alone.add((number, i))
                         results.append(self.clean(one))
         self.watermark = watermark
-        return [dict.fromkeys(operator().result_schema.names) | row for row in results]
+        return [dict.fromkeys(operator(self.how).result_schema.names) | row for row in results]
 
     def match(self, one, other):
-        near = abs(one["__time"] - other["__time"]) <= self.within
-        return near and all(one[k] is not None and one[k] == other[k] for k in KEYS.names)
+        near = self.between[0] <= other["__time"] - one["__time"] <= self.between[1]
+        fits = not self.needs_even or (one["l"] + other["r"]) % 2 == 0
+        return near and fits and all(one[k] is not None and one[k] == other[k] for k in KEYS.names)
 
     def clean(self, row):
         return {name: value for name, value in row.items() if not name.startswith("__")}
@@ -220,13 +235,15 @@ events = st.lists(
 
 @given(
     steps=st.lists(st.tuples(events, events, st.integers(0, 12), st.booleans()), max_size=7),
-    how=st.sampled_from(["inner", "left", "right", "outer"]),
-    within=st.sampled_from([0, 3, 20]),
+    how=st.sampled_from(["inner", "left", "right", "outer", "semi", "anti"]),
+    between=st.sampled_from([(0, 0), (-3, 3), (-20, 20), (-2, 9), (0, 5), (4, 12), (-12, -4)]),
+    condition=st.sampled_from([None, have_an_even_sum]),
     hash_of=st.sampled_from([key_hash, colliding]),
     seed=st.integers(0, 2**16),
 )
-def test_as_the_reference(steps, how, within, hash_of, seed):
-    run, reference = Stepping(operator(how, within)), Reference(how, within)
+def test_as_the_reference(steps, how, between, condition, hash_of, seed):
+    run = Stepping(operator(how, between, condition))
+    reference = Reference(how, between, condition is not None)
     random, watermark = Random(seed), 0
     for lefts, rights, advance, restored in steps:
         arrived = (
@@ -242,3 +259,27 @@ def test_as_the_reference(steps, how, within, hash_of, seed):
             run.restore(random)
     assert as_multiset(run.complete()) == as_multiset(reference.step([], [], 10**9))
     assert run.state.scan().num_rows == 0
+
+
+def test_bounds_that_differ_keep_each_side_as_long_as_it_needs():
+    run = Stepping(operator("left", (-2, 10)))
+    run.step([left(20, 1)], [right(20, 1)], watermark=20)
+    run.step([], [], watermark=23)
+    assert [row["r"] for row in run.state.scan().to_pylist()] == [None], "the right one is gone"
+    assert pairs(run.step([], [right(30, 2)], watermark=30)) == [(1, 2)]
+    assert run.step([], [], watermark=33) == [] and run.state.scan().num_rows == 0
+
+
+@pytest.mark.parametrize("returned", [None, pa.array([1]), pa.array([True, True])])
+def test_a_condition_that_is_no_boolean_per_pair(returned):
+    run = Stepping(operator(condition=lambda pairs: returned))
+    with pytest.raises(UserFunctionError, match=r"stage 'met': .*boolean for each of 1 candidate"):
+        run.step([left(0)], [right(0)])
+
+
+def test_a_condition_that_raises_names_its_code():
+    def fails(pairs):
+        raise ValueError("no")
+
+    with pytest.raises(UserFunctionError, match=r"test_interval_join.py:\d+ `raise ValueError"):
+        Stepping(operator(condition=fails)).step([left(0)], [right(0)])

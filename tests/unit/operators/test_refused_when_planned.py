@@ -40,7 +40,7 @@ def in_batches(row):
 
 def join(row):
     others = pa.schema([field for field in row if field.name != "k"])
-    return IntervalJoin(pa.schema([row.field("k")]), others, OUT, 5, "left")
+    return IntervalJoin(pa.schema([row.field("k")]), others, OUT, (-5, 5), "left")
 
 
 def arriving(first_stage, row):

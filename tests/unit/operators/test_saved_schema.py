@@ -86,7 +86,7 @@ def joined(left="a", right="b", *, suffix="", kind=None, how="left"):
         pa.schema([(name + ending, kind) for name in names])
         for names, ending in ((left, ""), (right, suffix))
     )
-    return IntervalJoin(pa.schema([("k", pa.string())]), left, right, 10, how)
+    return IntervalJoin(pa.schema([("k", pa.string())]), left, right, (-10, 10), how)
 
 
 def mapped(kind):
@@ -105,7 +105,7 @@ LISTS = pa.list_(pa.field("element", pa.struct([pa.field("n", pa.int64(), nullab
 SAME_LISTS = pa.list_(pa.field("item", pa.struct([pa.field("n", pa.int64())]), nullable=False))
 CHANGES = {
     "nothing": (joined(), joined(), ""),
-    "within": (joined(), replace(joined(), within_ms=99), ""),
+    "within": (joined(), replace(joined(), between_ms=(-99, 99)), ""),
     "null": (joined(kind=LISTS), joined(kind=SAME_LISTS), ""),
     "joined no more": (joined("ac", "bd"), joined("a", "b"), ""),
     "suffix": (joined(suffix="_right"), joined(suffix="_other"), "has no column 'b_other'"),

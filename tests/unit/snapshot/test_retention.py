@@ -61,3 +61,12 @@ def test_garbage_is_what_no_retained_snapshot_needs(seed: int) -> None:
         assert one.to_bytes(texts) == one.to_bytes()
         assert Manifest.from_bytes(one.to_bytes(texts)) == one
     assert len(retention._left) < retained_max, "what is kept does not grow"
+
+
+def test_a_renamed_vertex_keeps_the_sets_that_have_its_former_name() -> None:
+    old, new = (ChunkSet(f"a/{number}", number, 1, 1, 1) for number in (1, 2))
+    retention = Retention.of({1: {"a": frozenset({"a/1"})}})
+    retention.decided(2, {"b": ((old, new),)})
+    assert retention.dropped([1]) == {}
+    both = Retention.of({1: {"a": frozenset({"a/1"})}, 2: {"b": frozenset({"a/1", "a/2"})}})
+    assert both.dropped([1]) == {}

@@ -1,0 +1,23 @@
+"""`dagster-jet --version`, and what `dagster-jet run` refuses before Spark is started."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from dagster_jet.cli import app
+
+
+def test_the_version() -> None:
+    shown = CliRunner().invoke(app, ["--version"])
+    assert shown.exit_code == 0
+    assert shown.stdout == f"dagster-jet {metadata.version('dagster-jet')}\n"
+
+
+def test_a_pipeline_that_is_not_there_and_a_store_that_cannot_be_made(tmp_path: Path) -> None:
+    environment = {"DAGSTER_JET_STORE": f"file://{tmp_path}/store"}
+    missing = CliRunner().invoke(app, ["run", "nowhere:flights"], env=environment)
+    assert missing.exit_code == 2 and "cannot be imported" in missing.stderr
+    assert not (tmp_path / "store").exists()
