@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dagster_jet.connectors.delta import DeltaSink
     from dagster_jet.connectors.files import FilesSink
     from dagster_jet.connectors.files.formats import FileFormat
+    from dagster_jet.connectors.foreach_epoch import EpochFunction, ForeachEpochSink
     from dagster_jet.connectors.iceberg import IcebergSink
     from dagster_jet.connectors.kafka import HeldKafkaSink, KafkaSink
     from dagster_jet.connectors.maps import MapSink
@@ -353,11 +354,45 @@ def console(*, num_rows: int = 20) -> ConsoleSink:
     return ConsoleSink(num_rows)
 
 
+def foreach_epoch(
+    function: EpochFunction, *, rows_as: Literal["spark", "arrow"] = "spark"
+) -> ForeachEpochSink:
+    """Return a sink that calls `function(rows, epoch)` with the rows of each decided epoch.
+
+    For any writer: a warehouse's client, a Spark connector, a REST call. Rows are staged in the
+    job's store first. The function is called on the driver, in order of epochs, and never before a
+    snapshot has decided the epoch. After a crash it may be called again for the last epoch, with
+    the same rows and the same id. So the output is exactly-once if the function does nothing for an
+    id that its outside system knows; otherwise at-least-once.
+
+    If the function raises an `OSError` that may pass (a refused connection, a time-out) it is
+    called again, with growing pauses. After any other error the job restarts and calls it again.
+
+    Args:
+        function: its arguments are the rows, in the columns of the stream, and a text of letters,
+            digits and dashes (and the characters of the names of job and sink).
+        rows_as: "spark": a Spark DataFrame in a session of its own. "arrow": an Arrow table, which
+            costs no Spark job.
+
+    Raises:
+        ConfigurationError: `function` cannot be called, or `rows_as` is unknown.
+
+    Example:
+        >>> def load(rows, epoch):
+        ...     rows.write.mode("overwrite").parquet(f"s3a://lake/orders/{epoch}")
+        >>> loaded = foreach_epoch(load)
+    """
+    from dagster_jet.connectors.foreach_epoch import ForeachEpochSink
+
+    return ForeachEpochSink(function, rows_as)
+
+
 __all__ = [
     "collect",
     "console",
     "delta",
     "files",
+    "foreach_epoch",
     "iceberg",
     "kafka",
     "map_entries",

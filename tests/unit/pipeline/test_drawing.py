@@ -38,7 +38,7 @@ def test_as_a_diagram(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown[0] == "flowchart LR" and shown[1] == '    n0(["rows<br>files: /in, json"])'
     assert shown[-3:] == ["    n0 --> n1", "    n1 --> n2", "    n1 --> n3"]
     with pytest.raises(PipelineError, match="format='svg' is unknown"):
-        flights().show(format="svg")  # type: ignore[arg-type]
+        flights().show(format="svg")
 
 
 def test_in_a_debugger() -> None:

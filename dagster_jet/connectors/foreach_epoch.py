@@ -1,0 +1,178 @@
+"""A user's function as a sink: called in phase 2 with the rows of one decided epoch.
+
+Rows are staged in the job's store. Once a snapshot has decided the epoch, the function is called on
+the driver with exactly these rows and the epoch's id. Then a marker is put beside the rows, and the
+rows are removed. After a crash between the two the function is called again, with the same rows and
+the same id: at-least-once by contract, exactly-once if the function does nothing for an id that its
+outside system knows already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+from dagster_jet.connectors.staging import (
+    RowsWriter,
+    Segment,
+    SegmentWriter,
+    StagedInStore,
+    StoreArea,
+    remove_orphans,
+    rows_of,
+    segments_by_epoch,
+)
+from dagster_jet.contract import CommitContext, Committer, TransactionId
+from dagster_jet.errors import (
+    ArtifactLostError,
+    ConfigurationError,
+    JetError,
+    SinkError,
+    SinkUnavailableError,
+    where_raised,
+)
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.snapshot.protocol import Guarantee
+from dagster_jet.store import Store, StoreHandle
+from dagster_jet.system.failpoint import fail_point
+from dagster_jet.system.transient import is_transient
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EpochFunction: TypeAlias = Callable[[Any, str], object]
+"""(rows, id of the epoch) -> ignored."""
+
+
+@dataclass(frozen=True)
+class ForeachEpochSink(StagedInStore):
+    """Calls a function with the rows of each decided epoch."""
+
+    function: EpochFunction | None
+    """None in tasks, which only stage rows."""
+    rows_as: Literal["spark", "arrow"] = "spark"
+    store: Store | StoreHandle | None = field(default=None, compare=False, repr=False)
+    max_guarantee: Guarantee = field(default=Guarantee.EXACTLY_ONCE, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.function is not None and not callable(self.function):
+            raise ConfigurationError(f"function: {self.function!r} cannot be called.")
+        if self.rows_as not in ("spark", "arrow"):
+            raise ConfigurationError(
+                f"rows_as: {self.rows_as!r} is unknown.", cure='Use "spark" or "arrow".'
+            )
+
+    def describe(self) -> dict[str, str]:
+        name = getattr(self.function, "__qualname__", repr(self.function))
+        return {"kind": "foreach_epoch", "function": name}
+
+    def with_store(self, store: Store) -> ForeachEpochSink:
+        return replace(self, store=store)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "function": None}
+
+    def takes(self, schema: pa.Schema) -> bool:
+        return True
+
+    def render(self, frame: DataFrame) -> DataFrame:
+        return frame
+
+    def open_writer(self, transaction: TransactionId) -> RowsWriter:
+        area = self.area(transaction.job, transaction.sink)
+        return RowsWriter(SegmentWriter(area, transaction, "foreach_epoch"))
+
+    def open_committer(self, job: str, stage: str) -> Committer:
+        return ForeachEpochCommitter(self)
+
+
+@dataclass
+class ForeachEpochCommitter(Committer):
+    """Calls the function once per epoch, unless the epoch's marker exists."""
+
+    sink: ForeachEpochSink
+    _session: SparkSession | None = None
+
+    def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+        area = self.sink.area(context.job, context.sink)
+        for epoch_id, segments in segments_by_epoch(area, artifacts):
+            staged_by = segments[0].artifact.token.partition("-")[0]
+            marker = f"{staged_by}-{epoch_id}-done/000000"
+            if area.get(marker) is None:
+                rows = self._rows(area, marker, segments, context)
+                if rows is not None:
+                    self._call(rows, f"{self._store_id}-{_name(context)}-{staged_by}-{epoch_id}")
+                fail_point("foreach.called")
+                area.put(marker, b"done")
+                fail_point("foreach.marked")
+            for segment in segments:
+                segment.remove()
+
+    @property
+    def _store_id(self) -> str:
+        assert isinstance(self.sink.store, Store), "on the driver"
+        return self.sink.store.store_id[:8]
+
+    def _rows(
+        self, area: StoreArea, marker: str, segments: Sequence[Segment], context: CommitContext
+    ) -> pa.Table | None:
+        """Rows of an epoch; None if another execution has committed it meanwhile, or they are lost
+        and the loss is accepted."""
+        batches: list[pa.RecordBatch] = []
+        for segment in segments:
+            try:
+                batches += rows_of([segment])
+            except ArtifactLostError:
+                if area.get(marker) is not None:
+                    return None
+                if not context.accept_loss:
+                    raise
+                context.report_lost(segment.artifact)
+        return pa.Table.from_batches(batches) if batches else None
+
+    def _call(self, rows: pa.Table, epoch: str) -> None:
+        function = self.sink.function
+        assert function is not None, "on the driver"
+        try:
+            function(self._framed(rows) if self.sink.rows_as == "spark" else rows, epoch)
+        except JetError:
+            raise
+        except Exception as error:
+            is_passing = isinstance(error, OSError) and is_transient(error)
+            kind = SinkUnavailableError if is_passing else SinkError
+            name = getattr(function, "__qualname__", repr(function))
+            raise kind(
+                f"{where_raised(error)}{name} raised {type(error).__name__}: {error}. It was given "
+                f"{rows.num_rows} rows of the epoch {epoch!r}.",
+                cure="Correct the function or the system that it calls. Nothing is lost: it is "
+                "called again with the same rows and the same id.",
+            ) from error
+
+    def _framed(self, rows: pa.Table) -> DataFrame:
+        """The rows as a frame of a session of the function's own."""
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        before = SparkSession._activeSession
+        try:
+            if self._session is None:
+                context = SparkContext._active_spark_context
+                assert context is not None, "a job runs on Spark"
+                self._session = SparkSession(context).newSession()
+            return self._session.createDataFrame(rows)
+        finally:
+            SparkSession._activeSession = before
+
+    def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
+        area = self.sink.area(context.job, context.sink)
+        return remove_orphans(area, context.execution_id, keep)
+
+    def give_up_place(self, context: CommitContext) -> bool:
+        return True  # its markers are in the store
+
+
+def _name(context: CommitContext) -> str:
+    return f"{context.job}-{context.sink}"

@@ -1,0 +1,112 @@
+"""`sinks.foreach_epoch`: the contract of sinks with a function that honours ids, and one that does
+not; crashes at each step."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_jet import sinks
+from dagster_jet.connectors.foreach_epoch import ForeachEpochSink
+from dagster_jet.contract import CommitContext, TransactionId
+from dagster_jet.errors import ConfigurationError, SinkError, SinkUnavailableError
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.store import Store, StoreConfig
+from dagster_jet.system import failpoint
+from dagster_jet.system.failpoint import FailPointError
+from dagster_jet.testing.check_sink import check_sink
+from tests.contract.connector_places import as_sqlite, locked, read_table, table
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0, partition_count=5)
+    with Store.open(config) as opened:
+        yield opened
+
+
+def load(path: Path, rows: pa.Table, epoch: str) -> None:
+    """Rows and id in one transaction, as in the docs."""
+    try:
+        with closing(sqlite3.connect(path, timeout=0)) as database, database:
+            if database.execute("insert or ignore into loaded values (?)", [epoch]).rowcount:
+                values = [list(map(as_sqlite, row.values())) for row in rows.to_pylist()]
+                database.executemany("insert into results values (?,?,?,?,?,?,?,?)", values)
+    except sqlite3.OperationalError as error:
+        raise ConnectionError(str(error)) from error
+
+
+def test_a_function_that_honours_ids_keeps_the_contract(tmp_path: Path, store: Store) -> None:
+    table(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "a.db")) as database:
+        database.execute("create table loaded (id text primary key)")
+    check_sink(
+        lambda: sinks.foreach_epoch(partial(load, tmp_path / "a.db"), rows_as="arrow").with_store(
+            store
+        ),
+        partial(read_table, tmp_path),
+        several_processes=False,
+        outages={"a locked table": partial(locked, tmp_path / "a.db")},
+        steps=("staging.put.before", "staging.finished", "foreach.called", "foreach.marked"),
+    )
+
+
+def staged(sink: ForeachEpochSink, epoch_id: int, *values: int) -> tuple[Artifact, ...]:
+    writer = sink.open_writer(TransactionId("j", "out", 1, 5, epoch_id, 0, "a0"))
+    writer.write(pa.record_batch({"v": pa.array(values)}))
+    return writer.prepare()
+
+
+def test_a_repeated_call_has_the_same_rows_and_the_same_id(store: Store) -> None:
+    calls: list[tuple[list[int], str]] = []
+
+    def note(rows: pa.Table, epoch: str) -> None:
+        calls.append((rows.column("v").to_pylist(), epoch))
+
+    sink = sinks.foreach_epoch(note, rows_as="arrow").with_store(store)
+    artifacts = (*staged(sink, 7, 1, 2), *staged(sink, 8, 3))
+    context = CommitContext("j", "out", 1, 5, recovering=False)
+    failpoint.configure("foreach.called:1=raise")
+    with pytest.raises(FailPointError):
+        sink.open_committer("j", "out").commit(artifacts, context)
+    failpoint.configure("")
+    later = CommitContext("j", "out", 1, 6, recovering=True)
+    sink.open_committer("j", "out").commit(artifacts, later)
+    ids = [f"{store.store_id[:8]}-j-out-5-{epoch}" for epoch in (7, 7, 8)]
+    assert calls == list(zip([[1, 2], [1, 2], [3]], ids, strict=True))
+    sink.open_committer("j", "out").commit(artifacts, later)
+    assert len(calls) == 3, "the marker is there"
+    assert sink.open_committer("j", "out").abort_orphans(later, ()) == 2, "both markers"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(ConnectionRefusedError(), SinkUnavailableError), (KeyError("v"), SinkError)],
+)
+def test_an_error_names_the_line_and_says_what_follows(
+    store: Store, error: Exception, kind: type[Exception]
+) -> None:
+    def fail(rows: Any, epoch: str) -> None:
+        raise error
+
+    sink = sinks.foreach_epoch(fail, rows_as="arrow").with_store(store)
+    said = r"test_foreach_epoch.py:\d+ `raise error`: .*fail raised .* 1 rows of the epoch '.*-5-7'"
+    with pytest.raises(kind, match=said) as caught:
+        sink.open_committer("j", "out").commit(
+            staged(sink, 7, 1), CommitContext("j", "out", 1, 5, recovering=False)
+        )
+    assert type(caught.value) is kind
+
+
+def test_what_cannot_be_called_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="cannot be called"):
+        sinks.foreach_epoch(3)
+    with pytest.raises(ConfigurationError, match="rows_as: 'pandas' is unknown"):
+        sinks.foreach_epoch(print, rows_as="pandas")
