@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.snapshot.adaptation import Adaptation
 
 
 @dataclass(frozen=True)
@@ -52,10 +51,6 @@ class StartOptions:
             raise ConfigurationError(
                 f"dropped_state: expected a list of names, not {self.dropped_state!r}."
             )
-
-    @property
-    def adaptation(self) -> Adaptation:
-        return Adaptation(dict(self.renamed), frozenset(self.dropped_state))
 
     def check(self, job: str, guarantee: Guarantee) -> None:
         """Refuses acts that a job with this guarantee cannot carry out.

@@ -35,6 +35,7 @@ from dagster_jet.exports.copying import copy_snapshot
 from dagster_jet.exports.export_list import export_data, finished_export
 from dagster_jet.job_config import longest_pause
 from dagster_jet.snapshot import protocol
+from dagster_jet.snapshot.adaptation import Adaptation
 from dagster_jet.snapshot.manifest import (
     MANIFEST_FORMAT,
     ChunkSet,
@@ -174,8 +175,9 @@ class RecoveryDriver:
 
     def _adapted(self, manifest: Manifest) -> Manifest:
         """The snapshot with the state that is renamed or dropped by word."""
-        context = self.context
-        return context.options.adaptation.manifest(manifest, context.plan.stage_plans())
+        context, options = self.context, self.context.options
+        words = Adaptation(dict(options.renamed), frozenset(options.dropped_state))
+        return words.manifest(manifest, context.plan.stage_plans())
 
     def _check_can_be_committed(self, manifest: Manifest) -> None:
         """Checks that the snapshot's output can be committed without its state."""
