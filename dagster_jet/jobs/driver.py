@@ -86,7 +86,7 @@ class Driver:
             if ended.stop.cause is not StopCause.RESTART:
                 self._announce_restart(ended, restarts)
                 # An earlier request could not be carried out; only another one ends the pause.
-                stop.wait_for_another(asked_before, restarts.pause_ms / 1000)
+                stop.wait_for_another(asked_before, _pause_ms(ended, restarts) / 1000)
                 repairer.wait(partial(stop.wait_for_another, asked_before))
             # The next execution is the requested restart, whatever ended this one.
             stop.restarted()
@@ -110,8 +110,10 @@ class Driver:
         try:
             with MembersWatcher(self._store, self._job, stop):
                 ended = self._execute(keeper, stop)
-            # Failures while a member is away and about to be repaired around are not counted.
-            if not (ended.stop.restart and repairer.expects_repair()):
+            # Failures while a member is away and about to be repaired around are not counted, nor
+            # is an executor that a cluster loses now and then.
+            expected_loss = ended.has_lost_executors or repairer.expects_repair()
+            if not (ended.stop.restart and expected_loss):
                 ended = self._or_give_up(ended, restarts)
         finally:
             outcome = keeper.release(ended.last_record if ended is not None else None)
@@ -205,7 +207,7 @@ class Driver:
                 ended.execution_id,
                 ended.stop.reason,
                 restarts.attempts,
-                restarts.pause_ms,
+                _pause_ms(ended, restarts),
             )
         )
 
@@ -234,6 +236,11 @@ class Driver:
             sinks=[node.name for node in self._order.graph.sinks],
             epochs=self._epochs,
         )
+
+
+def _pause_ms(ended: EndedExecution, restarts: Restarts) -> int:
+    """The pause before the next execution: what is left of a cluster can go on at once."""
+    return 0 if ended.has_lost_executors else restarts.pause_ms
 
 
 def _cancels(asked: StopKind | None) -> bool:

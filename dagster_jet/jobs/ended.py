@@ -16,6 +16,7 @@ from dagster_jet.execution.events import StageProgress
 from dagster_jet.snapshot.manifest import Counters
 from dagster_jet.snapshot.protocol import Stop, StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
+from dagster_jet.spark.cluster.executor_watch import ExecutorsGoneError
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,12 @@ class EndedExecution:
     @property
     def execution_id(self) -> int:
         return self.record.execution_id if self.record is not None else 0
+
+    @property
+    def has_lost_executors(self) -> bool:
+        """Whether it was well until executors left the cluster. A row that ends the executors of
+        each execution lets none of them progress."""
+        return self.progressed and isinstance(self.failure, ExecutorsGoneError)
 
     @property
     def last_record(self) -> ExecutionRecord | None:

@@ -18,6 +18,7 @@ from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.spark.cluster.executor_watch import SESSION_GONE
 from dagster_jet.spark.cluster.placement import Anchored, OneMachine, Placement
 from dagster_jet.spark.cluster.session import (
+    executors_dead,
     is_local,
     keeps_workers,
     memory_bytes,
@@ -75,7 +76,9 @@ class SparkRuntime:
         if self._placement is None:
             kind = OneMachine if self.is_local else Anchored
             self._placement = kind(self.session, self.shard_count)
-            if not self.is_local:  # all executors have joined, and no task of ours has run
+            if not self.is_local and not executors_dead(self.session):
+                # All executors have joined, and no task of ours has run. Those that replace others
+                # are checked by each task.
                 check_versions(self.session, self.job)
         return self._placement
 

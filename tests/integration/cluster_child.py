@@ -195,7 +195,7 @@ class Watch:
     def __init__(self, folder: Path) -> None:
         self.work, self.killed = folder / "work", folder / "killed"
         self.failures: list[str] = []
-        self.noticed_s = 0.0
+        self.noticed_s = self.recovered_s = 0.0
         self.executions: list[int] = []
         self.restored: list[int | None] = []
         self.homes: dict[str, set[str]] = defaultdict(set)
@@ -211,6 +211,8 @@ class Watch:
             self.noticed_s = time.time() - self.killed.stat().st_mtime
         elif isinstance(event, EpochCompleted):
             self.epoch_ms.append(round(event.duration_ms))
+            if self.failures and not self.recovered_s:
+                self.recovered_s = time.time() - self.killed.stat().st_mtime
             for run in self.work.rglob("*.arrow"):
                 execution, executor, vertex = run.parts[-4:-1]
                 first, second = run.name.split("-")[:2]
@@ -238,6 +240,7 @@ def main(folder: Path, parallelism: int) -> None:
         "failures": watch.failures,
         "refused": refused,
         "noticed_s": round(watch.noticed_s, 1),
+        "recovered_s": round(watch.recovered_s, 1),
         "last_to_work": [round(waited_s, 1), said],
         "restored": watch.restored,
         "homes": {shard: sorted(executors) for shard, executors in watch.homes.items()},

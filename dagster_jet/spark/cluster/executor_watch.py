@@ -25,8 +25,12 @@ if TYPE_CHECKING:
 SESSION_GONE = (Py4JError, OSError, AttributeError)
 """Errors of a call after the JVM has died, or after the session was stopped and left None."""
 
-_POLL_S = 0.5
+_POLL_S = 0.2
 _NAMELESS = "one that started and ended within an epoch"
+
+
+class ExecutorsGoneError(ExecutorLostError):
+    """Executors have left the cluster; the others can go on."""
 
 
 class ExecutorWatch:
@@ -51,12 +55,12 @@ class ExecutorWatch:
         """Called after a Spark job, before its results or errors are used.
 
         Raises:
-            ExecutorLostError: an executor has left since the watch began. Its runs are lost, and
+            ExecutorsGoneError: an executor has left since the watch began. Its runs are lost, and
                 rows that Spark computed again were observed twice.
         """
         gone = self._look()
         if gone:
-            raise ExecutorLostError(
+            raise ExecutorsGoneError(
                 f"the executors {', '.join(sorted(gone))} are lost, and with them the local "
                 "state of their shards.",
                 cure="The job restarts from its last snapshot.",

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.operators.operator import PARTITION_COLUMN
 from dagster_jet.spark.cluster.executor_watch import ExecutorWatch
-from dagster_jet.spark.cluster.session import executors, executors_wanted
+from dagster_jet.spark.cluster.session import executors, executors_dead, executors_wanted
 from dagster_jet.spark.tasks.barrier import SHARD_COLUMN
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 _SLOT = "__slot"
 _EXECUTORS_WAIT_S = 30.0
 """Seconds; as Spark's own `spark.scheduler.maxRegisteredResourcesWaitingTime`."""
+_REPLACED_S = 2.0
+"""Seconds; a standalone worker replaces an executor in about so long, and others take longer."""
+_slots_found: dict[int, dict[int, int]] = {}
+"""By number of shards, for the next execution."""
 _KEYS_PER_SHARD = 40
 """Integers tried per shard and round to find one for each partition of Spark's hash."""
 
@@ -75,7 +79,7 @@ class Anchored:
     def __init__(self, session: SparkSession, shard_count: int) -> None:
         self._session, self._shards = session, shard_count
         self._await_executors()
-        slots = self._slots()
+        slots = _slots(session, shard_count)
         # The optimizer must not know the slot: with a constant key, or none, it would fold it, and
         # turn the join below into a nested loop join, which ignores placement.
         self._slot_sql = (
@@ -122,28 +126,33 @@ class Anchored:
     def _await_executors(self) -> None:
         """Waits for executors: shards are spread over those present, for the whole execution."""
         wanted = 1 + executors_wanted(self._session)  # and the driver
-        deadline = time.monotonic() + _EXECUTORS_WAIT_S
-        while len(executors(self._session)) < wanted and time.monotonic() < deadline:
+        began = time.monotonic()
+        while len(executors(self._session)) < wanted:
+            # Rows wait meanwhile: after a loss, those that are left take the shards.
+            wait_s = _REPLACED_S if executors_dead(self._session) else _EXECUTORS_WAIT_S
+            if time.monotonic() - began > wait_s:
+                break
             time.sleep(0.05)
-
-    def _slots(self) -> list[int]:
-        """Per shard an integer that Spark's hash partitioning sends to partition = shard.
-
-        Shard numbers themselves would share some partitions, and leave others empty.
-        """
-        found: dict[int, int] = {}
-        tried, step = 0, _KEYS_PER_SHARD * self._shards
-        while len(found) < self._shards:
-            keys = self._session.range(tried, tried + step, 1, 1).select(
-                F.pmod(F.hash(F.col("id").cast("int")), F.lit(self._shards)), F.col("id")
-            )
-            for partition, key in keys.collect():
-                found.setdefault(partition, key)
-            tried += step
-        return [found[shard] for shard in range(self._shards)]
 
 
 Placement = OneMachine | Anchored
+
+
+def _slots(session: SparkSession, shard_count: int) -> list[int]:
+    """Per shard an integer that Spark's hash partitioning sends to partition = shard.
+
+    Shard numbers themselves would share some partitions, and leave others empty.
+    """
+    found = _slots_found.setdefault(shard_count, {})
+    tried, step = 0, _KEYS_PER_SHARD * shard_count
+    while len(found) < shard_count:
+        keys = session.range(tried, tried + step, 1, 1).select(
+            F.pmod(F.hash(F.col("id").cast("int")), F.lit(shard_count)), F.col("id")
+        )
+        for partition, key in keys.collect():
+            found.setdefault(partition, key)
+        tried += step
+    return [found[shard] for shard in range(shard_count)]
 
 
 def _shard(shard_count: int) -> Column:

@@ -20,13 +20,14 @@ from dagster_jet.errors import (
 )
 from dagster_jet.execution.events import ExecutionRestarting, InitialSnapshotSkipped, JobEvent
 from dagster_jet.execution.stopping import Until
-from dagster_jet.jobs import restarts
+from dagster_jet.jobs import driver, restarts
 from dagster_jet.jobs.job import JobResult
 from dagster_jet.jobs.pipeline_job import PipelineJob
 from dagster_jet.jobs.wiring import Order
 from dagster_jet.ownership.record_keeper import RecordKeeper, read_record, record_register
-from dagster_jet.snapshot.protocol import StopKind
+from dagster_jet.snapshot.protocol import Stop, StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
+from dagster_jet.spark.cluster.executor_watch import ExecutorsGoneError
 from dagster_jet.start_options import StartOptions
 from dagster_jet.store import Store, StoreConfig
 
@@ -272,3 +273,45 @@ def test_what_was_asked_for_before_does_not_hurry_the_next_start(world: World) -
     with pytest.raises(ExecutorLostError):
         result_of(world.job(spark))
     assert began[2] - began[1] >= 0.9, "the second pause is a second"
+
+
+class Lost:
+    """An execution that loses executors, after a decided snapshot or before any."""
+
+    epochs, undecided, left_undecided = 1, None, False
+    failure = ExecutorsGoneError("the executors host:1 are lost")
+
+    def __init__(self, record: ExecutionRecord, stop: Stop, *, has_decided: bool) -> None:
+        self.record, self.has_decided, self._stop = record, has_decided, stop
+
+    def run(self) -> Stop:
+        return self._stop
+
+    def stages(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.parametrize("has_decided", [True, False], ids=["gets on", "gets nowhere"])
+def test_executors_may_be_lost_as_often_as_the_job_gets_on_between(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, has_decided: bool
+) -> None:
+    left = 4
+    again = Stop(JobStatus.NOT_RUNNING, StopCause.ERROR, "are lost", restart=True)
+    last = Stop(JobStatus.COMPLETED, StopCause.COMPLETE, "the input is over", write_status=True)
+
+    def wire(_: Order, session: object, keeper: object, claimed: ExecutionRecord, *__: Any) -> Lost:
+        nonlocal left
+        left -= 1
+        return Lost(claimed, again if left else last, has_decided=has_decided)
+
+    monkeypatch.setattr(driver, "wire", wire)
+    job = world.job(lambda _: None, restart_attempts_max=1)
+    monkeypatch.setattr(job._driver, "_open_session", lambda: None)
+    if has_decided:
+        assert result_of(job).status is JobStatus.COMPLETED
+        pauses = {e.delay_ms for e in world.events if isinstance(e, ExecutionRestarting)}
+        assert left == 0 and pauses == {0}
+    else:
+        with pytest.raises(ExecutorLostError):
+            result_of(job)
+        assert left == 2 and world.ended().cause is StopCause.GAVE_UP
