@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import dagster_jet
 
 ROOT = Path(dagster_jet.__file__).parents[1]
 SAMPLE = Path(__file__).with_name("typed_user.py")
+STRICT = Path(__file__).with_name("strict_user.py")
 
 
 def test_the_package_says_that_it_is_typed() -> None:
@@ -32,3 +34,19 @@ def test_a_type_checker_refuses_what_is_wrong_and_nothing_else(tmp_path: Path) -
     )  # fmt: skip
     found = re.findall(r"^\S*typed_user\.py:(\d+): error: .*\[([\w-]+)\]$", checked.stdout, re.M)
     assert {(int(line), code) for line, code in found} == wanted, checked.stdout
+
+
+def test_an_editor_in_strict_mode_has_nothing_to_say(tmp_path: Path) -> None:
+    settings = {
+        "typeCheckingMode": "strict", "include": [str(STRICT)], "extraPaths": [str(ROOT)],
+    }  # fmt: skip
+    config = tmp_path / "pyrightconfig.json"
+    config.write_text(json.dumps(settings), encoding="utf-8")
+    options = ["-p", str(config), "--pythonpath", sys.executable, "--outputjson"]
+    checked = subprocess.run(
+        [sys.executable, "-m", "basedpyright", *options],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    found = json.loads(checked.stdout)
+    assert found["summary"]["filesAnalyzed"] == 1
+    assert found["generalDiagnostics"] == []
