@@ -18,11 +18,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
 from benchmarks.ratios import ratio
-from dagster_jet.connectors.dealt import Shares
 from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.offsets import Partition
 from dagster_jet.connectors.kafka.ranges import Range
 from dagster_jet.connectors.kafka.read_task import BATCH, ReadTask
+from dagster_jet.connectors.task_shares import FixedShares
 
 
 def run(servers: str, *, messages: int, rounds: int, console: Console) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _measure(
 def _ours(servers: str, topic: str, messages: int) -> int:
     ranges = (Range(Partition(topic, 0), 0, messages),)
     task = ReadTask(
-        Cluster(servers), Shares((ranges,)), (ranges[0].partition.name,), "s", False, False
+        Cluster(servers), FixedShares((ranges,)), (ranges[0].partition.name,), "s", False, False
     )
     return sum(batch.num_rows for batch in task._read(ranges))
 

@@ -47,7 +47,7 @@ def newest_per_key(
     return numbered.groupBy(*quoted, _ALONE).agg(newest).select(*quoted, "__newest.*")
 
 
-def dealt(frame: DataFrame, writers: int, by: Column) -> DataFrame:
+def divided_among_writers(frame: DataFrame, writers: int, by: Column) -> DataFrame:
     """Distributes the rows over `writers` Spark partitions.
 
     Rows with the same value of `by` are in the same partition. Every partition keeps the order of

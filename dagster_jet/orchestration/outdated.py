@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Look:
-    """Result of a look.
+class DefinitionCheck:
+    """Result of a check of the definition that runs.
 
     Attributes:
         text: to append to the tick's text; may be empty.
@@ -35,7 +35,7 @@ class Look:
     marks: tuple[WatchedObject, ...] = ()
 
 
-def look_at_definition(
+def check_definition(
     context: dg.SensorEvaluationContext,
     jet: Jet,
     retirement: Retirement,
@@ -43,7 +43,7 @@ def look_at_definition(
     marks: Collection[WatchedObject],
     *,
     is_well: bool,
-) -> Look:
+) -> DefinitionCheck:
     """Ends the run in favour of the next one if it is due, and says what is outdated.
 
     Args:
@@ -81,10 +81,10 @@ def look_at_definition(
             'down to start the new one, or set follow_definition="whole"'
         )
     if not retirement.is_outdated(record):
-        return Look(text, marks=tuple(found))
+        return DefinitionCheck(text, marks=tuple(found))
     said = WatchedObject(ObjectKind.OUTDATED, mark.identity)
     facts = {keys.OLDER_DEFINITION: dg.MetadataValue.bool(True)}
     assets = assets_in(context.repository_def, record.job) if said not in marks else None
     shown = sorted(assets.keys) if assets is not None else ()
     events = tuple(dg.AssetObservation(key, metadata=facts) for key in shown)
-    return Look(text, events, (*found, said))
+    return DefinitionCheck(text, events, (*found, said))

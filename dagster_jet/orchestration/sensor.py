@@ -17,7 +17,7 @@ from dagster_jet.orchestration.dead_runs import (
     report_fenced_run,
 )
 from dagster_jet.orchestration.launches import Launches, hint
-from dagster_jet.orchestration.outdated import Look, look_at_definition
+from dagster_jet.orchestration.outdated import DefinitionCheck, check_definition
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.retirement import Follows, Retirement
 from dagster_jet.orchestration.run_queue import warn_of_few_slots
@@ -222,10 +222,10 @@ def supervise(
     )
     decision = decide(situation, policy)
     text = f"{decision.verdict.value}: {decision.reason}"
-    look = Look()
+    look = DefinitionCheck()
     if record is not None and decision.verdict in (Verdict.ADOPT, Verdict.STUCK):
         is_well = decision.verdict is Verdict.ADOPT
-        look = look_at_definition(context, jet, retirement, record, marks, is_well=is_well)
+        look = check_definition(context, jet, retirement, record, marks, is_well=is_well)
         text += look.text
         sightings = sightings.after([lease, request, *runs, *look.marks], now)
     if decision.verdict in (Verdict.GIVE_UP, Verdict.STUCK):

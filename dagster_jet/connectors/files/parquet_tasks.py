@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar
 import pyarrow as pa
 import pyarrow.parquet
 
-from dagster_jet.connectors.dealt import Dealt
 from dagster_jet.connectors.files.bad_rows import FAULT_COLUMN, FILE_COLUMN
 from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared, spelling
 from dagster_jet.connectors.files.parquet_footer import (
@@ -25,6 +24,7 @@ from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.connectors.files.slices import Slice
+from dagster_jet.connectors.task_shares import TaskShares
 from dagster_jet.errors import BadRowError
 from dagster_jet.system.own_task import OwnTask
 
@@ -40,7 +40,7 @@ _SPARK_VERSION = b"org.apache.spark.version"
 def parquet_by_tasks(
     spark: SparkSession,
     place: tuple[str, StorageOptions],
-    dealt: Dealt[Slice],
+    shares: TaskShares[Slice],
     columns: StructType,
     folders: StructType,
     *,
@@ -50,7 +50,7 @@ def parquet_by_tasks(
 
     Args:
         place: arguments of `open_input`.
-        dealt: slices of each task.
+        shares: slices of each task.
         columns: used columns of the files.
         folders: columns from the names of folders, behind those of the files.
         names_files: see `ReadParts`.
@@ -59,11 +59,11 @@ def parquet_by_tasks(
     from pyspark.sql.types import StringType, StructField, StructType
 
     own, named = (to_arrow_schema(types, timezone="UTC") for types in (columns, folders))
-    read = ReadTables(place, dealt, names_files, named, own)
+    read = ReadTables(place, shares, names_files, named, own)
     names = (FILE_COLUMN, FAULT_COLUMN) if names_files else ()
     texts = (StructField(name, StringType()) for name in names)
     types = StructType([*columns.fields, *folders.fields, *texts])
-    return spark.range(0, dealt.tasks, 1, dealt.tasks).mapInArrow(OwnTask(read), types)
+    return spark.range(0, shares.tasks, 1, shares.tasks).mapInArrow(OwnTask(read), types)
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from dagster_jet.connectors.dealt import Dealt, Shares
 from dagster_jet.connectors.files.bad_rows import FAULT_COLUMN, FILE_COLUMN
 from dagster_jet.connectors.files.partition_folders import constants
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_lines import is_decompressed
+from dagster_jet.connectors.task_shares import FixedShares, TaskShares
 from dagster_jet.errors import BadRowError
 
 _TASK_BYTES = 64 << 20
@@ -26,7 +26,7 @@ _TASKS_PER_CORE = 2
 
 def divided(
     wanted: Sequence[Slice], format: str, parallelism: int, *, as_they_are: bool = False
-) -> Shares[Slice]:
+) -> FixedShares[Slice]:
     """Divides slices into shares of about the same size that keep the order of the slices.
 
     Args:
@@ -41,7 +41,7 @@ def divided(
         parts = [part for one in wanted for part in _parts(one, format, size)]
     count = min(tasks, len(parts))
     bounds = [len(parts) * task // count for task in range(count + 1)]
-    return Shares(tuple(tuple(parts[first:last]) for first, last in pairwise(bounds)))
+    return FixedShares(tuple(tuple(parts[first:last]) for first, last in pairwise(bounds)))
 
 
 def _parts(one: Slice, format: str, size: int) -> Iterator[Slice]:
@@ -57,7 +57,7 @@ class ReadParts(ABC):
     """Reads the rows of a task's parts of files."""
 
     place: tuple[str, StorageOptions]
-    dealt: Dealt[Slice]
+    shares: TaskShares[Slice]
     names_files: bool
     """Adds `FILE_COLUMN` and `FAULT_COLUMN`. An unreadable part then becomes one row with only
     these two columns set; otherwise it raises `BadRowError`."""
@@ -68,7 +68,7 @@ class ReadParts(ABC):
     """Whether `check` has the same result for every part of a file."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for parts in self.dealt.to(batches):
+        for parts in self.shares.to(batches):
             for part in parts:
                 yield from self._named(part) if self.names_files else self._whole_rows(part)
 

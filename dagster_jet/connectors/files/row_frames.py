@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
-from dagster_jet.connectors.dealt import Dealt, OneShare
 from dagster_jet.connectors.files.bad_rows import (
     FAULT_COLUMN,
     FILE_COLUMN,
@@ -27,6 +26,7 @@ from dagster_jet.connectors.files.places.location import StorageOptions, literal
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_lines import is_readable, open_text
 from dagster_jet.connectors.files.text_tasks import TextByTasks
+from dagster_jet.connectors.task_shares import TaskShares, WholeSplit
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import ConfigurationError, SourceError
 
@@ -122,15 +122,15 @@ class Rows:
             parallelism = spark.sparkContext.defaultParallelism
             # With dead letters, a Parquet file is good or bad as a whole.
             is_whole = with_file and self.format == "parquet"
-            dealt = divided(others, self.format, parallelism, as_they_are=is_whole)
-            frames.append(self._by_tasks(spark, dealt, with_file))
+            shares = divided(others, self.format, parallelism, as_they_are=is_whole)
+            frames.append(self._by_tasks(spark, shares, with_file))
         return reduce(lambda a, b: a.unionAll(b), frames)
 
     def prepared_frame(
         self, spark: SparkSession, wanted: Callable[[], Sequence[Slice]], *, with_file: bool = False
     ) -> DataFrame | None:
         """Returns a frame whose task gets its slices when it runs; None if only Spark can read."""
-        return self._by_tasks(spark, OneShare(wanted), with_file) if self.can_be_cut else None
+        return self._by_tasks(spark, WholeSplit(wanted), with_file) if self.can_be_cut else None
 
     def _is_for_spark(self, part: Slice) -> bool:
         if self.can_be_cut and (self.format == "parquet" or is_readable(part.path)):
@@ -157,17 +157,19 @@ class Rows:
         file, fault = _path_of("_metadata.file_path"), F.lit(None).cast("string")
         return frame.select("*", file.alias(FILE_COLUMN), fault.alias(FAULT_COLUMN))
 
-    def _by_tasks(self, spark: SparkSession, dealt: Dealt[Slice], with_file: bool) -> DataFrame:
+    def _by_tasks(
+        self, spark: SparkSession, shares: TaskShares[Slice], with_file: bool
+    ) -> DataFrame:
         assert self.schema is not None
         place = self.path, self.storage_options
         own, named = self._divided
-        text = TextByTasks(spark, place, dealt, with_file, named)
+        text = TextByTasks(spark, place, shares, with_file, named)
         if self.format == "csv":
             frame = text.csv(without(self.schema, self.folders), self.options)
         elif self.format == "json":
             frame = text.json(own, self.options)
         else:
-            frame = parquet_by_tasks(spark, place, dealt, own, named, names_files=with_file)
+            frame = parquet_by_tasks(spark, place, shares, own, named, names_files=with_file)
         if self.folders:
             names = (FILE_COLUMN, FAULT_COLUMN) if with_file else ()
             frame = frame.select(*map(quoted_name, self._read.names), *names)

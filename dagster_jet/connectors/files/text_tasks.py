@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_jet.connectors.dealt import Dealt
 from dagster_jet.connectors.files import json_rows
 from dagster_jet.connectors.files.bad_rows import CORRUPT_COLUMN, FAULT_COLUMN, FILE_COLUMN
 from dagster_jet.connectors.files.json_objects import objects_of
@@ -23,6 +22,7 @@ from dagster_jet.connectors.files.part_tasks import ReadParts
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_lines import blocks_of, is_decompressed, lines_of
+from dagster_jet.connectors.task_shares import TaskShares
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import BadRowError
 from dagster_jet.system.own_task import OwnTask
@@ -44,14 +44,14 @@ class TextByTasks:
     Args:
         spark: the session.
         place: arguments of `open_input`.
-        dealt: slices of each task.
+        shares: slices of each task.
         names_files: see `ReadParts`.
         folders: columns from the names of folders, behind those of the files.
     """
 
     spark: SparkSession
     place: tuple[str, StorageOptions]
-    dealt: Dealt[Slice]
+    shares: TaskShares[Slice]
     names_files: bool
     folders: StructType
 
@@ -71,7 +71,7 @@ class TextByTasks:
             plain = StructType([])
         read = ReadJson(
             self.place,
-            self.dealt,
+            self.shares,
             self.names_files,
             self._arrow_folders,
             to_arrow_schema(plain, timezone="UTC"),
@@ -101,7 +101,7 @@ class TextByTasks:
         header = _header(names, given)
         read = ReadCsv(
             self.place,
-            self.dealt,
+            self.shares,
             self.names_files,
             self._arrow_folders,
             given.get("comment"),
@@ -118,7 +118,7 @@ class TextByTasks:
         from pyspark.sql.types import StructType
 
         read = ReadJson(
-            self.place, self.dealt, False, self._arrow_folders, columns=pa.schema([]), is_utc=True
+            self.place, self.shares, False, self._arrow_folders, columns=pa.schema([]), is_utc=True
         )
         return self._lines(read, StructType([]))
 
@@ -128,7 +128,7 @@ class TextByTasks:
         line = StructField(LINE_COLUMN, StringType())
         names = (StructField(name, StringType()) for name in self._names)
         types = StructType([*columns.fields, line, *self.folders.fields, *names])
-        tasks = self.dealt.tasks
+        tasks = self.shares.tasks
         return self.spark.range(0, tasks, 1, tasks).mapInArrow(OwnTask(read), types)
 
     @property

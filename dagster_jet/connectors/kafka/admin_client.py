@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from dagster_jet.connectors.kafka.cluster import (
     Cluster,
-    Troubles,
+    LastError,
     admin_library,
     answered,
     client_library,
@@ -34,7 +34,7 @@ class Administration:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._client: Any = None
-        self.troubles = Troubles()
+        self.last_error = LastError()
 
     def call(self, call: Callable[[Any], T], *, repeats_s: float = MOVES_S) -> T:
         """Calls with a client, again while the error is `is_moving`; raises the last error."""
@@ -42,7 +42,7 @@ class Administration:
         while True:
             client, self._client = self._client, None
             if client is None:
-                settings = self._cluster.settings(error_cb=self.troubles)
+                settings = self._cluster.settings(error_cb=self.last_error)
                 client = admin_library().AdminClient(settings)
             try:
                 answer = call(client)

@@ -53,7 +53,7 @@ class Cluster:
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """Settings of a librdkafka client, in the process that connects. Nothing is logged to
-        stderr: errors are raised, or kept by `Troubles`."""
+        stderr: errors are raised, or kept by `LastError`."""
         given = {name: text_of(value) for name, value in self.options}
         # librdkafka prints a producer's fencing or refusal at any log level, unless its log goes to
         # a queue, which nobody reads.
@@ -80,7 +80,7 @@ class Cluster:
         return cls(back(saved["servers"]), tuple(sorted(options.items())))
 
 
-class Troubles:
+class LastError:
     """Last background error of a client, which explains why a call was not answered."""
 
     def __init__(self) -> None:

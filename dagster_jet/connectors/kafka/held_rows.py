@@ -20,7 +20,7 @@ import pyarrow as pa
 from dagster_jet.connectors.held import held_id
 from dagster_jet.connectors.kafka.cluster import (
     Cluster,
-    Troubles,
+    LastError,
     client_library,
     error_of,
 )
@@ -108,7 +108,7 @@ class HeldWriter(SinkWriter):
     topic_id: str = ""
     batch_bytes: int | None = None
     _client: Any = None
-    _troubles: Troubles = field(default_factory=Troubles)
+    _troubles: LastError = field(default_factory=LastError)
     _left: int = 0
     """Messages without a delivery report."""
     _failed: Any = None

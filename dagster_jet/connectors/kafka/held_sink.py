@@ -21,7 +21,7 @@ from dagster_jet.connectors.kafka.transaction_coordinator import (
     coordinator_library,
 )
 from dagster_jet.connectors.kafka.transactions import TRANSACTION_MAX_S
-from dagster_jet.connectors.row_order import dealt
+from dagster_jet.connectors.row_order import divided_among_writers
 from dagster_jet.connectors.staging import RowsWriter
 from dagster_jet.contract import Committer, Held, SinkWriter, TransactionId
 from dagster_jet.core.secret import text_of
@@ -86,7 +86,7 @@ class HeldKafkaSink(KafkaSink):
         log = F.lit(0) if has_one else F.hash("__key")
         if self.partition is not None and not has_one:
             log = F.when(F.col("__partition").isNull(), log).otherwise(F.hash("__partition"))
-        return dealt(messages, self.held_writers, log)
+        return divided_among_writers(messages, self.held_writers, log)
 
     def open_writer(self, transaction: TransactionId) -> SinkWriter:
         staged = super().open_writer(transaction)

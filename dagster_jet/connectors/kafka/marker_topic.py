@@ -109,7 +109,7 @@ def check_marker_topic(
         )
     except library.KafkaException as error:
         raised = error_of(error)
-        explained = None if raised is None else admin.troubles.explain(raised)
+        explained = None if raised is None else admin.last_error.explain(raised)
         # The topic was listed: a broker that does not know it hears of it soon.
         if explained is not None and is_lasting(explained) and not is_unknown_topic(explained):
             raise ConfigurationError(

@@ -21,7 +21,7 @@ import xxhash
 from dagster_jet.connectors.kafka.admin_client import Administration
 from dagster_jet.connectors.kafka.cluster import (
     Cluster,
-    Troubles,
+    LastError,
     client_library,
     error_of,
     is_lasting,
@@ -222,7 +222,7 @@ def _messages(cluster: Cluster, place: Place) -> Iterator[Any]:
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
             "fetch.wait.max.ms": 20,
-            "error_cb": Troubles(),
+            "error_cb": LastError(),
         }
     )
     consumer = library.Consumer(settings)

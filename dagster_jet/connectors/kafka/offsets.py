@@ -221,7 +221,7 @@ class Offsets:
             raised = error_of(error)
             if raised is None:
                 raise
-            raise self.error(self._administration.troubles.explain(raised)) from None
+            raise self.error(self._administration.last_error.explain(raised)) from None
         except (TimeoutError, concurrent.futures.TimeoutError):
             raise self.error(None) from None
 

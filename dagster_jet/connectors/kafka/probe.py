@@ -13,7 +13,7 @@ from typing import Any
 
 from dagster_jet.connectors.kafka.cluster import (
     Cluster,
-    Troubles,
+    LastError,
     admin_library,
     client_library,
     error_of,
@@ -45,23 +45,23 @@ def probe(cluster: Cluster, interval: timedelta, topic: str | None = None) -> li
     Raises:
         JetError: the cluster cannot be reached, refuses access, or has no such topic.
     """
-    troubles = Troubles()
-    admin = admin_library().AdminClient(cluster.settings(error_cb=troubles))
-    with _errors_in_words(cluster, admin, troubles):
+    last_error = LastError()
+    admin = admin_library().AdminClient(cluster.settings(error_cb=last_error))
+    with _errors_in_words(cluster, admin, last_error):
         known = admin.list_topics(timeout=_CALL_S)
         if topic is not None and topic not in known.topics:
             raise ConfigurationError(f"{shown(cluster.servers)} has no topic {topic!r} for us.")
         if not known.brokers:
             raise SourceUnavailableError(f"{shown(cluster.servers)} has no broker now.")
         findings = [
-            _transactions(cluster, troubles),
+            _transactions(cluster, last_error),
             _markers(admin, MARKER_TOPIC in known.topics),
             *([] if topic is None else [_rights(admin, topic)]),
             *_of_broker(admin, next(iter(known.brokers)), interval),
             *probe_held(cluster),
         ]
     if topic is not None:
-        with _errors_in_words(cluster, admin, troubles):
+        with _errors_in_words(cluster, admin, last_error):
             findings.append(_keeps_topic(admin, known, topic))
     return findings
 
@@ -80,16 +80,16 @@ def find(cluster: Cluster, name: str) -> list[Finding]:
 
 @contextlib.contextmanager
 def _troubles_in_words(cluster: Cluster) -> Iterator[None]:
-    troubles = Troubles()
-    admin = admin_library().AdminClient(cluster.settings(error_cb=troubles))
-    with _errors_in_words(cluster, admin, troubles):
+    last_error = LastError()
+    admin = admin_library().AdminClient(cluster.settings(error_cb=last_error))
+    with _errors_in_words(cluster, admin, last_error):
         yield
 
 
-def _transactions(cluster: Cluster, troubles: Troubles) -> Finding:
+def _transactions(cluster: Cluster, last_error: LastError) -> Finding:
     """Begins a transaction and aborts it."""
     library = client_library()
-    more = {"transactional.id": _TRANSACTIONAL_ID, "error_cb": troubles}
+    more = {"transactional.id": _TRANSACTIONAL_ID, "error_cb": last_error}
     producer = library.Producer(
         {"transaction.timeout.ms": TRANSACTION_MAX_S * 1000, **cluster.settings(**more)}
     )
@@ -100,7 +100,7 @@ def _transactions(cluster: Cluster, troubles: Troubles) -> Finding:
         producer.abort_transaction(_CALL_S)
     except library.KafkaException as error:
         raised = error_of(error)
-        explained = None if raised is None else troubles.explain(raised)
+        explained = None if raised is None else last_error.explain(raised)
         if explained is None or not is_lasting(explained):
             raise
         refused = said(explained)
@@ -272,14 +272,14 @@ def _keeps_topic(admin: Any, known: Any, topic: str) -> Finding:
 
 
 @contextlib.contextmanager
-def _errors_in_words(cluster: Cluster, admin: Any, troubles: Troubles) -> Iterator[None]:
+def _errors_in_words(cluster: Cluster, admin: Any, last_error: LastError) -> Iterator[None]:
     library, place = client_library(), shown(cluster.servers)
     try:
         yield
     except library.KafkaException as error:
         admin.poll(0)
         raised = error_of(error)
-        explained = None if raised is None else troubles.explain(raised)
+        explained = None if raised is None else last_error.explain(raised)
         why = error if explained is None else said(explained)
         if explained is None or not is_lasting(explained):
             raise SourceUnavailableError(f"{place} cannot be reached: {why}.") from None

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 
 from dagster_jet.connectors.kafka.cluster import (
     Cluster,
-    Troubles,
+    LastError,
     admin_library,
     client_library,
     error_of,
@@ -70,7 +70,7 @@ def leave(cluster: Cluster) -> str:
     with closing(_coordinator(cluster)) as coordinator:
         coordinator.describe(_id(name))  # fails before anything is left that `find` could not query
     administration = admin_library()
-    admin = administration.AdminClient(cluster.settings(error_cb=Troubles()))
+    admin = administration.AdminClient(cluster.settings(error_cb=LastError()))
     admin.create_topics([administration.NewTopic(name, 1)])[name].result(_CALL_S)
     client = new_client(cluster, _id(name), TRANSACTION_MAX_S)
     client.init_transactions(_CALL_S)
@@ -112,7 +112,7 @@ def _given_up(cluster: Cluster, name: str) -> bool:
         if found is not None and is_open:
             ids = found.producer_id, found.producer_epoch
             is_open = coordinator.end(_id(name), *ids, commit=False)
-    admin = admin_library().AdminClient(cluster.settings(error_cb=Troubles()))
+    admin = admin_library().AdminClient(cluster.settings(error_cb=LastError()))
     with suppress(client_library().KafkaException):
         admin.delete_topics([name])[name].result(_CALL_S)
     return is_open

@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_jet.connectors.kafka import transactions
-from dagster_jet.connectors.kafka.cluster import Cluster, Troubles, client_library, error_of
+from dagster_jet.connectors.kafka.cluster import Cluster, LastError, client_library, error_of
 from dagster_jet.connectors.kafka.markers import Marker, MarkerReader, Owner
 from dagster_jet.connectors.kafka.refused_messages import LeftOut, Trying
 from dagster_jet.connectors.kafka.topic_limits import TopicLimits
@@ -68,7 +68,7 @@ class EpochProducer:
     """librdkafka's producer for one transaction, created on demand."""
     timeout_s: int = TRANSACTION_S
     """Time-out of the next transaction, unless the user sets one."""
-    _troubles: Troubles = field(default_factory=Troubles)
+    _troubles: LastError = field(default_factory=LastError)
     _markers: MarkerReader = field(init=False)
     _newest: dict[int, Marker] | None = None
     """Markers read since others were fenced; None: they are not fenced, nothing may be produced."""

@@ -14,10 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.dealt import Dealt
 from dagster_jet.connectors.kafka.cluster import (
     Cluster,
-    Troubles,
+    LastError,
     client_library,
     is_lasting,
     said,
@@ -25,6 +24,7 @@ from dagster_jet.connectors.kafka.cluster import (
 from dagster_jet.connectors.kafka.offsets import Partition
 from dagster_jet.connectors.kafka.polled import Places, Polled, without_collections
 from dagster_jet.connectors.kafka.ranges import Range, names_of
+from dagster_jet.connectors.task_shares import TaskShares
 from dagster_jet.connectors.values.avro_records import AvroRecords
 from dagster_jet.connectors.values.json_objects import VALUE_COLUMN
 from dagster_jet.contract import SOURCE_PARTITION_COLUMN
@@ -51,7 +51,7 @@ METADATA_DDL = (
 )
 POSITION_COLUMN = "__position"
 
-_consumers: dict[str, tuple[Any, Troubles]] = {}
+_consumers: dict[str, tuple[Any, LastError]] = {}
 """Consumers of this worker, by settings."""
 
 
@@ -60,7 +60,7 @@ class ReadTask:
     """Reads ranges."""
 
     cluster: Cluster
-    dealt: Dealt[Range]
+    shares: TaskShares[Range]
     names: tuple[str, ...] | None
     """Partitions with observed event time, indexed by `SOURCE_PARTITION_COLUMN`. None: those of the
     ranges, all of which one task reads."""
@@ -79,22 +79,22 @@ class ReadTask:
         return f"{VALUE_COLUMN} binary, {SOURCE_PARTITION_COLUMN} int{metadata}{position}"
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for ranges in self.dealt.to(batches):
+        for ranges in self.shares.to(batches):
             yield from self._read(ranges)
 
     def _read(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
-        consumer, troubles = _consumer(self.cluster)
+        consumer, last_error = _consumer(self.cluster)
         names = names_of(ranges) if self.names is None else self.names
         places = Places([Partition.named(name) for name in names])
         try:
             # One range per partition at a time, because a consumer has one position in each.
             for some in _rounds(ranges):
-                yield from self._read_round(consumer, troubles, some, places)
+                yield from self._read_round(consumer, last_error, some, places)
         finally:
             consumer.unassign()
 
     def _read_round(
-        self, consumer: Any, troubles: Troubles, ranges: Sequence[Range], places: Places
+        self, consumer: Any, last_error: LastError, ranges: Sequence[Range], places: Places
     ) -> Iterator[pa.RecordBatch]:
         left = {r.partition: r for r in ranges}
         stops = places.table({r.partition: r.stop for r in ranges})
@@ -111,7 +111,7 @@ class ReadTask:
                     read = read.with_values()
                 batch = self._batch(read)
             if not messages:
-                self._give_up_after(heard, troubles)
+                self._give_up_after(heard, last_error)
                 continue
             heard = time.monotonic()
             for event in events:
@@ -165,10 +165,10 @@ class ReadTask:
             cure="Correct the credentials or the rights (READ on the topic).",
         )
 
-    def _give_up_after(self, heard: float, troubles: Troubles) -> None:
+    def _give_up_after(self, heard: float, last_error: LastError) -> None:
         if time.monotonic() - heard < SILENCE_S:
             return
-        last = troubles.last
+        last = last_error.last
         raise ExecutorLostError(
             f"the cluster has sent nothing for {SILENCE_S:g} s"
             f"{'' if last is None else f': {last.str()}'}.",
@@ -223,9 +223,9 @@ def _rounds(ranges: Sequence[Range]) -> Iterator[list[Range]]:
         left = others
 
 
-def _consumer(cluster: Cluster) -> tuple[Any, Troubles]:
+def _consumer(cluster: Cluster) -> tuple[Any, LastError]:
     library = client_library()
-    troubles = Troubles()
+    last_error = LastError()
     settings = cluster.settings(
         **{
             "group.id": "dagster_jet",  # a mere name: no offsets are committed, no group is joined
@@ -243,7 +243,7 @@ def _consumer(cluster: Cluster) -> tuple[Any, Troubles]:
     )
     key = repr(sorted(settings.items()))
     if key not in _consumers:
-        _consumers[key] = library.Consumer({**settings, "error_cb": troubles}), troubles
+        _consumers[key] = library.Consumer({**settings, "error_cb": last_error}), last_error
     return _consumers[key]
 
 

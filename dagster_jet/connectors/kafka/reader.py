@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.dealt import Dealt, OneShare, Shares
-from dagster_jet.connectors.kafka.cluster import Cluster, Troubles, client_library
+from dagster_jet.connectors.kafka.cluster import Cluster, LastError, client_library
 from dagster_jet.connectors.kafka.offsets import Offsets, Partition, Start, Topics
 from dagster_jet.connectors.kafka.ranges import Range, by_task, names_of, share
 from dagster_jet.connectors.kafka.read_task import POSITION_COLUMN, ReadTask
+from dagster_jet.connectors.task_shares import FixedShares, TaskShares, WholeSplit
 from dagster_jet.connectors.values.avro_records import AvroRecords
 from dagster_jet.connectors.values.json_objects import VALUE_COLUMN, JsonObjects
 from dagster_jet.contract import (
@@ -314,14 +314,14 @@ class KafkaReader(SourceReader):
         return tuple(split) or None
 
     def frame(self, spark: SparkSession, split: tuple[Range, ...]) -> SourceFrame:
-        dealt, names = self._dealt(spark, split), names_of(split)
-        task = self._task(dealt, names, with_position=self.bad_rows is not None)
+        shares, names = self._shares(spark, split), names_of(split)
+        task = self._task(shares, names, with_position=self.bad_rows is not None)
         return self._frame(spark, task, names)
 
     def prepared_frame(
         self, spark: SparkSession, split: Callable[[], Sequence[Range]], partitions: int
     ) -> SourceFrame | None:
-        task = self._task(OneShare(split), None, with_position=self.bad_rows is not None)
+        task = self._task(WholeSplit(split), None, with_position=self.bad_rows is not None)
         return self._frame(spark, task, tuple(map(str, range(partitions))))
 
     def split_parameters(self, split: tuple[Range, ...]) -> SplitParameters | None:
@@ -343,7 +343,7 @@ class KafkaReader(SourceReader):
 
         if self.source.schema is None:
             return None
-        task = self._task(self._dealt(spark, split), names_of(split), with_position=True)
+        task = self._task(self._shares(spark, split), names_of(split), with_position=True)
         messages = _messages(spark, task)
         return self._values.first_bad(messages, F.col(POSITION_COLUMN))
 
@@ -355,7 +355,7 @@ class KafkaReader(SourceReader):
     ) -> str | None:
         if self.source.schema is None:
             return None
-        task = self._task(self._dealt(spark, split), names_of(split), with_position=True)
+        task = self._task(self._shares(spark, split), names_of(split), with_position=True)
         return self._values.first_where(_messages(spark, task), POSITION_COLUMN, is_meant)
 
     @property
@@ -363,15 +363,15 @@ class KafkaReader(SourceReader):
         assert self.source.schema is not None
         return JsonObjects(self.source.schema, passes_null=self.source.tombstones == "pass")
 
-    def _dealt(self, spark: SparkSession, split: tuple[Range, ...]) -> Dealt[Range]:
-        return Shares(tuple(by_task(split, int(spark.sparkContext.defaultParallelism))))
+    def _shares(self, spark: SparkSession, split: tuple[Range, ...]) -> TaskShares[Range]:
+        return FixedShares(tuple(by_task(split, int(spark.sparkContext.defaultParallelism))))
 
     def _task(
-        self, dealt: Dealt[Range], names: tuple[str, ...] | None, *, with_position: bool
+        self, shares: TaskShares[Range], names: tuple[str, ...] | None, *, with_position: bool
     ) -> ReadTask:
         return ReadTask(
             self.source.cluster,
-            dealt,
+            shares,
             names,
             self.stage,
             self.source.metadata,
@@ -418,7 +418,7 @@ class KafkaReader(SourceReader):
 
 
 def _messages(spark: SparkSession, task: ReadTask) -> DataFrame:
-    tasks = task.dealt.tasks
+    tasks = task.shares.tasks
     return spark.range(0, tasks, 1, tasks).mapInArrow(OwnTask(task, task.stage), task.ddl)
 
 
@@ -434,7 +434,7 @@ def _group(cluster: Cluster, name: str) -> Any:
             "enable.auto.commit": False,
             # Closing waits at most this long for the answer to the last commit.
             "session.timeout.ms": 1_000,
-            "error_cb": Troubles(),
+            "error_cb": LastError(),
             "on_commit": _warn,
         }
     )

@@ -53,7 +53,7 @@ def check_rights(
                 lacking += [f"{right} on {topic!r}" for right in wanted[topic] if right not in have]
     except library.KafkaException as error:
         raised = error_of(error)
-        explained = None if raised is None else admin.troubles.explain(raised)
+        explained = None if raised is None else admin.last_error.explain(raised)
         if explained is not None and is_unsupported(explained):
             return
         # The topics were listed: a broker that does not know one hears of it soon.

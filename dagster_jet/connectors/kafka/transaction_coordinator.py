@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from dagster_jet.connectors.kafka.cluster import (
     Cluster,
-    Troubles,
+    LastError,
     admin_library,
     client_library,
     is_refusal,
@@ -171,12 +171,12 @@ class TransactionCoordinator:
 
 def _refusal(cluster: Cluster) -> Any:
     """Returns librdkafka's error if the cluster refuses us; else None."""
-    troubles = Troubles()
-    admin = admin_library().AdminClient(cluster.settings(error_cb=troubles))
+    last_error = LastError()
+    admin = admin_library().AdminClient(cluster.settings(error_cb=last_error))
     with contextlib.suppress(client_library().KafkaException):
         admin.list_topics(timeout=_ASKING_S)
     admin.poll(0)
-    last = troubles.last
+    last = last_error.last
     return last if last is not None and is_refusal(last) else None
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dagster_jet.connectors.change_columns import table_columns
-from dagster_jet.connectors.sql.failures import Trouble, as_sink_errors
+from dagster_jet.connectors.sql.failures import ErrorKind, as_sink_errors
 from dagster_jet.connectors.sql.markers import EPOCHS, REFUSED, REPEATABLE, Fence, Markers, Owner
 from dagster_jet.connectors.sql.mirror import Mirror
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
@@ -124,8 +124,8 @@ class SqlCommitter(Committer):
         if refused is None or not refused.may_leave_out:
             write_rows(connection, self.place, self.mode, self.key, rows)
             return
-        kinds = {Trouble.VALUE} | (
-            {Trouble.REFERENCE} if refused.references_will_not_come else set()
+        kinds = {ErrorKind.VALUE} | (
+            {ErrorKind.REFERENCE} if refused.references_will_not_come else set()
         )
         trying = Trying(connection, self.place, self.mode, self.key, frozenset(kinds))
         trying.write(rows)

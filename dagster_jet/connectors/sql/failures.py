@@ -34,7 +34,7 @@ _DENIED_WORDS = ("password authentication failed", "no password supplied", "no p
                  "role ", "database \"", "permission denied")  # fmt: skip
 
 
-class Trouble(Enum):
+class ErrorKind(Enum):
     """Kinds of database errors."""
 
     PASSING = "passing"
@@ -49,47 +49,47 @@ class Trouble(Enum):
     """Like VALUE, but for a foreign key: the referenced row may be committed later."""
 
 
-def trouble(error: Exception) -> Trouble | None:
+def error_kind(error: Exception) -> ErrorKind | None:
     """Returns the kind of an error; None if it does not come from the database."""
     alchemy = sqlalchemy()
     if not isinstance(error, alchemy.exc.DBAPIError):
         # An error of a driver used without SQLAlchemy.
         if type(error).__module__.partition(".")[0] not in ("psycopg", "pymysql", "sqlite3"):
             is_alchemys = isinstance(error, alchemy.exc.SQLAlchemyError)
-            return Trouble.MISMATCH if is_alchemys else None
+            return ErrorKind.MISMATCH if is_alchemys else None
         original: BaseException | None = error
     else:
         if error.connection_invalidated:
-            return Trouble.PASSING
+            return ErrorKind.PASSING
         original = error.orig
     number = original.args[0] if original is not None and original.args else None
     if isinstance(number, int):
         if number in _PASSING_MYSQL or number == 0:
-            return Trouble.PASSING
+            return ErrorKind.PASSING
         if number in _REFERENCE_MYSQL:
-            return Trouble.REFERENCE
+            return ErrorKind.REFERENCE
         if number in _VALUE_MYSQL:
-            return Trouble.VALUE
-        return Trouble.DENIED if number in _DENIED_MYSQL else Trouble.MISMATCH
+            return ErrorKind.VALUE
+        return ErrorKind.DENIED if number in _DENIED_MYSQL else ErrorKind.MISMATCH
     state = getattr(original, "sqlstate", None)
     if state:
         if state.startswith(_PASSING_STATES):
-            return Trouble.PASSING
+            return ErrorKind.PASSING
         if state == _REFERENCE_STATE:
-            return Trouble.REFERENCE
+            return ErrorKind.REFERENCE
         if state.startswith(_VALUE_STATES):
-            return Trouble.VALUE
-        return Trouble.DENIED if state.startswith(_DENIED_STATES) else Trouble.MISMATCH
+            return ErrorKind.VALUE
+        return ErrorKind.DENIED if state.startswith(_DENIED_STATES) else ErrorKind.MISMATCH
     text, kind = str(original), type(original).__name__
     if kind == "OperationalError":
         if any(word in text and "FATAL" in text for word in _DENIED_WORDS):
-            return Trouble.DENIED
+            return ErrorKind.DENIED
         if "no such" in text or "has no column" in text or "readonly" in text:
-            return Trouble.MISMATCH
-        return Trouble.PASSING
+            return ErrorKind.MISMATCH
+        return ErrorKind.PASSING
     if kind in ("IntegrityError", "DataError"):  # SQLite's
-        return Trouble.VALUE
-    return Trouble.PASSING if kind == "InterfaceError" else Trouble.MISMATCH
+        return ErrorKind.VALUE
+    return ErrorKind.PASSING if kind == "InterfaceError" else ErrorKind.MISMATCH
 
 
 def sentence(error: Exception, place: SqlPlace) -> str:
@@ -115,7 +115,7 @@ def as_sink_errors(
     except JetError:
         raise
     except Exception as error:
-        kind = trouble(error)
+        kind = error_kind(error)
         if kind is None:
             raise
         # The cause is dropped, because its text may contain secrets.
@@ -131,11 +131,11 @@ def as_source_errors(place: SqlPlace, job: str, stage: str) -> Iterator[None]:
     except JetError:
         raise
     except Exception as error:
-        kind = trouble(error)
+        kind = error_kind(error)
         if kind is None:
             raise
         said = f"the database cannot be read: {sentence(error, place)}."
-        if kind is Trouble.PASSING:
+        if kind is ErrorKind.PASSING:
             raise SourceUnavailableError(said, job=job, stage=stage) from None
         raise SourceError(
             said,
@@ -147,14 +147,14 @@ def as_source_errors(place: SqlPlace, job: str, stage: str) -> Iterator[None]:
 
 
 def sink_error(
-    kind: Trouble, said: str, place: SqlPlace, job: str, sink: str, *, may_leave_out: bool = True
+    kind: ErrorKind, said: str, place: SqlPlace, job: str, sink: str, *, may_leave_out: bool = True
 ) -> SinkError:
     """The sink's error of this kind; `said` is the database's message."""
-    if kind is Trouble.PASSING:
+    if kind is ErrorKind.PASSING:
         return SinkUnavailableError(
             f"the table {place.table!r} cannot be written now: {said}.", job=job, stage=sink
         )
-    if kind is Trouble.DENIED:
+    if kind is ErrorKind.DENIED:
         denied = SinkError(
             f"the database refuses access to the table {place.table!r}: {said}.",
             job=job,
@@ -169,9 +169,9 @@ def sink_error(
     )
     cure = "Change the table so that it accepts the rows, and start again"
     kept = f"{cure}: the decided rows are kept, and that start commits them."
-    if kind is Trouble.MISMATCH:
+    if kind is ErrorKind.MISMATCH:
         return SinkMismatchError(says, job=job, stage=sink, cure=kept)
-    refused = ReferenceMissingError if kind is Trouble.REFERENCE else RowsRefusedError
+    refused = ReferenceMissingError if kind is ErrorKind.REFERENCE else RowsRefusedError
     return refused(
         says,
         job=job,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet.connectors.held import IDS_PER_WRITER
-from dagster_jet.connectors.row_order import dealt
+from dagster_jet.connectors.row_order import divided_among_writers
 from dagster_jet.connectors.sql.failures import as_sink_errors
 from dagster_jet.connectors.sql.held_rows import (
     HeldWriter,
@@ -112,7 +112,7 @@ class HeldSqlSink(SqlSink):
         from pyspark.sql import functions as F
 
         turn = F.monotonically_increasing_id()
-        return dealt(super().render(frame), self.held_writers, turn)
+        return divided_among_writers(super().render(frame), self.held_writers, turn)
 
     def open_writer(self, transaction: TransactionId) -> SinkWriter:
         return HeldWriter(self.place, self._owner(transaction.job, transaction.sink), transaction)

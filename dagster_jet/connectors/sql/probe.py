@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.connectors.sql.failures import Trouble, sentence, trouble
+from dagster_jet.connectors.sql.failures import ErrorKind, error_kind, sentence
 from dagster_jet.connectors.sql.markers import EPOCHS, Markers
 from dagster_jet.connectors.sql.place import SqlPlace, is_mysql, is_postgres, sqlalchemy
 from dagster_jet.connectors.sql.prepared import NO_PREPARED, Prepared, prepared_transactions
@@ -173,7 +173,7 @@ def _may_write(connection: Connection, place: SqlPlace) -> Finding:
         connection.exec_driver_sql(f"create table {place.name} (v integer)")
         connection.exec_driver_sql(f"insert into {place.name} values (0)")
     except sqlalchemy().exc.DBAPIError as error:
-        if trouble(error) is Trouble.PASSING:
+        if error_kind(error) is ErrorKind.PASSING:
             raise
         marker = SqlPlace(place.url, EPOCHS)
         lacking: str | None = sentence(error, place)
@@ -318,11 +318,11 @@ def _errors_in_words(place: SqlPlace) -> Iterator[None]:
     except JetError:
         raise
     except Exception as error:
-        kind = trouble(error)
+        kind = error_kind(error)
         if kind is None:
             raise
         said = f"{shown(place.url)} does not do what it is asked: {sentence(error, place)}."
-        if kind is Trouble.PASSING:
+        if kind is ErrorKind.PASSING:
             raise SourceUnavailableError(said) from None
         raise JetError(
             said, cure="Correct the user, the password, the name of the database or the rights."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dagster_jet.connectors.sql.failures import Trouble, sentence, trouble
+from dagster_jet.connectors.sql.failures import ErrorKind, error_kind, sentence
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.refused_values import refused_row
 from dagster_jet.connectors.sql.row_writer import write_rows
@@ -29,7 +29,7 @@ class Trying:
     place: SqlPlace
     mode: str
     key: Sequence[str]
-    leaves_out: frozenset[Trouble]
+    leaves_out: frozenset[ErrorKind]
     """Kinds of errors for which a row may be left out; others are raised."""
     refused: list[Refused] = field(default_factory=list)
 
@@ -42,7 +42,7 @@ class Trying:
             with self.connection.begin_nested():
                 write_rows(self.connection, self.place, self.mode, self.key, [rows])
         except Exception as error:
-            if trouble(error) not in self.leaves_out:
+            if error_kind(error) not in self.leaves_out:
                 raise
             if rows.num_rows == 1:
                 why = sentence(error, self.place)

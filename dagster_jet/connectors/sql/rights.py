@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.connectors.sql.failures import Trouble, sentence, trouble
+from dagster_jet.connectors.sql.failures import ErrorKind, error_kind, sentence
 from dagster_jet.connectors.sql.markers import Markers
 from dagster_jet.connectors.sql.place import SqlPlace, is_postgres, sqlalchemy
 from dagster_jet.connectors.sql.table_shape import quoted_table, shape_of
@@ -53,7 +53,7 @@ def lacking_rights(connection: Connection, place: SqlPlace, mode: str) -> str | 
         try:
             connection.execute(statement)
         except alchemy.exc.DBAPIError as error:
-            if trouble(error) is not Trouble.DENIED:
+            if error_kind(error) is not ErrorKind.DENIED:
                 raise
             return f"write the table {place.table!r}: {sentence(error, place)}"
         finally:
@@ -72,7 +72,7 @@ def create_markers(
     try:
         markers.create(connection, *names)
     except sqlalchemy().exc.DBAPIError as error:
-        if trouble(error) is not Trouble.DENIED:
+        if error_kind(error) is not ErrorKind.DENIED:
             raise
         ddl = "; ".join(" ".join(markers.ddl(connection)[name].split()) for name in names)
         raise ConfigurationError(

@@ -23,7 +23,6 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from dagster_jet.connectors.dealt import OneShare
 from dagster_jet.connectors.files.bad_rows import (
     CORRUPT_COLUMN,
     FAULT_COLUMN,
@@ -35,6 +34,7 @@ from dagster_jet.connectors.files.parquet_tasks import is_plainly
 from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.connectors.files.row_frames import Rows
 from dagster_jet.connectors.files.slices import Slice
+from dagster_jet.connectors.task_shares import WholeSplit
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import BadRowError
 from dagster_jet.spark.errors import translate
@@ -152,7 +152,7 @@ def without_dead_letters(
 
     def frames(parts: Sequence[Slice]) -> Iterator[DataFrame]:
         yield reader.frame(spark, parts)
-        prepared = reader.prepared_frame(spark, OneShare(lambda: parts).wanted)
+        prepared = reader.prepared_frame(spark, WholeSplit(lambda: parts).wanted)
         assert prepared is not None
         yield prepared
 

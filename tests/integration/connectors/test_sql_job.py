@@ -145,7 +145,7 @@ def test_a_database_that_is_away_at_the_start_and_dies_in_the_middle(world: SqlW
             job = jet.submit(
                 sql_child.sql_pipeline(world.folder), JobConfig(**child.CONFIG), on_event=world.see
             )
-            wait_until(lambda: "cannot be written now" in trouble(jet), "the lease says it")
+            wait_until(lambda: "cannot be written now" in error_kind(jet), "the lease says it")
             assert job.status is JobStatus.STARTING
             running = launch("postgres", folder, server.prepared(folder))
             wait_until(lambda: world.rows().total() > 0, "the job runs")
@@ -160,7 +160,7 @@ def test_a_database_that_is_away_at_the_start_and_dies_in_the_middle(world: SqlW
         stop(running)
 
 
-def trouble(jet: Jet) -> str:
+def error_kind(jet: Jet) -> str:
     """What the owner of the job says that it is waiting for."""
     record = read_record(jet.store, sql_child.JOB)
     lease = None if record is None else record.lease

@@ -12,12 +12,12 @@ from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_jet.connectors.dealt import Shares
 from dagster_jet.connectors.kafka.cluster import Cluster, answered
 from dagster_jet.connectors.kafka.markers import PARTITIONS, MarkerReader, Owner
 from dagster_jet.connectors.kafka.offsets import Partition
 from dagster_jet.connectors.kafka.ranges import ROWS_PER_TASK, Range, by_task, share
 from dagster_jet.connectors.kafka.read_task import ReadTask, _rounds
+from dagster_jet.connectors.task_shares import FixedShares
 from dagster_jet.errors import ExecutorLostError, InputLostError
 
 LENGTHS = st.lists(st.integers(0, 3 * ROWS_PER_TASK), max_size=5)
@@ -83,7 +83,7 @@ def test_a_marker_topic_that_is_not_there_is_not_one_without_markers() -> None:
 )
 def test_messages_that_go_while_they_are_read(skips_lost: bool, raised: type[Exception]) -> None:
     """A restart counts them as lost, if it may."""
-    task = ReadTask(Cluster("h:1"), Shares(()), (), "s", False, False, skips_lost)
+    task = ReadTask(Cluster("h:1"), FixedShares(()), (), "s", False, False, skips_lost)
     with pytest.raises(raised, match=r"'t/0@3': retention has removed messages"):
         task._is_end(
             KafkaError(KafkaError._AUTO_OFFSET_RESET), None, Range(Partition("t", 0), 3, 5)

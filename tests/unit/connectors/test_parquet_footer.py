@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from dagster_jet.connectors.dealt import OneShare
 from dagster_jet.connectors.files.parquet_footer import column_chunks
 from dagster_jet.connectors.files.parquet_tasks import ReadTables, is_plainly
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.connectors.files.row_size import row_size
 from dagster_jet.connectors.files.slices import Slice, _row_groups_of
+from dagster_jet.connectors.task_shares import WholeSplit
 from dagster_jet.errors import BadRowError
 
 TABLE = pa.table({"n": pa.array([1, None, 3], pa.int64()), "t": ["a", "ä" * 40, None]})
@@ -50,7 +50,7 @@ def test_chunks_are_those_that_pyarrow_finds(
 def test_a_file_without_rows_is_a_good_one(tmp_path: Path) -> None:
     path = tmp_path / "none.parquet"
     pq.write_table(TABLE.slice(0, 0), path)
-    read = ReadTables((str(tmp_path), ()), OneShare(list), False, pa.schema([]), TABLE.schema)
+    read = ReadTables((str(tmp_path), ()), WholeSplit(list), False, pa.schema([]), TABLE.schema)
     file = InputFile(1, str(path), path.stat().st_size)
     assert sum(batch.num_rows for batch in read.rows(Slice.whole(file))) == 0
 
@@ -62,7 +62,7 @@ def test_no_byte_of_a_footer_ends_the_process(tmp_path: Path) -> None:
     body = path.read_bytes()
     begin = len(body) - 8 - int.from_bytes(body[-8:-4], "little")
     place, spark_schema = (str(tmp_path), ()), from_arrow_schema(TABLE.schema)
-    read = ReadTables(place, OneShare(list), False, pa.schema([]), TABLE.schema)
+    read = ReadTables(place, WholeSplit(list), False, pa.schema([]), TABLE.schema)
     file = InputFile(1, str(path), len(body))
     good = bad = 0
     for at in range(begin, len(body)):

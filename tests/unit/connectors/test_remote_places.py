@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet import sinks, sources
-from dagster_jet.connectors.dealt import Shares
 from dagster_jet.connectors.files.places import location
 from dagster_jet.connectors.files.places.remote import RemoteOutput
 from dagster_jet.connectors.files.sink import FilesSink
@@ -21,6 +20,7 @@ from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.source import FilesReader
 from dagster_jet.connectors.files.text_tasks import Header, ReadCsv
 from dagster_jet.connectors.reopening import destination_of
+from dagster_jet.connectors.task_shares import FixedShares
 from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import (
     ArtifactLostError,
@@ -201,7 +201,7 @@ def test_tasks_read_its_lines(url: str) -> None:
     slices = tuple((Slice(file, begin, begin + 5),) for begin in range(0, file.size, 5))
     header = Header(("k", "v"), ",", '"', is_checked=True)
     numbers = [pa.record_batch({"id": [n]}) for n in range(len(slices))]
-    read = ReadCsv((url, ()), Shares(slices), False, pa.schema([]), comment="#", header=header)
+    read = ReadCsv((url, ()), FixedShares(slices), False, pa.schema([]), comment="#", header=header)
     assert [line for batch in read(numbers) for line in batch.column(0).to_pylist()] == [
         "a,1",
         "b,2",

@@ -12,7 +12,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Dealt(Protocol[T_co]):
+class TaskShares(Protocol[T_co]):
     """Parts of a split, by task."""
 
     @property
@@ -24,7 +24,7 @@ class Dealt(Protocol[T_co]):
 
 
 @dataclass(frozen=True)
-class Shares(Generic[T]):
+class FixedShares(Generic[T]):
     """Shares that are fixed when the tasks are made."""
 
     each: tuple[tuple[T, ...], ...]
@@ -40,7 +40,7 @@ class Shares(Generic[T]):
 
 
 @dataclass(frozen=True)
-class OneShare(Generic[T]):
+class WholeSplit(Generic[T]):
     """One task reads the whole split and looks it up when it runs, in a prepared frame."""
 
     wanted: Callable[[], Sequence[T]]
