@@ -47,15 +47,20 @@ from enum import Enum
 _NOT_THE_USERS = (os.path.dirname(__file__), sysconfig.get_paths()["stdlib"], "<frozen ")
 
 
+def is_of_user(file: str) -> bool:
+    """Whether code is the user's, by its file."""
+    is_installed = f"{os.sep}site-packages{os.sep}" in file or ".zip" in file
+    return not is_installed and not file.startswith(_NOT_THE_USERS)
+
+
 def where_raised(error: BaseException) -> str:
     """Returns the place in the user's code at which an exception was raised: file, line and code.
 
     Empty if no frame of it is the user's: frames of this library, of the standard library and of
     installed packages are not.
     """
-    packages = f"{os.sep}site-packages{os.sep}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(_NOT_THE_USERS) and packages not in frame.filename:
+        if is_of_user(frame.filename):
             code = f" `{frame.line}`" if frame.line else ""
             return f"{frame.filename}:{frame.lineno}{code}: "
     return ""

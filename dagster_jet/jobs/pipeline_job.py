@@ -294,14 +294,16 @@ class PipelineJob(Job):
 def _shown(error: BaseException) -> BaseException:
     """The error as users see it: its frames, and those of the JVM, are in Spark's log, which it
     names if Spark is behind it. A user's own exception in this process stays its cause."""
-    cause = error.__cause__
-    if isinstance(error, JetError) and is_of_spark(cause):
-        path = jvm_log.note(error)
+    if not isinstance(error, JetError):
+        return error
+    of_spark = is_of_spark(error.__cause__)
+    path = jvm_log.note(error, is_named=of_spark)
+    if of_spark:
         if path is not None:
             error.see(f"Spark's log {path}")
         error.__cause__ = None
         error.__suppress_context__ = True
-    return error
+    return error.with_traceback(None)
 
 
 def _ignore(event: JobEvent) -> None:

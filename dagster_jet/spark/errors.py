@@ -18,6 +18,7 @@ from dagster_jet.errors import (
     ResultError,
     SourceUnavailableError,
     UserFunctionError,
+    is_of_user,
 )
 from dagster_jet.system.own_task import handed_over
 from dagster_jet.system.transient import DENIED, TRANSIENT, TRANSIENT_TEXTS
@@ -31,6 +32,7 @@ _JAVA_IO = re.compile(
 )
 """Transient OS errors in the JVM, at the end of a line. An error of a user's function with the same
 words is not a Java exception and does not match."""
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in [^\n]*(?:\n {4,}(\S[^\n]*))?')
 _ERRNO = re.compile(r"\[Errno (\d+)\]|[Ee]rrno (\d+)")
 _READING = re.compile(r"\[FAILED_READ_FILE[^\]]*\] Encountered error while reading file (\S+)\.\s")
 _NOT_THERE = re.compile(
@@ -120,7 +122,7 @@ def translate(
             "epoch was written.",
         )
     return UserFunctionError(
-        f"a row could not be processed: {cause}",
+        f"{_where(text)}a row could not be processed: {cause}",
         job=job,
         stage=", ".join(user_stages),
         cure="Correct the function or the data; nothing of this epoch was written.",
@@ -228,6 +230,15 @@ def _line_with(marks: Sequence[str], text: str) -> str:
 
 def _first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")[:500]
+
+
+def _where(text: str) -> str:
+    """File, line and code of the last frame of the user's in the traceback of a Python worker."""
+    frames = [found for found in _FRAME.findall(text) if is_of_user(found[0])]
+    if not frames:
+        return ""
+    file, line, code = frames[-1]
+    return f"{file}:{line} `{code}`: " if code else f"{file}:{line}: "
 
 
 def _cause(text: str) -> str:

@@ -43,12 +43,19 @@ def start_jvm(settings: Mapping[str, str]) -> None:
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)
 
 
-def note(error: BaseException) -> str | None:
-    """Writes an error with all its frames into the file. Returns its path; None: there is none."""
+def note(error: BaseException, *, is_named: bool) -> str | None:
+    """Writes an error with all its frames into the file.
+
+    Args:
+        is_named: the error names the file, so it is kept.
+
+    Returns:
+        The path of the file; None: there is none.
+    """
     global _is_named
     if _path is None:
         return None
-    _is_named = True
+    _is_named |= is_named
     with suppress(OSError), _path.open("a", encoding="utf-8") as log:
         log.writelines(traceback.format_exception(error))
     return str(_path)

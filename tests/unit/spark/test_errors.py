@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from pyspark.errors import ParseException
 
 from dagster_jet.errors import (
     BadRowError,
     ExecutorLostError,
     InputLostError,
     JetError,
+    PipelineError,
     ProcessorError,
     Reaction,
     ResultError,
@@ -21,6 +23,7 @@ from dagster_jet.errors import (
     UserFunctionError,
 )
 from dagster_jet.spark.errors import translate
+from dagster_jet.spark.planning.stateless import planning_of
 from dagster_jet.system.failpoint import FailPointError
 from dagster_jet.system.own_task import OwnTask
 
@@ -215,3 +218,34 @@ def test_a_file_that_cannot_be_read_is_named(
     found = of_spark(*lines)
     assert type(found) is kind and said in str(found)
     assert found.position == "/in/a b.json"
+
+
+TRACEBACK = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/venv/site-packages/pyspark/python/lib/pyspark.zip/pyspark/worker.py", line 2, in main
+    process()
+  File "/home/ann/flights.py", line 18, in quotient
+    return 10 // v
+           ~~~^^~~
+  File "/venv/lib/python3.11/site-packages/numpy/core.py", line 7, in divide
+    raise error
+ZeroDivisionError: integer division or modulo by zero
+"""
+
+
+def test_an_error_of_a_users_function_in_a_worker_names_its_file_line_and_code_first():
+    error = translate(RuntimeError(TRACEBACK), "shop", ("change",))
+    assert str(error).startswith(
+        "job 'shop', stage 'change': /home/ann/flights.py:18 `return 10 // v`: a row could not be "
+        "processed: ZeroDivisionError: integer division or modulo by zero"
+    )
+
+
+def test_a_text_that_spark_cannot_parse_is_shown_with_its_position():
+    said = (
+        "\n[PARSE_SYNTAX_ERROR] Syntax error at or near '>'. SQLSTATE: 42601 (line 1, pos 4)\n\n"
+        "== SQL ==\nv > > 3\n----^^^\n\nJVM stacktrace:\norg.apache.spark..."
+    )
+    with pytest.raises(PipelineError) as caught, planning_of("shop", "filter_1"):
+        raise ParseException(said)
+    assert str(caught.value).endswith("SQLSTATE: 42601 (line 1, pos 4) The text: v > > 3")
