@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dagster_jet.core.asset_key import asset_path
 
 if TYPE_CHECKING:
+    from dagster_jet.connectors.delta import DeltaSource
     from dagster_jet.connectors.files import FilesSource
     from dagster_jet.connectors.files.formats import FileFormat
     from dagster_jet.connectors.generated.items import ItemsSource
@@ -79,6 +80,43 @@ def files(
         remember_ms=to_ms(remember, "remember"),
         max_file_age_ms=None if max_file_age is None else to_ms(max_file_age, "max_file_age"),
     )
+
+
+def delta(
+    uri: str,
+    *,
+    start: Literal["earliest", "latest"] | int | datetime = "earliest",
+    deletes: Literal["stop", "skip"] = "stop",
+    storage_options: Mapping[str, str | Secret] | None = None,
+    shared: bool = False,
+) -> DeltaSource:
+    """Return a source of the rows that are appended to a Delta Lake table, version by version.
+
+    The driver lists the files that each version adds; tasks read their rows. Compaction adds none.
+    The log and the files have to be kept for longer than a job can be down.
+
+    Args:
+        uri: the table's folder, as for `sinks.delta`. It must exist at the start, whose columns
+            count: a column that the table gets later is read after the next start.
+        start: start position of a new job: "earliest" reads the table's contents first, in epochs
+            of bounded size, "latest" only later versions; a version reads it and later ones; a time
+            (with a zone) the versions of that time and later.
+        deletes: what to do at a version that updates or deletes rows: "stop" fails the job, "skip"
+            leaves it out whole.
+        storage_options: options of a bucket, as for `sinks.files`.
+        shared: whether a local folder is the same on every machine of a cluster.
+
+    Raises:
+        ConfigurationError: the place or an option is not valid.
+        MissingEnvironmentError: a package is missing; names the extra.
+
+    Example:
+        >>> flights = delta("/lake/flights", start="latest")
+    """
+    from dagster_jet.connectors.delta import DeltaSource
+
+    storage = tuple((storage_options or {}).items())
+    return DeltaSource(str(uri), start, deletes, storage, shared)
 
 
 def map_journal(
@@ -477,6 +515,7 @@ def nexmark(
 
 
 __all__ = [
+    "delta",
     "files",
     "items",
     "kafka",

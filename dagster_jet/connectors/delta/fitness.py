@@ -46,3 +46,12 @@ def unfit(log: TableLog, *, merges: bool = False) -> str | None:
     if unknown := sorted(features - _KNOWN):
         return f"it has the feature {unknown[0]!r}"
     return None
+
+
+def unreadable(log: TableLog) -> str | None:
+    """Returns why a source cannot read the table's files; None if it can."""
+    properties, protocol = dict(log.table.metadata().configuration), log.table.protocol()
+    if properties.get(_MAPPING, "none") != "none":
+        return f"it has the property {_MAPPING}: its files have other names of columns"
+    unknown = sorted(set(protocol.reader_features or ()) - _KNOWN)
+    return f"it has the feature {unknown[0]!r}" if unknown else None

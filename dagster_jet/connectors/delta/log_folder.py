@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -10,11 +11,31 @@ from urllib.parse import urlsplit
 
 from dagster_jet.connectors.files.places.location import scheme_of
 from dagster_jet.connectors.lake.data_folder import DataFolder
+from dagster_jet.errors import ConfigurationError
 from dagster_jet.system.durable import sync_folder
 
 LOG = "_delta_log"
 _SYNCED_AT_FIRST = 100
+_PLACES = ("file", "s3")
+_ESCAPED = re.compile("%[0-9A-Fa-f]{2}")
 _S3_ANSWERS_WITHIN = "20s"
+
+
+def check_place(url: str) -> None:
+    """
+    Raises:
+        ConfigurationError: the library cannot use a table there.
+    """
+    if scheme_of(url) not in _PLACES:
+        raise ConfigurationError(
+            f"uri: a table at {url!r} is not supported.",
+            cure="Name a local folder, or a folder of a bucket: s3://bucket/folder.",
+        )
+    if _ESCAPED.search(url):
+        raise ConfigurationError(
+            f"uri: {url!r} has a percent sign that Delta Lake takes for an escape.",
+            cure="Choose a folder without one.",
+        )
 
 
 def options_of(folder: DataFolder) -> Mapping[str, str]:

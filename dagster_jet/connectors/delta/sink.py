@@ -11,7 +11,6 @@ last snapshot appear again.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,7 @@ from dagster_jet.connectors.delta.committer import DeltaCommitter
 from dagster_jet.connectors.delta.data_file import STATISTICS_MAX, DeltaLayout
 from dagster_jet.connectors.delta.fitness import unfit
 from dagster_jet.connectors.delta.keys import check_changes, check_key, check_keyed_by
-from dagster_jet.connectors.delta.log_folder import LOG, options_of
+from dagster_jet.connectors.delta.log_folder import LOG, check_place, options_of
 from dagster_jet.connectors.delta.merging import ChangesLayout, MergeCommitter, staged_at
 from dagster_jet.connectors.delta.partitions import refused_texts
 from dagster_jet.connectors.delta.table_log import TableLog, delta_library, errors_named
@@ -35,7 +34,6 @@ from dagster_jet.connectors.files.cluster import check_reachable
 from dagster_jet.connectors.files.places.location import (
     StorageOptions,
     absolute,
-    scheme_of,
     storage_options,
 )
 from dagster_jet.connectors.guarantees import shown_guarantee
@@ -55,8 +53,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MODES = ("append", "upsert", "mirror")
-_PLACES = ("file", "s3")
-_ESCAPED = re.compile("%[0-9A-Fa-f]{2}")
 _CHOICE = "delta.dataSkipping"
 """Beginning of properties that choose columns with statistics."""
 
@@ -105,16 +101,7 @@ class DeltaSink(Sink):
         object.__setattr__(self, "url", absolute(self.url))
         storage = storage_options(self.url, dict(self.storage_options))
         object.__setattr__(self, "storage_options", storage)
-        if scheme_of(self.url) not in _PLACES:
-            raise ConfigurationError(
-                f"uri: a table at {self.url!r} cannot be written.",
-                cure="Name a local folder, or a folder of a bucket: s3://bucket/folder.",
-            )
-        if _ESCAPED.search(self.url):
-            raise ConfigurationError(
-                f"uri: {self.url!r} has a percent sign that Delta Lake takes for an escape.",
-                cure="Choose a folder without one.",
-            )
+        check_place(self.url)
         if self.mode not in MODES:
             raise ConfigurationError(
                 f"mode: {self.mode!r} is unknown.", cure=f"Use one of {', '.join(MODES)}."

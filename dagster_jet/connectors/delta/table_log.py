@@ -23,6 +23,8 @@ from dagster_jet.errors import (
     MissingEnvironmentError,
     SinkError,
     SinkUnavailableError,
+    SourceError,
+    SourceUnavailableError,
 )
 from dagster_jet.system.transient import DENIED, is_transient
 
@@ -49,15 +51,17 @@ class TableLog:
     table: DeltaTable
 
     @classmethod
-    def open(cls, url: str, options: Mapping[str, str]) -> TableLog | None:
-        """Returns the log at its newest version; None if there is no table.
+    def open(
+        cls, url: str, options: Mapping[str, str], version: int | None = None
+    ) -> TableLog | None:
+        """Returns the log at a version, by default its newest; None if there is no table.
 
         Raises:
             DeltaError, OSError: it cannot be read.
         """
         library = delta_library()
         try:
-            return cls(library.DeltaTable(url, storage_options=dict(options)))
+            return cls(library.DeltaTable(url, version, storage_options=dict(options)))
         except library.exceptions.TableNotFoundError:
             return None
 
@@ -222,4 +226,25 @@ def errors_named(url: str, job: str, stage: str, *, is_start: bool = False) -> I
             job=job,
             stage=stage,
             cure="Repair the table. Nothing is lost: what is staged is committed then.",
+        ) from error
+
+
+@contextmanager
+def reading_errors_named(url: str, job: str, stage: str) -> Iterator[None]:
+    """Converts errors of the library and of the place, for a source.
+
+    Raises:
+        SourceUnavailableError: the place does not answer as it should; the call may be repeated.
+        SourceError: the place does not exist, or the library cannot use the table's log.
+    """
+    library = delta_library()
+    try:
+        yield
+    except (OSError, library.exceptions.DeltaError) as error:
+        is_away = isinstance(error, OSError) and is_transient(error)
+        raise (SourceUnavailableError if is_away else SourceError)(
+            f"the table {url!r} cannot be read: {first_line(error)}.",
+            job=job,
+            stage=stage,
+            cure="Bring the place back, or correct credentials and permissions.",
         ) from error

@@ -231,7 +231,7 @@ def test_an_unknown_feature_is_refused(tmp_path: Path) -> None:
     ("uri", "options", "says"),
     [
         ("/a%20b", {}, "a percent sign"),
-        ("gs://bucket/table", {}, "a table at 'gs://bucket/table' cannot be written"),
+        ("gs://bucket/table", {}, "a table at 'gs://bucket/table' is not supported"),
         ("/table", {"mode": "delete"}, "mode: 'delete'"),
         ("/table", {"partition_by": ["a", "a"]}, "has a name twice"),
     ],

@@ -1,0 +1,96 @@
+"""Delta Lake table as a source: the rows that each version adds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from dagster_jet.connectors.delta.fitness import unreadable
+from dagster_jet.connectors.delta.log_folder import check_place, options_of
+from dagster_jet.connectors.delta.reader import DeltaReader
+from dagster_jet.connectors.delta.sink import DeltaSink
+from dagster_jet.connectors.delta.table_log import TableLog, delta_library, reading_errors_named
+from dagster_jet.connectors.files.cluster import check_reachable
+from dagster_jet.connectors.files.places.location import StorageOptions, absolute, storage_options
+from dagster_jet.connectors.lake.data_folder import data_folder
+from dagster_jet.contract import BadRowRule, Sink, Source
+from dagster_jet.core.ddl import quoted_name
+from dagster_jet.errors import ConfigurationError, PipelineError, SourceError
+
+STARTS = ("earliest", "latest")
+DELETES = ("stop", "skip")
+
+
+@dataclass(frozen=True)
+class DeltaSource(Source):
+    """Reads a Delta Lake table by version."""
+
+    url: str
+    start: str | int | datetime = "earliest"
+    deletes: str = "stop"
+    storage_options: StorageOptions = ()
+    shared: bool = field(default=False, compare=False, repr=False)
+    """Whether a local folder is shared by all machines of a cluster."""
+    schema: str | None = field(default=None, compare=False)
+    """Columns as DDL, as of the start."""
+
+    def __post_init__(self) -> None:
+        delta_library()
+        object.__setattr__(self, "url", absolute(self.url))
+        options = storage_options(self.url, dict(self.storage_options))
+        object.__setattr__(self, "storage_options", options)
+        check_place(self.url)
+        if isinstance(self.start, str) and self.start not in STARTS:
+            raise ConfigurationError(
+                f"start: {self.start!r} is unknown.",
+                cure=f"Use one of {', '.join(STARTS)}, a version, or a time.",
+            )
+        if isinstance(self.start, datetime) and self.start.tzinfo is None:
+            raise ConfigurationError(f"start: {self.start} has no time zone.")
+        if self.deletes not in DELETES:
+            raise ConfigurationError(
+                f"deletes: {self.deletes!r} is unknown.", cure=f"Use one of {', '.join(DELETES)}."
+            )
+
+    def describe(self) -> dict[str, str]:
+        return {
+            "kind": "delta",
+            "path": self.url,
+            "start": str(self.start),
+            "deletes": self.deletes,
+        }
+
+    def row_schema(self) -> str:
+        if self.schema is None:
+            raise PipelineError(f"the columns of the table {self.url!r} are known at the start.")
+        return self.schema
+
+    def reads_output_of(self, sink: Sink) -> bool:
+        return isinstance(sink, DeltaSink) and sink.url == self.url
+
+    def at_start(self, job: str, stage: str, *, on_one_host: bool) -> DeltaSource:
+        """Reads the table's columns."""
+        from pyspark.sql.types import StructType
+
+        check_reachable(self.url, job, stage, is_reachable=on_one_host or self.shared)
+        with reading_errors_named(self.url, job, stage):
+            log = TableLog.open(self.url, options_of(data_folder(self.url, self.storage_options)))
+        if log is None:
+            raise SourceError(
+                f"there is no table {self.url!r}.",
+                job=job,
+                stage=stage,
+                cure="Create it, or correct the path.",
+            )
+        if why := unreadable(log):
+            raise ConfigurationError(
+                f"the table {self.url!r} cannot be read: {why}.", job=job, stage=stage
+            )
+        fields = StructType.fromJson(json.loads(log.table.schema().to_json())).fields
+        ddl = [f"{quoted_name(one.name)} {one.dataType.simpleString()}" for one in fields]
+        return replace(self, schema=", ".join(ddl))
+
+    def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> DeltaReader:
+        """No row is bad: columns have types."""
+        return DeltaReader(self, job, stage)

@@ -1,0 +1,115 @@
+"""What each version of a table added, by its log's files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from dagster_jet.connectors.delta.log_folder import LOG
+from dagster_jet.connectors.delta.table_log import TableLog
+from dagster_jet.connectors.files.places.location import StorageOptions
+from dagster_jet.connectors.files.places.opening import open_input
+from dagster_jet.errors import SourceError
+
+
+@dataclass(frozen=True)
+class AddedFile:
+    """A data file, with its place in the order in which a source reads."""
+
+    version: int
+    number: int
+    """In its version."""
+    path: str
+    """Path in the table's folder."""
+    bytes: int
+    rows: int | None
+    """None: the log does not say it."""
+    partition: tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True)
+class TableChanges:
+    """Reads the versions of a table, in order."""
+
+    url: str
+    storage_options: StorageOptions
+    skips_deletes: bool
+    job: str
+    stage: str
+
+    def of_version(self, version: int) -> list[AddedFile]:
+        """Returns the files that a version added. Compaction adds no rows.
+
+        Raises:
+            SourceError: the log does not have the version any more, or it deletes rows.
+        """
+        added: list[dict[str, Any]] = []
+        for action in self._actions(version):
+            if "remove" in action and action["remove"].get("dataChange", True):
+                if self.skips_deletes:
+                    return []
+                raise SourceError(
+                    f"version {version} of the table {self.url!r} updates or deletes rows.",
+                    job=self.job,
+                    stage=self.stage,
+                    position=str(version),
+                    cure="Read a table that is only appended to, or skip such versions whole: "
+                    'delta(..., deletes="skip").',
+                )
+            if "add" in action and action["add"].get("dataChange", True):
+                added.append(action["add"])
+        return [
+            AddedFile(
+                version,
+                number,
+                unquote(one["path"]),
+                one["size"],
+                json.loads(one.get("stats") or "{}").get("numRecords"),
+                tuple(one.get("partitionValues", {}).items()),
+            )
+            for number, one in enumerate(added)
+        ]
+
+    def _actions(self, version: int) -> Iterator[Mapping[str, Any]]:
+        place = open_input(self.url, self.storage_options)
+        found = place.find(f"{self.url}/{LOG}/{version:020d}.json")
+        if found is None:
+            raise SourceError(
+                f"the log of the table {self.url!r} does not have version {version} any more.",
+                job=self.job,
+                stage=self.stage,
+                position=str(version),
+                cure="Keep the log for longer than a job is down (delta.logRetentionDuration). To "
+                "read the table from its present contents on, start a job of another name.",
+            )
+        with place.open(found) as file:
+            lines = file.read().decode().splitlines()
+        yield from (json.loads(line) for line in lines if line.strip())
+
+
+def contents_of(log: TableLog) -> list[AddedFile]:
+    """Returns the files of a version, in an order that depends on their names only."""
+    actions = pa.table(log.table.get_add_actions(flatten=False)).to_pylist()
+    found = sorted(actions, key=lambda one: str(one["path"]))
+    return [
+        AddedFile(
+            log.version,
+            number,
+            unquote(one["path"]),
+            one["size_bytes"],
+            one["num_records"],
+            tuple((n, _text(v)) for n, v in (one.get("partition") or {}).items()),
+        )
+        for number, one in enumerate(found)
+    ]
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return None if value is None else str(value)
