@@ -27,7 +27,8 @@ class Asked:
         interval: snapshot interval of the job.
         queue: RabbitMQ queue.
         topic: Kafka topic.
-        options: options of Kafka's client library; values may name secrets.
+        options: options of Kafka's client library, or of an Iceberg catalog; values may name
+            secrets.
         region: AWS region for SQS.
         endpoint_url: endpoint for SQS.
     """
@@ -56,8 +57,9 @@ def probe(
         str,
         typer.Argument(
             help="Of a database (postgresql://, mariadb+pymysql://, sqlite:///), "
-            "of Kafka (kafka://host:9092), RabbitMQ (amqp://), an SQS queue (https://), or of a "
-            "member of the store (file://, redis://, s3://, dynamodb://). One with a password: "
+            "of Kafka (kafka://host:9092), RabbitMQ (amqp://), an SQS queue (https://), of a table "
+            "(delta+s3://bucket/table, delta+file:///table, iceberg://catalog/space.table), or of "
+            "a member of the store (file://, redis://, s3://, dynamodb://). One with a password: "
             "env:NAME of a variable, or @FILE."
         ),
     ],
@@ -68,7 +70,10 @@ def probe(
     topic: Annotated[str | None, typer.Option(help="Kafka: a topic to be read or written.")] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(help="Option of Kafka's client: name=value; a secret as name=env:VARIABLE."),
+        typer.Option(
+            help="Option of Kafka's client, or of an Iceberg catalog: name=value; a secret as "
+            "name=env:VARIABLE."
+        ),
     ] = None,
     region: Annotated[
         str | None, typer.Option(help="SQS: the region, if the URL has none.")
@@ -246,6 +251,18 @@ def _sqs() -> _Kind:
     )
 
 
+def _delta() -> _Kind:
+    from dagster_jet.connectors.delta import probe as delta
+
+    return _Kind(lambda asked: delta.probe(asked.url))
+
+
+def _iceberg() -> _Kind:
+    from dagster_jet.connectors.iceberg import probe as iceberg
+
+    return _Kind(lambda asked: iceberg.probe(asked.url, asked.options or {}))
+
+
 def _member() -> _Kind:
     from dagster_jet.store import probe as member
 
@@ -257,5 +274,7 @@ _KINDS: dict[str, Callable[[], _Kind]] = {
     "kafka": _kafka,
     **dict.fromkeys(("amqp", "amqps"), _rabbitmq),
     **dict.fromkeys(("https", "http"), _sqs),
+    "delta": _delta,
+    "iceberg": _iceberg,
     **dict.fromkeys(("file", "redis", "rediss", "s3", "dynamodb"), _member),
 }

@@ -1,0 +1,32 @@
+"""Probes whether a place can have a Delta Lake table that sinks write to, and the table in it."""
+
+from __future__ import annotations
+
+from dagster_jet.connectors.delta.fitness import unfit
+from dagster_jet.connectors.delta.log_folder import check_place, options_of
+from dagster_jet.connectors.delta.table_log import TableLog, reading_errors_named
+from dagster_jet.connectors.files.places.location import absolute, scheme_of
+from dagster_jet.connectors.lake.data_folder import data_folder
+from dagster_jet.connectors.lake.probe import creates_once, fits, writes_files
+from dagster_jet.core.findings import Finding
+from dagster_jet.core.secret import Url, text_of
+
+SCHEME = "delta+"
+
+
+def probe(url: Url) -> list[Finding]:
+    """Returns all findings about `delta+s3://bucket/folder` or `delta+file:///folder`.
+
+    Raises:
+        JetError: the place is not valid, or does not answer.
+    """
+    place = absolute(text_of(url).removeprefix(SCHEME))
+    check_place(place)
+    with reading_errors_named(place, "", ""):
+        folder = data_folder(place, ())
+        log = TableLog.open(place, options_of(folder))
+        findings = [] if log is None else [writes_files(folder, place)]
+        if scheme_of(place) != "file":
+            findings.append(creates_once(folder, place))
+        findings.append(fits(None if log is None else unfit(log), is_there=log is not None))
+    return findings

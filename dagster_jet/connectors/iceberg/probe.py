@@ -1,0 +1,39 @@
+"""Probes whether an Iceberg table can be written to, by its catalog and its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from urllib.parse import urlsplit
+
+from dagster_jet.connectors.iceberg.catalog import CatalogPlace, errors_named
+from dagster_jet.connectors.iceberg.storage import folder_at
+from dagster_jet.connectors.iceberg.table_version import TableVersion
+from dagster_jet.connectors.lake.probe import fits, writes_files
+from dagster_jet.core.findings import Finding
+from dagster_jet.core.secret import Url, named, text_of
+from dagster_jet.errors import ConfigurationError
+
+
+def probe(url: Url, options: Mapping[str, str]) -> list[Finding]:
+    """Returns all findings about `iceberg://catalog/namespace.table`.
+
+    Args:
+        options: `catalog_options` of the sink; values may name secrets.
+
+    Raises:
+        JetError: the catalog cannot be opened, or the name is not valid.
+    """
+    parts = urlsplit(text_of(url))
+    table = parts.path.strip("/")
+    if not parts.netloc or "." not in table:
+        raise ConfigurationError(
+            f"{text_of(url)!r} names no table.", cure="Write iceberg://catalog/namespace.table."
+        )
+    place = CatalogPlace(parts.netloc, tuple((n, named(v)) for n, v in options.items()))
+    with errors_named(table, "", "", is_start=True), closing(place.open(())) as catalog:
+        version = TableVersion.open(catalog, table, "main")
+        if version is None:
+            return [fits(None, is_there=False)]
+        findings = [writes_files(folder_at(version.data, ()), version.data)]
+        return [*findings, fits(version.unfit(), is_there=True)]
