@@ -18,14 +18,13 @@ from dagster_jet.connectors.delta.added_rows import Piece, frame_of
 from dagster_jet.connectors.delta.log_folder import options_of
 from dagster_jet.connectors.delta.table_changes import AddedFile, TableChanges, contents_of
 from dagster_jet.connectors.delta.table_log import TableLog, reading_errors_named
+from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.contract import Lag, SourceFrame, SourceReader
 from dagster_jet.errors import SourceError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from dagster_jet.connectors.delta.source import DeltaSource
 
 _BYTES_PER_ROW = 100
 """Guess for a file whose rows are not known."""
@@ -43,11 +42,23 @@ class Found:
     """The version whose files are the contents that a new job begins with; -1: none."""
 
 
+@dataclass(frozen=True)
+class TableRead:
+    """What a source says of the table that it reads."""
+
+    url: str
+    start: str | int | datetime
+    skips_deletes: bool
+    storage_options: StorageOptions
+    schema: str
+    """Columns as DDL."""
+
+
 @dataclass
 class DeltaReader(SourceReader):
     """Reader of one execution."""
 
-    source: DeltaSource
+    source: TableRead
     job: str
     stage: str
     _table_id: str | None = None
@@ -63,8 +74,9 @@ class DeltaReader(SourceReader):
     @property
     def _changes(self) -> TableChanges:
         source = self.source
-        skips = source.deletes == "skip"
-        return TableChanges(source.url, source.storage_options, skips, self.job, self.stage)
+        return TableChanges(
+            source.url, source.storage_options, source.skips_deletes, self.job, self.stage
+        )
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
         if position["version"] is None:
@@ -185,7 +197,7 @@ class DeltaReader(SourceReader):
         from pyspark.sql.types import StructType
 
         source = self.source
-        columns = cast(StructType, StructType.fromDDL(source.row_schema()))
+        columns = cast(StructType, StructType.fromDDL(source.schema))
         options = source.storage_options
         return SourceFrame(frame_of(spark, source.url, options, split, columns, self.stage))
 

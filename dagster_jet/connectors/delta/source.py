@@ -8,7 +8,7 @@ from datetime import datetime
 
 from dagster_jet.connectors.delta.fitness import unreadable
 from dagster_jet.connectors.delta.log_folder import check_place, options_of
-from dagster_jet.connectors.delta.reader import DeltaReader
+from dagster_jet.connectors.delta.reader import DeltaReader, TableRead
 from dagster_jet.connectors.delta.sink import DeltaSink
 from dagster_jet.connectors.delta.table_log import TableLog, delta_library, reading_errors_named
 from dagster_jet.connectors.files.cluster import check_reachable
@@ -93,4 +93,6 @@ class DeltaSource(Source):
 
     def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> DeltaReader:
         """No row is bad: columns have types."""
-        return DeltaReader(self, job, stage)
+        skips, options = self.deletes == "skip", self.storage_options
+        table = TableRead(self.url, self.start, skips, options, self.row_schema())
+        return DeltaReader(table, job, stage)

@@ -14,6 +14,7 @@ import pytest
 import dagster_jet
 from dagster_jet import Secret, sources
 from dagster_jet.connectors.delta.table_log import delta_library
+from dagster_jet.connectors.iceberg.catalog import iceberg_library
 from dagster_jet.connectors.kafka import cluster, transaction_coordinator
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 from dagster_jet.connectors.values import avro_records, schema_registry
@@ -50,6 +51,7 @@ def connect(url: str) -> Callable[[], object]:
             "avro",
         ),
         ("deltalake", delta_library, "deltalake", "delta"),
+        ("pyiceberg", iceberg_library, "pyiceberg", "iceberg"),
         ("sqlalchemy", sqlalchemy, "sqlalchemy", "sql"),
         ("psycopg", connect("postgresql://me@host/db"), "psycopg", "postgres"),
         ("pymysql", connect("mysql+pymysql://me@host/db"), "pymysql", None),

@@ -12,8 +12,11 @@ from dagster_jet.store import Store, StoreConfig
 SINKS = {
     "collect": lambda: sinks.collect("name"),
     "console": sinks.console,
-    "delta": lambda: sinks.delta("s3://b/t", storage_options={"region": "r"}),
+    "delta": lambda: sinks.delta(
+        "s3://b/t", mode="upsert", key="id", storage_options={"region": "r"}
+    ),
     "files": lambda: sinks.files("/out", format="json"),
+    "iceberg": lambda: sinks.iceberg("c", "s.t", catalog_options={"uri": "sqlite:////c.db"}),
     "kafka": lambda: sinks.kafka("h:1", topic="t", key="k", options={"sasl.username": "me"}),
     "kafka_held": lambda: sinks.kafka("h:1", topic="t", transactions="held"),
     "map": lambda: sinks.map_entries("m", key="k"),
