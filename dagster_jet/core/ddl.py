@@ -12,6 +12,9 @@ _NAME = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s:]+)\s*:?\s*(.*)", re.DOTALL)
 _PART = r"(?:`(?:[^`]|``)+`|[^\s`.,:;'\"()\[\]{}+\-*/%<>=!|&^~]+)"
 _REFERENCE = re.compile(rf"{_PART}(?:\.{_PART})*")
 
+DEAD_LETTER_COLUMNS = "source string, position string, reason string, raw string"
+"""Columns of dead letters: source or stage, position of the row in it, reason, the row itself."""
+
 
 def split_ddl(ddl: str) -> list[tuple[str, str]]:
     """Return (name, rest of the definition) per column of ``"flight string, delay double"``."""

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from dagster_jet import sinks, sources
-from dagster_jet.connectors.sql.table import SqlTable
 from dagster_jet.core.ddl import split_ddl
 from dagster_jet.errors import ConfigurationError, PipelineError
 from dagster_jet.pipeline import Pipeline
@@ -46,6 +45,8 @@ def _node(pipeline: Pipeline, node: Node, folder: str) -> Node:
         return replace(node, source=sources.items(rows, schema=ddl, rate=_ROWS_PER_SECOND))
     if isinstance(node, SinkNode):
         return replace(node, sink=sinks.files(f"{folder}/{node.name}", format="json"))
+    from dagster_jet.connectors.sql.table import SqlTable
+
     if isinstance(node, EnrichNode) and isinstance(node.table, SqlTable):
         raise ConfigurationError(
             "demo_mode: the table is in a database, and no rows are generated for tables.",

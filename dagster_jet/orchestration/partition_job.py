@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from dagster_jet.errors import ConfigurationError, JobStateError
-from dagster_jet.jobs.deletion import sinks_that_keep_rows
 from dagster_jet.orchestration.defined_pipeline import DefinedPipeline
 from dagster_jet.orchestration.job_watch import Log
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY
@@ -173,6 +172,8 @@ class PartitionJob:
             JobStateError: a sink cannot remove its rows, or an attempt owes its sinks rows.
             LeaseHeldError: another run computes the partition.
         """
+        from dagster_jet.jobs.deletion import sinks_that_keep_rows  # loads all connectors
+
         for name in self.replaces:
             keep = sinks_that_keep_rows(jet.store, name)
             if keep and not accept_old_rows:

@@ -7,13 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource, PySparkResource
 from pydantic import Field, PrivateAttr
 
 from dagster_jet.core.secret import Secret, Url, named, secret, shown
 from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.job_config import JobConfig
-from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_reports import AssetReports
 from dagster_jet.orchestration.defined_pipeline import DefinedPipeline, defined_in
@@ -46,6 +44,7 @@ from dagster_jet.store.members import member_id_of, refuse_memory
 if TYPE_CHECKING:
     from dagster_jet.jet import Jet
     from dagster_jet.jobs.pipeline_job import PipelineJob
+    from dagster_jet.maps import JetMap, JournalConfig
 
 Until: TypeAlias = str | timedelta
 
@@ -107,10 +106,6 @@ class JetResource(dg.ConfigurableResource[Any]):
         "empty.",
     )
     spark_config: dict[str, Any] = Field(default_factory=dict, description="Spark settings.")
-    pyspark: LazyPySparkResource | None = Field(
-        default=None,
-        description="A PySparkResource whose settings are used; `spark_config` takes precedence.",
-    )
     guarantee: str | None = Field(
         default=None, description='"exactly-once" (default), "at-least-once" or "none".'
     )
@@ -150,15 +145,18 @@ class JetResource(dg.ConfigurableResource[Any]):
     _watches: list[JobWatch] = PrivateAttr(default_factory=list)
     _store_watches: list[StoreWatch] = PrivateAttr(default_factory=list)
 
-    def __init__(self, **fields: Any) -> None:
-        """Converts an eager `PySparkResource` into a lazy one.
+    def __init__(self, *, pyspark: Any = None, **fields: Any) -> None:
+        """Takes the settings of a resource of dagster-pyspark, if one is given.
 
-        The eager resource starts Spark wherever this resource is used, also in a sensor's tick, and
-        in the main thread, where PySpark takes over SIGINT.
+        The resource itself would start Spark in a sensor's tick, too, and in the main thread, where
+        PySpark takes over SIGINT.
+
+        Args:
+            pyspark: a `PySparkResource`, or anything with a `spark_config`; ours takes precedence.
         """
-        pyspark = fields.get("pyspark")
-        if isinstance(pyspark, PySparkResource):
-            fields["pyspark"] = LazyPySparkResource(spark_config=pyspark.spark_config)
+        if pyspark is not None:
+            own = _dotted(fields.get("spark_config") or {})
+            fields["spark_config"] = {**_dotted(pyspark.spark_config), **own}
         if isinstance(fields.get("store"), Sequence):
             fields["store"] = [_by_name(url) for url in fields["store"]]
         if fields.get("encryption_keys") is not None:
@@ -465,8 +463,10 @@ class JetResource(dg.ConfigurableResource[Any]):
         return JobConfig(**{**given, **self.job_config, **(config or {})})
 
     def _spark_settings(self) -> dict[str, str]:
-        borrowed = {} if self.pyspark is None else _flat(self.pyspark.spark_config)
-        return {**borrowed, **_flat(self.spark_config)}
+        return {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in _dotted(self.spark_config).items()
+        }
 
 
 def _by_name(given: Url) -> str:
@@ -475,14 +475,14 @@ def _by_name(given: Url) -> str:
     return shown(found) if isinstance(found, Secret) else found
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Flattens nested tables to dotted names and spells values as Spark does."""
-    flat: dict[str, str] = {}
+def _dotted(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flattens nested tables to dotted names."""
+    flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{name}."))
+            flat.update(_dotted(value, f"{prefix}{name}."))
         else:
-            flat[f"{prefix}{name}"] = str(value).lower() if isinstance(value, bool) else str(value)
+            flat[f"{prefix}{name}"] = value
     return flat
 
 

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import dagster as dg
 
 from dagster_jet.connectors.guarantees import shown_guarantee
+from dagster_jet.core.ddl import DEAD_LETTER_COLUMNS
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import PipelineError
-from dagster_jet.operators.user.dead_letters import DEAD_LETTER_COLUMNS
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.column_schema import columns_from_ddl
 from dagster_jet.orchestration.dagster_name import dagster_name

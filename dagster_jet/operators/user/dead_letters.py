@@ -11,13 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-DEAD_LETTER_SCHEMA = pa.schema(
-    [(name, pa.string()) for name in ("source", "position", "reason", "raw")]
-)
-"""Source or stage, position of the row in it, reason, and the row itself."""
+from dagster_jet.core.ddl import DEAD_LETTER_COLUMNS, split_ddl
 
-DEAD_LETTER_COLUMNS = ", ".join(f"{field.name} string" for field in DEAD_LETTER_SCHEMA)
-"""The same as DDL."""
+DEAD_LETTER_SCHEMA = pa.schema([(name, pa.string()) for name, _ in split_ddl(DEAD_LETTER_COLUMNS)])
 
 
 def dead_letter_table(stage: str, rows: Sequence[tuple[str | None, str, str]]) -> pa.Table:

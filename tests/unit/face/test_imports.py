@@ -64,6 +64,12 @@ def test_writing_a_pipeline_loads_nothing_heavy(code):
     assert loaded_by(code) == set()
 
 
+def test_what_dagster_loads_is_light():
+    """Failed before: 71 MB beside Dagster's own, for Spark, Arrow, NumPy and dagster-pyspark."""
+    light = {"dagster", "lmdb", "pydantic", "xxhash"}
+    assert loaded_by("import dagster_jet.orchestration") == light
+
+
 def test_the_connectors_of_a_pipeline_start_nothing(tmp_path):
     """Their readers and writers come with them, and Arrow with those."""
     connected = f"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -119,9 +120,9 @@ def test_spark_settings_are_flat_text(tmp_path: Path) -> None:
     }
 
 
-def test_an_eager_pyspark_resource_only_lends_its_settings(tmp_path: Path) -> None:
-    own = resource(tmp_path, pyspark=PySparkResource(spark_config={"spark.driver.memory": "2g"}))
-    assert isinstance(own.pyspark, LazyPySparkResource)
+@pytest.mark.parametrize("kind", [LazyPySparkResource, PySparkResource])
+def test_a_resource_of_dagster_pyspark_only_lends_its_settings(tmp_path: Path, kind: Any) -> None:
+    own = resource(tmp_path, pyspark=kind(spark_config={"spark": {"driver.memory": "2g"}}))
     assert own._spark_settings() == {"spark.driver.memory": "2g"}
 
 
