@@ -68,10 +68,10 @@ class RecordedJob:
         """`initial_snapshot=...`."""
         self._write(self._record.rewound(snapshot_id))
 
-    def is_held_by(self, lease: Lease | None) -> None:
-        """An execution has the job, or none any more."""
+    def is_held_by(self, lease: Lease | None, definition: str = "") -> None:
+        """An execution has the job, with this definition, or none any more."""
         status = JobStatus.RUNNING if lease is not None else JobStatus.NOT_RUNNING
-        self._write(replace(self._record, status=status, lease=lease))
+        self._write(replace(self._record, status=status, lease=lease, definition=definition))
 
     def has_ended(self, status: JobStatus) -> None:
         self._write(replace(self._record, status=status, lease=None))
