@@ -14,6 +14,7 @@ from dagster_jet import sinks
 from dagster_jet.testing.check_sink import check_sink
 from dagster_jet.testing.sink_rows import SCHEMA
 from tests.contract.connector_places import not_mounted
+from tests.long import long
 
 from .delta_rows import by_library, by_log
 
@@ -47,7 +48,7 @@ def without_a_log(folder: Path) -> Iterator[None]:
     away.rename(log)
 
 
-@pytest.mark.parametrize("by", [(), ("flag", "day")])
+@pytest.mark.parametrize("by", [pytest.param((), marks=long), ("flag", "day")])
 def test_a_local_table_keeps_the_contract(tmp_path: Path, by: tuple[str, ...]) -> None:
     folder = tmp_path / "table"
     deltalake.DeltaTable.create(folder, SCHEMA, partition_by=list(by))
