@@ -1,7 +1,7 @@
 """`python -m benchmarks [COMMAND] [options]`: the race without a command; windowed_count,
 operators, functions, costs, latency, pass_through, kafka_read, kafka_race, snapshot_cost,
-manifest_cost, restore_cost, partition_tops, profile_small_epoch, state, store, event_log,
-nexmark."""
+manifest_cost, restore_cost, partition_tops, profile_small_epoch, snapshot_steps, state, store,
+event_log, nexmark."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import typer
 from rich.console import Console
 
 from benchmarks import costs as promise_costs
-from benchmarks import function_race, operator_race
+from benchmarks import function_race, operator_race, snapshot_steps
 from benchmarks import latency as latencies
 from benchmarks import manifest_cost as manifests
 from benchmarks import partition_tops as tops
 from benchmarks import pass_through as passing
 from benchmarks import profile_small_epoch as profile
 from benchmarks import restore_cost as restores
-from benchmarks import snapshot_cost as snapshots
+from benchmarks import snapshot_cost as snapshot_costs
 from benchmarks import state as large_state
 from benchmarks import store as store_benchmark
 from benchmarks import windowed_count as count
@@ -214,7 +214,7 @@ def manifest_cost(quick: Quick = False, json: Json = None) -> None:
 def snapshot_cost(quick: Quick = False, json: Json = None) -> None:
     """Bytes and time per snapshot when 1 % of the state changes."""
     with scratch() as folder:
-        save(json, snapshots.run(folder, quick=quick, console=console))
+        save(json, snapshot_costs.run(folder, quick=quick, console=console))
 
 
 @app.command("profile_small_epoch")
@@ -224,6 +224,13 @@ def profile_small_epoch(epochs: int = 160, json: Json = None) -> None:
         measured, cpu = profile.measure(folder, epochs)
         profile.report(measured, cpu, console)
         save(json, {"epochs": measured, "cpu_ms_per_epoch": cpu})
+
+
+@app.command("snapshot_steps")
+def steps_of_a_snapshot(snapshots: int = 100, json: Json = None) -> None:
+    """Milliseconds and requests of each step of a small snapshot, without Spark."""
+    with scratch() as folder:
+        save(json, snapshot_steps.run(folder, snapshots=snapshots, console=console))
 
 
 @app.command("costs")

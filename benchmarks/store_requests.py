@@ -61,14 +61,22 @@ def _counted(server: AwsServer, kind: str, url: str, shards: int, state_bytes: i
         shards=shards,
         chunks=sum(one.chunks for one in sets),
         state_mb=sum(one.bytes for one in sets) / 1e6,
-        snapshot=_between(begun, written),
-        restore=_between(written, ended),
+        snapshot=requests_between(begun, written),
+        restore=requests_between(written, ended),
     )
 
 
-def _between(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+def requests_between(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     more = {method: after[method] - before.get(method, 0) for method in after}
     return {method: n for method, n in sorted(more.items()) if n}
+
+
+@contextmanager
+def bucket() -> Iterator[tuple[str, AwsServer]]:
+    """Yields the URL of a member in a bucket of moto's server, and the server, which counts."""
+    with AwsServer() as server, _environment(server.environment):
+        server.create_bucket(_BUCKET)
+        yield f"s3://{_BUCKET}/jet?endpoint_url={server.endpoint_url}", server
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 Objects, under the URL's prefix::
 
-        values/<name>       a group of values (``s3_group.py``), such as all that a shard writes at
-        once versioned/<name>    one versioned value: version(8) key length(2), the key, the value
+        values/<name>       a group of values (``s3_group.py``): all that a shard writes at once
+        versioned/<name>    one versioned value: version(8) key length(2), the key, the value
         ping                written by ``ping``
         probe/<name>        checks at the first use that the server honours the conditions
 
@@ -95,6 +95,8 @@ class S3Member:
         self._aws = member_access("s3", found, self._member_id, timeout_s=20)
         self._seen_versions = SeenVersions(self._member_id)
         self._remembered: dict[str, _Group] = {}
+        self._etags: dict[str, tuple[int, str]] = {}
+        """By versioned object: the version last seen here, and its ETag."""
 
     @property
     def member_id(self) -> str:
@@ -191,23 +193,27 @@ class S3Member:
         return sorted(key for keys in found for key in keys if key.startswith(prefix))
 
     def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
-        """See ``Member.compare_and_set``: one conditional PUT, never repeated."""
+        """See ``Member.compare_and_set``: one conditional PUT, after a GET if needed."""
         name = self._versioned + s3_group.name_of(key)
         condition = {"IfNoneMatch": "*"}
         with self._aws.errors_named():
             self._check_conditions()
+            known = self._etags.pop(name, None)  # if no answer comes, another content may be there
             if expected_version:
-                current = self._read_versioned(name)
-                if current is None or current[1].version != expected_version:
-                    return False
-                condition = {"IfMatch": current[2]}
+                if known is None or known[0] != expected_version:
+                    current = self._read_versioned(name)
+                    if current is None or current[1].version != expected_version:
+                        return False
+                    known = current[1].version, current[2]
+                condition = {"IfMatch": known[1]}
             body = _VERSION.pack(expected_version + 1, len(key)) + key + value
+            place = {"Bucket": self._bucket, "Key": name, **condition}
             answer = self._aws.set_once(
-                lambda: self._aws.once.put_object(
-                    Bucket=self._bucket, Key=name, Body=body, **condition
-                ),
+                lambda: self._aws.once.put_object(Body=body, **place),
                 refused=("PreconditionFailed", "412", *_GONE),
             )
+        if answer is not None:
+            self._etags[name] = expected_version + 1, answer["ETag"]
         return answer is not None
 
     def ping(self) -> None:
@@ -435,6 +441,7 @@ class S3Member:
             )
         version, key_bytes = _VERSION.unpack_from(body)
         end = _VERSION.size + key_bytes
+        self._etags[name] = version, etag
         return body[_VERSION.size : end], Versioned(version, body[end:]), etag
 
     def _newer(self, name: str, error: NewerObjectError) -> StoreUnavailableError:

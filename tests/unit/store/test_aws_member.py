@@ -285,6 +285,21 @@ def test_what_another_writes_is_seen_though_an_index_is_remembered(s3_url: str) 
     assert reader.list_keys(b"") == []
 
 
+def test_an_owner_that_has_just_written_does_not_read_again(server: AwsServer, s3_url: str) -> None:
+    own, other = open_member(s3_url), open_member(s3_url)
+    assert own.compare_and_set(b"k", 0, b"1") and other.get_versioned(b"k") is not None
+    with Requests(server) as requests:
+        assert own.compare_and_set(b"k", 1, b"2")
+    assert requests.seen == {"PUT": 1}
+    assert not other.compare_and_set(b"k", 1, b"x"), "it has seen version 1, which is gone"
+    found = other.get_versioned(b"k")
+    assert found is not None and (found.version, found.value) == (2, b"2")
+    assert other.compare_and_set(b"k", 2, b"3") and not own.compare_and_set(b"k", 2, b"x")
+    assert own.compare_and_set(b"k", 3, b"4"), "it reads what it has not seen"
+    for member in (own, other):
+        member.close()
+
+
 def test_a_group_that_becomes_empty_is_deleted(server: AwsServer, s3_url: str) -> None:
     member = S3Member(s3_url)
     keys = [b"map/n/m/%04d/name" % partition for partition in range(3)]
