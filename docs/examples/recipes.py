@@ -1,0 +1,154 @@
+"""Recipes to copy: each function builds one stage. `gallery` is all of them as one pipeline.
+
+Event times are milliseconds since 1970; a timestamp column works alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dagster_jet import Pipeline, Stage, State, sinks, sources, windows
+from dagster_jet import aggregates as agg
+
+CLICKS = "user string, page string, at long"
+ORDERS = "order_id string, user string, currency string, amount long, at long"
+PAYMENTS = "order_id string, paid long, at long"
+RATES = "currency string, rate long, at long"
+
+
+def sessions(clicks: Stage) -> Stage:
+    """Visits of a user: clicks with less than half an hour between them."""
+    visits = clicks.group_by("user").window(windows.session("30 minutes"))
+    return visits.aggregate(clicks=agg.count(), name="sessions")
+
+
+def without_duplicates(clicks: Stage) -> Stage:
+    """The first click of a user on a page within ten minutes."""
+    return clicks.deduplicate(on=["user", "page"], within="10 minutes", name="without_duplicates")
+
+
+def last_of_each_burst(clicks: Stage) -> Stage:
+    """The last click of a user within ten minutes of the first one."""
+    return clicks.deduplicate(on="user", within="10 minutes", keep="last", name="last_of_burst")
+
+
+def most_visited(clicks: Stage) -> Stage:
+    """The page with most clicks of each hour, and how many of them are of different users."""
+    hour = windows.tumbling("1 hour")
+    pages = clicks.group_by("page").window(hour)
+    counts = pages.aggregate(
+        n=agg.count(), users=agg.count_distinct("user"), name="clicks_per_page"
+    )
+    best = agg.max_by("struct(page, n, users)", "n * 1000 - ascii(page)")
+    found = counts.window(hour).aggregate(best=best, name="most_visited")
+    return found.select("window_end", "best.page AS page", "best.n AS n", "best.users AS users")
+
+
+def largest_order(orders: Stage) -> Stage:
+    """The largest order of each user and hour, as a whole row, with a count under a condition."""
+    hourly = orders.group_by("user").window(windows.tumbling("1 hour"))
+    return hourly.aggregate(
+        best=agg.max_by("struct(order_id, amount)", "amount"),
+        large=agg.count_if("amount > 50"),
+        name="largest_order",
+    ).select("user", "window_end", "best.order_id AS order_id", "large")
+
+
+def paid(orders: Stage, payments: Stage) -> Stage:
+    """A funnel: orders with their payments, up to an hour later."""
+    return orders.join(payments, on="order_id", between=("0 s", "1 hour"), name="paid")
+
+
+def unpaid(orders: Stage, payments: Stage) -> Stage:
+    """Orders without a payment within an hour."""
+    return orders.join(
+        payments, on="order_id", between=("0 s", "1 hour"), how="anti", name="unpaid"
+    )
+
+
+def previous_order(orders: Stage) -> Stage:
+    """Each order beside the amount of the user's order before it."""
+
+    def step(state: State[list[int]], row: dict[str, Any]) -> dict[str, Any]:
+        before = state.value[-1] if state.value else None
+        state.value = [row["amount"]]
+        return {"order_id": row["order_id"], "amount": row["amount"], "before": before}
+
+    schema = "order_id string, amount long, before long"
+    return orders.group_by("user").map_stateful(
+        step, create=list, output_schema=schema, name="previous_order"
+    )
+
+
+def running_total(orders: Stage) -> Stage:
+    """Each order with the total of the user so far."""
+
+    def step(state: State[int], row: dict[str, Any]) -> dict[str, Any]:
+        state.value += row["amount"]
+        return {"order_id": row["order_id"], "total": state.value}
+
+    return orders.group_by("user").map_stateful(
+        step, create=int, output_schema="order_id string, total long", name="running_total"
+    )
+
+
+def silent_users(clicks: Stage) -> Stage:
+    """An alert for a user without a click for an hour: the state expires, and says since when."""
+
+    def note(state: State[int], row: dict[str, Any]) -> None:
+        state.value = row["at"]
+
+    def alert(key: dict[str, Any], last: int, watermark_ms: int) -> dict[str, Any]:
+        return {"user": key["user"], "silent_since": last}
+
+    return clicks.group_by("user").map_stateful(
+        note, create=int, ttl="1 hour", on_evict=alert,
+        output_schema="user string, silent_since long", name="silent_users",
+    )  # fmt: skip
+
+
+def in_euros(orders: Stage, rates: Stage) -> Stage:
+    """Orders with the exchange rate before their time: both streams as one, in event order."""
+    no_number, no_text = "cast(null AS long)", "cast(null AS string)"
+    both = orders.select("currency", "order_id", "amount", f"{no_number} AS rate", "at")
+    both = both.merge(
+        rates.select("currency", f"{no_text} AS order_id", f"{no_number} AS amount", "rate", "at")
+    )
+
+    def step(state: State[list[int]], row: dict[str, Any]) -> dict[str, Any] | None:
+        if row["order_id"] is None:
+            state.value = [row["rate"]]
+            return None
+        euros = row["amount"] * state.value[0] if state.value else None
+        return {"order_id": row["order_id"], "euros": euros}
+
+    return both.group_by("currency").map_stateful(
+        step, create=list, output_schema="order_id string, euros long", name="in_euros"
+    )
+
+
+def gallery() -> Pipeline:
+    p = Pipeline("gallery")
+
+    def read(name: str, schema: str) -> Stage:
+        source = sources.files(f"/in/{name}", format="json", schema=schema)
+        return p.read_from(source, name=name).with_timestamps("at", allowed_lag="10 minutes")
+
+    clicks, orders = read("clicks", CLICKS), read("orders", ORDERS)
+    payments, rates = read("payments", PAYMENTS), read("rates", RATES)
+    stages = {
+        "sessions": sessions(clicks),
+        "without_duplicates": without_duplicates(clicks),
+        "last_of_each_burst": last_of_each_burst(clicks),
+        "most_visited": most_visited(clicks),
+        "silent_users": silent_users(clicks),
+        "largest_order": largest_order(orders),
+        "paid": paid(orders, payments),
+        "unpaid": unpaid(orders, payments),
+        "previous_order": previous_order(orders),
+        "running_total": running_total(orders),
+        "in_euros": in_euros(orders, rates),
+    }
+    for name, stage in stages.items():
+        stage.write_to(sinks.files(f"/out/{name}", format="json"), name=f"{name}_out")
+    return p

@@ -1,0 +1,159 @@
+"""docs/examples/recipes.py: every recipe in one job of many epochs, compared with DuckDB and plain
+Python."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from dagster_jet import JobConfig
+from dagster_jet.testing import run_pipeline
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples"))
+
+import recipes
+
+Row = dict[str, Any]
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
+
+
+@pytest.fixture(scope="module")
+def given() -> dict[str, list[Row]]:
+    """Eight hours, a few minutes out of order; no two rows of one stream at one time."""
+    rng = random.Random("recipes")
+
+    def times(count: int) -> list[int]:
+        ordered = sorted(DAY + t for t in rng.sample(range(8 * HOUR), count))
+        return sorted(ordered, key=lambda at: at + rng.randrange(9 * MINUTE))
+
+    users, pages, currencies = ("ann", "bob", "cid"), ("a", "b", "c"), ("USD", "GBP")
+    clicks = [{"user": rng.choice(users), "page": rng.choice(pages), "at": at} for at in times(90)]
+    orders = [
+        {
+            "order_id": f"o{n}",
+            "user": rng.choice(users),
+            "currency": rng.choice(currencies),
+            "amount": 100 * rng.randrange(3) + n,
+            "at": at,
+        }
+        for n, at in enumerate(times(40))
+    ]
+    payments = [
+        {"order_id": o["order_id"], "paid": o["amount"], "at": o["at"] + rng.randrange(2 * HOUR)}
+        for o in orders
+        if rng.random() < 0.8
+    ]
+    payments.sort(key=lambda row: row["at"])
+    rates = [
+        {"currency": rng.choice(currencies), "rate": rng.randrange(2, 9), "at": at}
+        for at in times(20)
+    ]
+    return {"clicks": clicks, "orders": orders, "payments": payments, "rates": rates}
+
+
+@pytest.fixture(scope="module")
+def found(given: dict[str, list[Row]], spark: Any) -> dict[str, list[Row]]:
+    config = JobConfig(max_items_per_epoch=50, parallelism=3)
+    return run_pipeline(recipes.gallery(), given, config=config)
+
+
+def asked(given: dict[str, list[Row]], query: str) -> Counter[tuple[Any, ...]]:
+    with duckdb.connect() as database:
+        for name, rows in given.items():
+            table = pa.Table.from_pylist(rows)  # "at" is a word of its own in SQL
+            names = ["ts" if column == "at" else column for column in table.column_names]
+            database.register(name, table.rename_columns(names))
+        return Counter(database.execute(query).fetchall())
+
+
+def of(rows: Iterable[Row], columns: str) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(row[name] for name in columns.split()) for row in rows)
+
+
+SQL = {
+    "paid": (
+        "order_id paid",
+        "select order_id, paid from orders join payments using (order_id) "
+        "where payments.ts - orders.ts between 0 and 3600000",
+    ),
+    "unpaid": (
+        "order_id",
+        "select order_id from orders anti join (select order_id from orders join payments "
+        "using (order_id) where payments.ts - orders.ts between 0 and 3600000) using (order_id)",
+    ),
+    "largest_order": (
+        "user order_id large",
+        'select "user", arg_max(order_id, amount), count(*) filter (where amount > 50) '
+        'from orders group by "user", ts // 3600000',
+    ),
+    "most_visited": (
+        "page n users",
+        "select unnest(max_by({'page': page, 'n': n, 'users': users}, n * 1000 - ascii(page))) "
+        'from (select page, count(*) as n, count(distinct "user") as users, ts // 3600000 as h '
+        "from clicks group by page, h) group by h",
+    ),
+    "previous_order": (
+        "order_id amount before",
+        'select order_id, amount, lag(amount) over (partition by "user" order by ts) from orders',
+    ),
+    "running_total": (
+        "order_id total",
+        'select order_id, sum(amount) over (partition by "user" order by ts)::bigint from orders',
+    ),
+    "in_euros": (
+        "order_id euros",
+        "select order_id, amount * rate from orders asof left join rates "
+        "on orders.currency = rates.currency and orders.ts > rates.ts",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SQL)
+def test_a_recipe_gives_what_a_query_over_all_rows_gives(
+    given: dict[str, list[Row]], found: dict[str, list[Row]], name: str
+) -> None:
+    columns, query = SQL[name]
+    rows = of(found[f"{name}_out"], columns)
+    assert rows and rows == asked(given, query)
+
+
+def grouped(rows: list[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
+    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row["at"]):
+        groups[tuple(row[key] for key in keys)].append(row)
+    return groups
+
+
+def bursts(rows: list[Row], within: int, *, from_last: bool) -> list[list[Row]]:
+    """Rows of one key, cut where one is further away than `within` from the last, or the first."""
+    cut: list[list[Row]] = []
+    for row in rows:
+        if not cut or row["at"] > cut[-1][-1 if from_last else 0]["at"] + within:
+            cut.append([])
+        cut[-1].append(row)
+    return cut
+
+
+def test_sessions_bursts_and_silence(
+    given: dict[str, list[Row]], found: dict[str, list[Row]]
+) -> None:
+    clicks = given["clicks"]
+    visits, last, first, silent = Counter(), Counter(), Counter(), Counter()
+    for (user,), mine in grouped(clicks, "user").items():
+        visits.update((user, len(v)) for v in bursts(mine, 30 * MINUTE - 1, from_last=True))
+        last.update((user, b[-1]["at"]) for b in bursts(mine, 10 * MINUTE, from_last=False))
+        silent.update((user, b[-1]["at"]) for b in bursts(mine, HOUR, from_last=True))
+    for key, mine in grouped(clicks, "user", "page").items():
+        first.update((*key, b[0]["at"]) for b in bursts(mine, 10 * MINUTE, from_last=False))
+    assert of(found["sessions_out"], "user clicks") == visits
+    assert of(found["last_of_each_burst_out"], "user at") == last
+    assert of(found["silent_users_out"], "user silent_since") == silent
+    assert of(found["without_duplicates_out"], "user page at") == first
