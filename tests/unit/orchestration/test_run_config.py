@@ -27,6 +27,7 @@ SAID = {"until": "drained", "initial_snapshot": 41, "accept_loss": True}
         (SAID, {"initial_snapshot": 0}, {"initial_snapshot": 0, "accept_loss": True}),
         ({"accept_loss": False}, {"accept_loss": True}, {"accept_loss": True}),
         ({"initial_snapshot": None}, {}, {}),
+        ({"standby": True}, {}, {"standby": True}),
     ],
 )
 def test_the_options_of_a_start(
