@@ -196,8 +196,9 @@ def test_a_store_that_a_tick_cannot_reach(ui: Ui) -> None:
             "shop_job",
             {"shop": {"config": {"untill": "drained"}}},
             'Received unexpected config entry "untill" at path root:ops:shop:config. '
-            'Expected: "{ accept_loss?: Bool if_running?: JetIfRunning initial_snapshot?: Any '
-            'refused_to_dead_letters?: Bool repeat_output?: Bool until?: String }".',
+            'Expected: "{ accept_loss?: Bool dropped_state?: [String] if_running?: JetIfRunning '
+            "initial_snapshot?: Any refused_to_dead_letters?: Bool renamed?: { } "
+            'repeat_output?: Bool standby?: Bool until?: String }".',
         ),
         (
             "shopp_control",

@@ -92,8 +92,8 @@ def test_it_makes_room_for_the_next_version(
             put_file(tmp_path, 1)  # it comes while the run is asked to end, or is left to the next
             supervisor.retires(first, why, **asked)
         with host.worker(tags=supervisor.requests("tiny:2"), TINY_MORE="1") as second:
+            put_file(tmp_path, 2)  # the first run may have read all that came before
             second.wait_for("it has the job", second.is_running)
-            put_file(tmp_path, 2)
             second.wait_for("three files", lambda: has_copied(tmp_path, 3))
             second.wait_for("two hours", lambda: len(committed_rows(tmp_path / "per_hour")) == 6)
             assert second.record().execution_id == 2

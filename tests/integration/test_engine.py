@@ -446,7 +446,7 @@ def test_asked_by_another_process_during_a_back_off(
         )
         status = job.result(120).status
     assert len(world.events_of(ExecutionStarted)) == 2, "the next execution is the restart"
-    assert status is (JobStatus.SUSPENDED if kind is StopKind.SUSPEND else JobStatus.NOT_RUNNING)
+    assert status is (JobStatus.SUSPENDED if kind is StopKind.SUSPEND else JobStatus.DRAINED)
     world.run()
     world.assert_exactly_once()
 
