@@ -1,7 +1,7 @@
 """`python -m benchmarks [COMMAND] [options]`: the race without a command; windowed_count,
 operators, functions, costs, latency, pass_through, kafka_read, kafka_race, snapshot_cost,
-manifest_cost, restore_cost, partition_tops, profile_small_epoch, snapshot_steps, state, store,
-event_log, nexmark."""
+manifest_cost, restore_cost, partition_tops, profile_small_epoch, snapshot_steps, cluster_epochs,
+state, store, event_log, nexmark."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from benchmarks import cluster_epochs, function_race, operator_race, snapshot_steps
 from benchmarks import costs as promise_costs
-from benchmarks import function_race, operator_race, snapshot_steps
 from benchmarks import latency as latencies
 from benchmarks import manifest_cost as manifests
 from benchmarks import partition_tops as tops
@@ -231,6 +231,18 @@ def steps_of_a_snapshot(snapshots: int = 100, json: Json = None) -> None:
     """Milliseconds and requests of each step of a small snapshot, without Spark."""
     with scratch() as folder:
         save(json, snapshot_steps.run(folder, snapshots=snapshots, console=console))
+
+
+@app.command("cluster_epochs")
+def small_epochs_on_a_cluster(
+    rounds: Rounds = None,
+    stages: Annotated[str, typer.Option(help="one, three or both.")] = "both",
+    json: Json = None,
+) -> None:
+    """Small epochs on a standalone cluster of two workers, beside Structured Streaming."""
+    with scratch() as folder:
+        found = cluster_epochs.run(folder, rounds=rounds or 1, only=stages, console=console)
+        save(json, found)
 
 
 @app.command("costs")

@@ -7,8 +7,8 @@ import random
 import shutil
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
@@ -69,6 +69,8 @@ class Regime:
     peer_rows_per_epoch: int
     warm_up_rows: int
     peer_variant: str = ""
+    spark: Mapping[str, str] = field(default_factory=dict)
+    members: Sequence[str] = ()
 
     def spec(self, engine: str, source: Path, folder: Path) -> Spec:
         rows = self.ours_rows_per_epoch if engine == OURS else self.peer_rows_per_epoch
@@ -80,6 +82,8 @@ class Regime:
             rows_per_epoch=rows // self.data.sources,
             rows_per_file=self.data.rows_per_file,
             variant=self.peer_variant,
+            spark=dict(self.spark),
+            members=self.members,
         )
 
 

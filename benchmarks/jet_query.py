@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,11 +16,13 @@ SPARK = {"spark.master": "local[2]", "spark.driver.memory": "2g"}
 
 def pipeline(source: Path, output: Path, window_ms: int) -> Pipeline:
     job = Pipeline("windowed_count")
-    rows = job.read_from(sources.files(str(source), format="json", schema=SCHEMA), name="rows")
+    rows = job.read_from(
+        sources.files(str(source), format="json", schema=SCHEMA, shared=True), name="rows"
+    )
     rows = rows.with_timestamps("ts", allowed_lag=LAG)
     window = windows.tumbling(timedelta(milliseconds=window_ms))
     counts = rows.group_by("k").window(window).aggregate(n=aggregates.count(), name="counts")
-    counts.write_to(sinks.files(str(output), format="json"), name="out")
+    counts.write_to(sinks.files(str(output), format="json", shared=True), name="out")
     return job
 
 
@@ -32,8 +35,10 @@ def config(rows_per_epoch: int, snapshot_seconds: float = 1.0) -> JobConfig:
     )
 
 
-def open_jet(folder: Path) -> Jet:
-    """Three embedded members, one backup: the default that users get."""
+def open_jet(
+    folder: Path, spark: Mapping[str, str] | None = None, members: Sequence[str] = ()
+) -> Jet:
+    """Three embedded members, one backup: the default that users get, unless others are given."""
     folder.mkdir(parents=True, exist_ok=True)
-    members = [f"file://{folder}/member-{letter}" for letter in "abc"]
-    return Jet(store=members, spark=SPARK, work_dir=folder / "work")
+    members = members or [f"file://{folder}/member-{letter}" for letter in "abc"]
+    return Jet(store=list(members), spark={**SPARK, **(spark or {})}, work_dir=folder / "work")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,10 @@ class Spec:
     rows_per_file: int
     variant: str = ""
     """Which of the case's ways to ask the peer; "" is the first."""
+    spark: dict[str, str] = field(default_factory=dict)
+    """Settings of either engine's session, above all its master."""
+    members: Sequence[str] = ()
+    """Of our store; folders without them."""
 
     @property
     def result(self) -> Path:
@@ -60,7 +65,7 @@ def run_ours(spec: Spec) -> Trace:
             trace.commits.append((now, rows_by_epoch.get(event.epoch_id, 0)))
             snapshots.append({"phase1_ms": event.phase1_ms, "phase2_ms": event.phase2_ms})
 
-    with jet_query.open_jet(folder) as jet:
+    with jet_query.open_jet(folder, spec.spark, spec.members) as jet:
         jet.run(
             case_named(spec.case).pipeline(Path(spec.source), folder / "out"),
             jet_query.config(spec.rows_per_epoch),
@@ -76,7 +81,7 @@ def run_peer(spec: Spec) -> Trace:
     from benchmarks import spark_query
     from benchmarks.cases import case_named
 
-    trace, session = Trace(), spark_query.open_session()
+    trace, session = Trace(), spark_query.open_session(spec.spark)
     files = max(1, spec.rows_per_epoch // spec.rows_per_file)
     case, source, folder = case_named(spec.case), Path(spec.source), Path(spec.folder)
     query = spark_query.start(session, case, spec.variant, source, folder, files)
