@@ -189,15 +189,21 @@ def bounded(how: str) -> Callable[[Stage, Stage], Stage]:
     return build
 
 
+def numbered_by_key(rows: list[Row]) -> defaultdict[str, list[tuple[int, Row]]]:
+    of_key: defaultdict[str, list[tuple[int, Row]]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        of_key[row["k"]].append((number, row))
+    return of_key
+
+
 def expected_bounded(how: str) -> Callable[..., Iterator[tuple[Any, ...]]]:
     def expect(rows: list[Row], others: list[Row]) -> Iterator[tuple[Any, ...]]:
+        of_key = numbered_by_key(others)
         for row in rows:
             partners = [
                 other["v"]
-                for other in others
-                if other["k"] == row["k"]
-                and -50 <= other["ts"] - row["ts"] <= 600
-                and (other["v"] + row["v"]) % 2 == 0
+                for _, other in of_key[row["k"]]
+                if -50 <= other["ts"] - row["ts"] <= 600 and (other["v"] + row["v"]) % 2 == 0
             ]
             if how == "left":
                 yield from ((row["k"], row["ts"], row["v"], v) for v in partners or [None])
@@ -210,9 +216,7 @@ def expected_bounded(how: str) -> Callable[..., Iterator[tuple[Any, ...]]]:
 def expected_joined(how: str) -> Callable[..., Iterator[tuple[Any, ...]]]:
     def expect(rows: list[Row], others: list[Row]) -> Iterator[tuple[Any, ...]]:
         matched: set[int] = set()
-        of_key: dict[str, list[tuple[int, Row]]] = defaultdict(list)
-        for place, other in enumerate(others):
-            of_key[other["k"]].append((place, other))
+        of_key = numbered_by_key(others)
         for row in rows:
             found = False
             for place, other in of_key[row["k"]]:
