@@ -36,20 +36,28 @@ def query(read: Read, source: Path) -> DataFrame:
     )
 
 
-def expected(rows_of: Callable[[str], str]) -> str:
-    return (
-        f"SELECT k, ts - ts % {WINDOW_MS} AS start_ms, count(*)::BIGINT AS n "
-        f"FROM {rows_of('.')} WHERE k <> '{SENTINEL_KEY}' GROUP BY ALL"
-    )
+def expected_of(window_ms: int) -> Callable[[Callable[[str], str]], str]:
+    """Counts by key and window."""
+
+    def expected(rows_of: Callable[[str], str]) -> str:
+        return (
+            f"SELECT k, ts - ts % {window_ms} AS start_ms, count(*)::BIGINT AS n "
+            f"FROM {rows_of('.')} WHERE k <> '{SENTINEL_KEY}' GROUP BY ALL"
+        )
+
+    return expected
 
 
+ACTUAL = (
+    "SELECT k, epoch_ms(replace(window_start, 'Z', '')::TIMESTAMP) AS start_ms, n "
+    f"FROM output WHERE k <> '{SENTINEL_KEY}'"
+)
 CASE = Case(
     name="windowed_count",
     pipeline=pipeline,
     queries={"groupBy": query},
     format="json",
-    expected=expected,
-    actual="SELECT k, epoch_ms(replace(window_start, 'Z', '')::TIMESTAMP) AS start_ms, n "
-    f"FROM output WHERE k <> '{SENTINEL_KEY}'",
+    expected=expected_of(WINDOW_MS),
+    actual=ACTUAL,
     output_columns="k: 'VARCHAR', window_start: 'VARCHAR', n: 'BIGINT'",
 )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.case import Case, Read
-from benchmarks.data import SCHEMA, SENTINEL_KEY
+from benchmarks.count_case import ACTUAL, expected_of
+from benchmarks.data import SCHEMA
 from benchmarks.jet_query import LAG
 from dagster_jet import Pipeline, aggregates, sinks, sources, windows
 
@@ -46,21 +46,12 @@ def query(read: Read, source: Path) -> DataFrame:
     return rows.select("k", F.col("window.start").alias("window_start"), "n")
 
 
-def expected(rows_of: Callable[[str], str]) -> str:
-    size_ms = 1000 * SIZES_S[-1]
-    return (
-        f"SELECT k, ts - ts % {size_ms} AS start_ms, count(*)::BIGINT AS n "
-        f"FROM {rows_of('.')} WHERE k <> '{SENTINEL_KEY}' GROUP BY ALL"
-    )
-
-
 CASE = Case(
     name="rollups",
     pipeline=pipeline,
     queries={"groupBy": query},
     format="json",
-    expected=expected,
-    actual="SELECT k, epoch_ms(replace(window_start, 'Z', '')::TIMESTAMP) AS start_ms, n "
-    f"FROM output WHERE k <> '{SENTINEL_KEY}'",
+    expected=expected_of(1000 * SIZES_S[-1]),
+    actual=ACTUAL,
     output_columns="k: 'VARCHAR', window_start: 'VARCHAR', n: 'BIGINT'",
 )

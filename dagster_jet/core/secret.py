@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 from urllib.parse import urlsplit
@@ -50,6 +51,16 @@ def named(url: Url) -> Url:
     if isinstance(url, str) and url.startswith(ENV):
         return Secret(env=url.removeprefix(ENV))
     return url
+
+
+def as_json(url: Url) -> str | dict[str, str]:
+    """Return a JSON value: a secret's name, not its value; another URL or text as it is."""
+    return {"env": url.env} if isinstance(url, Secret) else url
+
+
+def from_json(saved: str | Mapping[str, str]) -> Url:
+    """Return what `as_json` was given."""
+    return saved if isinstance(saved, str) else Secret(saved["env"])
 
 
 def secret(given: Url, name: str) -> Secret:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dagster_jet.operators.address import ADDRESS, check_columns
+from dagster_jet.operators.address import ADDRESS, check_columns, rows_in_order
 from dagster_jet.operators.lateness import drop_late, event_times
 from dagster_jet.operators.operator import (
     ARRIVAL_COLUMN,
@@ -53,8 +53,7 @@ class Deduplicate:
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
-        arrival = pa.field(ARRIVAL_COLUMN, pa.int64())
-        return (pa.schema([*ADDRESS, arrival, *self.row_schema]),)
+        return rows_in_order(self.row_schema)
 
     @property
     def state_schema(self) -> pa.Schema:

@@ -24,10 +24,9 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from dagster_jet.operators.address import ADDRESS, check_columns
+from dagster_jet.operators.address import ADDRESS, check_columns, rows_in_order
 from dagster_jet.operators.lateness import event_times
 from dagster_jet.operators.operator import (
-    ARRIVAL_COLUMN,
     HASH_COLUMN,
     TIME_COLUMN,
     VERSION_COLUMN,
@@ -64,8 +63,7 @@ class DeduplicateInOrder:
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
-        arrival = pa.field(ARRIVAL_COLUMN, pa.int64())
-        return (pa.schema([*ADDRESS, arrival, *self.row_schema]),)
+        return rows_in_order(self.row_schema)
 
     @property
     def state_schema(self) -> pa.Schema:
@@ -140,17 +138,19 @@ class DeduplicateInOrder:
     def _state_rows(
         self, groups: _Groups, rows: pa.Table, saved: np.ndarray, version: int
     ) -> pa.Table:
-        last = pa.array(groups.last[saved] - groups.known.num_rows)
-        of_last = rows.take(last)
-        fields = [field.with_nullable(True) for field in self.row_schema]
-        values = [of_last.column(name).combine_chunks() for name in self.row_schema.names]
+        """The saved groups. Only `keep="last"` copies whole rows."""
+        place = pa.array(groups.last[saved] - groups.known.num_rows)
         own = {
             TIME_COLUMN: pa.array(groups.times[saved]),
             VERSION_COLUMN: pa.array(np.full(len(saved), version)),
-            LAST_ROW_COLUMN: pa.StructArray.from_arrays(values, fields=fields),
         }
+        if self.keep == "last":
+            row = self.state_schema.field(LAST_ROW_COLUMN).type
+            values = [rows.column(name).take(place).combine_chunks() for name in row.names]
+            own[LAST_ROW_COLUMN] = pa.StructArray.from_arrays(values, fields=list(row))
         columns = [
-            own[name] if name in own else of_last.column(name) for name in self.state_schema.names
+            own[name] if name in own else rows.column(name).take(place)
+            for name in self.state_schema.names
         ]
         return pa.Table.from_arrays(columns, schema=self.state_schema)
 

@@ -44,10 +44,9 @@ import pyarrow as pa
 
 from dagster_jet.core.state_format import StateFormat
 from dagster_jet.errors import PipelineError
-from dagster_jet.operators.address import ADDRESS, check_columns
+from dagster_jet.operators.address import ADDRESS, check_columns, rows_in_order
 from dagster_jet.operators.lateness import drop_late, event_times
 from dagster_jet.operators.operator import (
-    ARRIVAL_COLUMN,
     TIME_COLUMN,
     VERSION_COLUMN,
     StateReader,
@@ -106,8 +105,7 @@ class StatefulMap:
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
-        arrival = pa.field(ARRIVAL_COLUMN, pa.int64())
-        return (pa.schema([*ADDRESS, arrival, *self.row_schema]),)
+        return rows_in_order(self.row_schema)
 
     @property
     def state_schema(self) -> pa.Schema:

@@ -13,6 +13,7 @@ from dagster_jet.connectors.delta.table_changes import AddedFile
 from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
+from dagster_jet.connectors.task_shares import FixedShares
 from dagster_jet.errors import BadRowError
 from dagster_jet.system.own_task import OwnTask
 
@@ -44,10 +45,10 @@ def frame_of(
 
     tasks = min(len(split), max(1, int(spark.sparkContext.defaultParallelism)))
     each = -(-len(split) // tasks)
-    dealt = tuple(tuple(split[n : n + each]) for n in range(0, len(split), each))
+    shares = FixedShares(tuple(tuple(split[n : n + each]) for n in range(0, len(split), each)))
     schema = to_arrow_schema(columns, timezone="UTC")
-    read = ReadPieces(url, options, dealt, schema)
-    return spark.range(0, len(dealt), 1, len(dealt)).mapInArrow(OwnTask(read, stage), columns)
+    read = ReadPieces(url, options, shares, schema)
+    return spark.range(0, shares.tasks, 1, shares.tasks).mapInArrow(OwnTask(read, stage), columns)
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,13 @@ class ReadPieces:
 
     url: str
     storage_options: StorageOptions
-    dealt: tuple[tuple[Piece, ...], ...]
+    shares: FixedShares[Piece]
     columns: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for piece in self.dealt[number]:
-                    yield from self._rows(piece)
+        for pieces in self.shares.to(batches):
+            for piece in pieces:
+                yield from self._rows(piece)
 
     def _rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         place, path = open_input(self.url, self.storage_options), f"{self.url}/{piece.file.path}"

@@ -5,8 +5,7 @@
                                              no reader sees it before a version names it
 
 Upserts and mirrors stage changes instead, and MERGE them (`merging`). Other writers and other sinks
-may write to the same table. At-least-once: rows written since the
-last snapshot appear again.
+may write to the same table. At-least-once: rows written since the last snapshot appear again.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_jet.connectors.change_columns import in_order, table_columns
 from dagster_jet.connectors.delta.columns import Columns, check_partition_by, columns_of_rows
@@ -30,22 +28,24 @@ from dagster_jet.connectors.delta.log_folder import LOG, check_place, options_of
 from dagster_jet.connectors.delta.merging import ChangesLayout, MergeCommitter, staged_at
 from dagster_jet.connectors.delta.partitions import refused_texts
 from dagster_jet.connectors.delta.table_log import TableLog, delta_library, errors_named
+from dagster_jet.connectors.earlier_epochs import refuse_earlier_epochs
 from dagster_jet.connectors.files.cluster import check_reachable
 from dagster_jet.connectors.files.places.location import (
     StorageOptions,
     absolute,
+    reopened_options,
+    saved_options,
     storage_options,
 )
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.connectors.lake.data_writer import DataWriter
+from dagster_jet.connectors.lake.refused_rows import nulls_in, refused_by
 from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.contract import Refused, Sink, TransactionId
 from dagster_jet.core.ddl import quoted_name
-from dagster_jet.core.secret import Secret
 from dagster_jet.errors import ConfigurationError, PipelineError
-from dagster_jet.operators.user.dead_letters import row_json
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.store import Store
 
@@ -119,22 +119,17 @@ class DeltaSink(Sink):
         return {**described, **shown_guarantee(self.max_guarantee)}
 
     def destination(self) -> dict[str, Any]:
-        options = {
-            name: {"env": value.env} if isinstance(value, Secret) else value
-            for name, value in self.storage_options
-        }
+        options = saved_options(self.storage_options)
         place = {"path": self.url, "mode": self.mode, "key": list(self.key)}
         return {**place, **({"options": options} if options else {})}
 
     @classmethod
     def reopen(cls, destination: Mapping[str, Any]) -> DeltaSink:
-        options = destination.get("options", {})
-        named = {n: Secret(v["env"]) if isinstance(v, dict) else v for n, v in options.items()}
         return cls(
             destination["path"],
             destination["mode"],
             tuple(destination["key"]),
-            storage_options=tuple(named.items()),
+            storage_options=reopened_options(destination.get("options", {})),
         )
 
     def with_store(self, store: Store) -> DeltaSink:
@@ -174,11 +169,10 @@ class DeltaSink(Sink):
             log, owner = self._opened(), self._owner(job, stage)
             ids = [owner.application(repeatable=is_so) for is_so in (False, True)]
             if is_new_job and log is not None and any(log.marker(id) >= 0 for id in ids):
-                raise ConfigurationError(
-                    f"the table {self.url!r} has epochs of an earlier life of this job, which the "
-                    "store does not know: new epochs would be taken for those.",
-                    job=job,
-                    stage=stage,
+                refuse_earlier_epochs(
+                    f"the table {self.url!r}",
+                    job,
+                    stage,
                     cure="Use another name for the job or the sink, or another table.",
                 )
 
@@ -242,21 +236,14 @@ class DeltaSink(Sink):
     def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
         """Returns rows with a null that the table refuses, or with a text that cannot be the value
         of a partition."""
-        found: dict[int, str] = {}
         if self.mode == "mirror":
             return {}  # a key that is null stops the job: `ChangesLayout`
-        for name in self._never_null & set(rows.schema.names):
-            for number in pc.indices_nonzero(pc.is_null(rows.column(name))).to_pylist():
-                found.setdefault(number, f"{name} is null")
+        found = nulls_in(rows, self._never_null)
         for name in self._partition_by:
             values = rows.column(name)
             if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
                 found |= refused_texts(name, values)
-        return {number: self._refused_row(rows, number, why) for number, why in found.items()}
-
-    def _refused_row(self, rows: pa.RecordBatch, number: int, why: str) -> Refused:
-        [row] = rows.slice(number, 1).to_pylist()
-        return Refused(f"the table {self.url!r} refuses it: {why}", row_json(row))
+        return refused_by(self.url, rows, found)
 
     def open_writer(self, transaction: TransactionId) -> DataWriter:
         owner = self._owner(transaction.job, transaction.sink)

@@ -33,6 +33,8 @@ from dagster_jet.connectors.files.places.location import (
     READ_ONLY,
     StorageOptions,
     absolute,
+    reopened_options,
+    saved_options,
     scheme_of,
     storage_options,
 )
@@ -45,7 +47,6 @@ from dagster_jet.connectors.files.writer import RENDERED_COLUMN, FilesWriter
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.values.json_text import JSON_TEXT
 from dagster_jet.contract import CommitContext, Committer, Sink, TransactionId
-from dagster_jet.core.secret import Secret
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,
@@ -106,17 +107,13 @@ class FilesSink(Sink, Committer):
     def destination(self) -> dict[str, Any]:
         place: dict[str, Any] = {"path": self.path, "format": self.format}
         if self.storage_options:
-            place["storage_options"] = {
-                name: {"env": value.env} if isinstance(value, Secret) else value
-                for name, value in self.storage_options
-            }
+            place["storage_options"] = saved_options(self.storage_options)
         return place
 
     @classmethod
     def reopen(cls, destination: Mapping[str, Any]) -> FilesSink:
-        path, options = destination["path"], destination.get("storage_options", {})
-        named = {n: Secret(v["env"]) if isinstance(v, dict) else v for n, v in options.items()}
-        return cls(path, destination["format"], storage_options=tuple(named.items()))
+        options = reopened_options(destination.get("storage_options", {}))
+        return cls(destination["path"], destination["format"], storage_options=options)
 
     def with_store(self, store: Store) -> FilesSink:
         """Only records the namespace, within which names of jobs are unique; stores nothing."""

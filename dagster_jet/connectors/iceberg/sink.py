@@ -17,10 +17,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dagster_jet.connectors.earlier_epochs import refuse_earlier_epochs
 from dagster_jet.connectors.files.cluster import check_reachable
-from dagster_jet.connectors.files.places.location import StorageOptions, storage_options
+from dagster_jet.connectors.files.places.location import (
+    StorageOptions,
+    reopened_options,
+    saved_options,
+    storage_options,
+)
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.iceberg.catalog import CatalogPlace, errors_named, iceberg_library
 from dagster_jet.connectors.iceberg.committer import IcebergCommitter
@@ -30,11 +35,10 @@ from dagster_jet.connectors.iceberg.partition_fields import PartitionField
 from dagster_jet.connectors.iceberg.storage import folder_at, place_of
 from dagster_jet.connectors.iceberg.table_version import TableVersion
 from dagster_jet.connectors.lake.data_writer import DataWriter
+from dagster_jet.connectors.lake.refused_rows import nulls_in, refused_by
 from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.contract import Refused, Sink, TransactionId
-from dagster_jet.core.secret import Secret
 from dagster_jet.errors import ConfigurationError, PipelineError
-from dagster_jet.operators.user.dead_letters import row_json
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.store import Store
 
@@ -104,27 +108,21 @@ class IcebergSink(Sink):
 
     def destination(self) -> dict[str, Any]:
         kept = {
-            part: {n: {"env": v.env} if isinstance(v, Secret) else v for n, v in options}
-            for part, options in (
-                ("catalog", self.catalog.options),
-                ("storage", self.storage_options),
-            )
+            "catalog": saved_options(self.catalog.options),
+            "storage": saved_options(self.storage_options),
         }
         place = {"catalog": self.catalog.name, "table": self.table, "branch": self.branch}
         return {**place, "mode": self.mode, "options": kept}
 
     @classmethod
     def reopen(cls, destination: Mapping[str, Any]) -> IcebergSink:
-        catalog, storage = (
-            tuple((n, Secret(v["env"]) if isinstance(v, dict) else v) for n, v in options.items())
-            for options in (destination["options"][part] for part in ("catalog", "storage"))
-        )
+        kept = destination["options"]
         return cls(
-            CatalogPlace(destination["catalog"], catalog),
+            CatalogPlace(destination["catalog"], reopened_options(kept["catalog"])),
             destination["table"],
             destination["mode"],
             branch=destination["branch"],
-            storage_options=storage,
+            storage_options=reopened_options(kept["storage"]),
         )
 
     def with_store(self, store: Store) -> IcebergSink:
@@ -176,11 +174,10 @@ class IcebergSink(Sink):
             owner = self._owner(job, stage)
             ids = [owner.application(repeatable=is_so) for is_so in (False, True)]
             if is_new_job and version is not None and any(version.marker(id) >= 0 for id in ids):
-                raise ConfigurationError(
-                    f"the table {self._name!r} has epochs of an earlier life of this job, which "
-                    "the store does not know: new epochs would be taken for those.",
-                    job=job,
-                    stage=stage,
+                refuse_earlier_epochs(
+                    f"the table {self._name!r}",
+                    job,
+                    stage,
                     cure="Use another name for the job or the sink, or another table.",
                 )
 
@@ -227,16 +224,9 @@ class IcebergSink(Sink):
 
     def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
         """Returns rows with a null that the table refuses."""
-        found: dict[int, str] = {}
-        for column in () if self.found is None else self.found.columns:
-            if not column.nullable and column.name in rows.schema.names:
-                for number in pc.indices_nonzero(pc.is_null(rows.column(column.name))).to_pylist():
-                    found.setdefault(number, column.name)
-        return {number: self._refused_row(rows, number, name) for number, name in found.items()}
-
-    def _refused_row(self, rows: pa.RecordBatch, number: int, name: str) -> Refused:
-        [row] = rows.slice(number, 1).to_pylist()
-        return Refused(f"the table {self._name!r} refuses it: {name} is null", row_json(row))
+        columns = () if self.found is None else self.found.columns
+        never_null = [column.name for column in columns if not column.nullable]
+        return refused_by(self._name, rows, nulls_in(rows, never_null))
 
     def open_writer(self, transaction: TransactionId) -> DataWriter:
         owner = self._owner(transaction.job, transaction.sink)

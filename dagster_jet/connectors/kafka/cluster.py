@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.core.secret import Url, named, text_of
+from dagster_jet.core.secret import Url, as_json, from_json, named, text_of
 from dagster_jet.errors import ConfigurationError, MissingEnvironmentError
 
 if TYPE_CHECKING:
@@ -62,22 +62,15 @@ class Cluster:
 
     def as_json(self) -> dict[str, Any]:
         """JSON for a manifest, with the names of secrets, not their values."""
-
-        def plain(value: Url) -> Any:
-            return value if isinstance(value, str) else {"env": value.env}
-
         return {
-            "servers": plain(self.servers),
-            "options": {name: plain(value) for name, value in self.options},
+            "servers": as_json(self.servers),
+            "options": {name: as_json(value) for name, value in self.options},
         }
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Cluster:
-        def back(value: Any) -> Url:
-            return named(f"env:{value['env']}") if isinstance(value, Mapping) else str(value)
-
-        options = {name: back(value) for name, value in saved["options"].items()}
-        return cls(back(saved["servers"]), tuple(sorted(options.items())))
+        options = {name: from_json(value) for name, value in saved["options"].items()}
+        return cls(from_json(saved["servers"]), tuple(sorted(options.items())))
 
 
 class LastError:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dagster_jet.connectors.earlier_epochs import refuse_earlier_epochs
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.kafka.cluster import Cluster, client_library
 from dagster_jet.connectors.kafka.committer import KafkaCommitter
@@ -119,11 +120,10 @@ class KafkaSink(StagedInStore):
         with producer.errors_named():
             producer.try_out()
             if is_new_job and has_markers(self.cluster, self.marker_topic, owner):
-                raise ConfigurationError(
-                    f"the topic {self.marker_topic!r} has epochs of an earlier life of this job, "
-                    "which the store does not know: new epochs would be taken for those.",
-                    job=job,
-                    stage=stage,
+                refuse_earlier_epochs(
+                    f"the topic {self.marker_topic!r}",
+                    job,
+                    stage,
                     cure="Use another name for the job or the sink, or another marker_topic.",
                 )
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dagster_jet.connectors.earlier_epochs import refuse_earlier_epochs
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.connectors.staging import (
@@ -116,11 +117,10 @@ class MapSink(Sink, Committer):
             )
         name = _producer_name(job, stage)
         if is_new_job and not state.sinks.keys().isdisjoint((name, f"{name}{_REPEATABLE}")):
-            raise ConfigurationError(
-                f"the map {self.map!r} holds epochs of an earlier life of this job, which the "
-                "store does not know: new epochs would be taken for those.",
-                job=job,
-                stage=stage,
+            refuse_earlier_epochs(
+                f"the map {self.map!r}",
+                job,
+                stage,
                 cure="Use another map, or another name for the job or the sink.",
             )
 

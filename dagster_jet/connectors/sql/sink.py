@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet.connectors.change_columns import in_order, not_changes, table_columns
+from dagster_jet.connectors.earlier_epochs import refuse_earlier_epochs
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.connectors.sql.column_fit import Shape
@@ -25,7 +26,7 @@ from dagster_jet.connectors.sql.table_shape import shape_of
 from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StagedInStore
 from dagster_jet.contract import Committer, Refused, SinkWriter, TransactionId
 from dagster_jet.core.ddl import quoted_name
-from dagster_jet.core.secret import Secret, Url, refuse_written_out, shown
+from dagster_jet.core.secret import Secret, Url, as_json, from_json, refuse_written_out, shown
 from dagster_jet.errors import ConfigurationError, PipelineError
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.store import Store, StoreHandle
@@ -86,7 +87,7 @@ class SqlSink(StagedInStore):
         url = self.place.url
         return {
             # A password in the URL is not saved: the sink is reopened without it.
-            "url": {"env": url.env} if isinstance(url, Secret) else shown(url),
+            "url": as_json(url) if isinstance(url, Secret) else shown(url),
             "table": self.place.table,
             "mode": self.mode,
             "key": list(self.key),
@@ -128,11 +129,10 @@ class SqlSink(StagedInStore):
             check_engines(connection, self.place, job, stage, *self._marks)
             ids = (owner.id(), owner.id(REPEATABLE))
             if is_new_job and any(Fence(markers, owner, id).read(connection) for id in ids):
-                raise ConfigurationError(
-                    f"the table {EPOCHS!r} has epochs of an earlier life of this job, which the "
-                    "store does not know: new epochs would be taken for those.",
-                    job=job,
-                    stage=stage,
+                refuse_earlier_epochs(
+                    f"the table {EPOCHS!r}",
+                    job,
+                    stage,
                     cure="Use another name for the job or the sink.",
                 )
 
@@ -245,5 +245,4 @@ class SqlSink(StagedInStore):
 
 def url_of(destination: Mapping[str, Any]) -> Url:
     """URL from `SqlSink.destination`."""
-    url: Any = destination["url"]
-    return Secret(url["env"]) if isinstance(url, dict) else str(url)
+    return from_json(destination["url"])

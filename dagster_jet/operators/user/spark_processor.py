@@ -67,7 +67,7 @@ from dagster_jet.dag import (
 from dagster_jet.dag.items import is_in_band
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import PipelineError, StoreMismatchError
-from dagster_jet.operators.address import ADDRESS, check_columns
+from dagster_jet.operators.address import ADDRESS, check_columns, rows_in_order
 from dagster_jet.operators.operator import (
     ARRIVAL_COLUMN,
     PARTITION_COLUMN,
@@ -133,8 +133,7 @@ class SparkProcessor:
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
-        arrival = pa.field(ARRIVAL_COLUMN, pa.int64())
-        return (pa.schema([*ADDRESS, arrival, *self.row_schema]),)
+        return rows_in_order(self.row_schema)
 
     @property
     def state_schema(self) -> pa.Schema:

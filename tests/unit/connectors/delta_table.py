@@ -14,7 +14,7 @@ import pyarrow as pa
 from dagster_jet import sinks
 from dagster_jet.connectors.delta import DeltaSink
 from dagster_jet.connectors.lake.staged_names import Owner
-from dagster_jet.contract import CommitContext, TransactionId
+from dagster_jet.contract import CommitContext, Sink, TransactionId
 from dagster_jet.snapshot.manifest import Artifact
 
 from .delta_rows import by_library, by_log
@@ -76,7 +76,7 @@ def rows(*ids: int, **values: Any) -> pa.RecordBatch:
 
 
 def stage(
-    sink: DeltaSink,
+    sink: Sink,
     batch: pa.RecordBatch,
     *,
     epoch: int = 1,

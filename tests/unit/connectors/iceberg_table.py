@@ -16,7 +16,6 @@ from dagster_jet import sinks
 from dagster_jet.connectors.iceberg import IcebergSink
 from dagster_jet.connectors.iceberg.table_version import TableVersion
 from dagster_jet.connectors.lake.staged_names import Owner
-from dagster_jet.contract import TransactionId
 from dagster_jet.snapshot.manifest import Artifact
 
 from .delta_table import SCHEMA, rows
@@ -81,19 +80,6 @@ class Table:
 
     def path_of(self, artifact: Artifact) -> Path:
         return self.folder / "warehouse" / "space" / "rows" / "data" / artifact.target
-
-
-def stage(
-    sink: IcebergSink,
-    batch: pa.RecordBatch,
-    *,
-    epoch: int = 1,
-    execution: int = 1,
-    timeline: int = 1,
-) -> tuple[Artifact, ...]:
-    writer = sink.open_writer(TransactionId("j", "out", timeline, execution, epoch, 0, "a0"))
-    writer.write(batch)
-    return writer.prepare()
 
 
 def commit(sink: IcebergSink, artifacts: Any, context: Any) -> None:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import boto3
+import pytest
 
 from tests.servers.members import AwsServer
 
@@ -73,3 +74,18 @@ def environment(server: AwsServer) -> Iterator[tuple[str, str]]:
     for variable in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         yield variable, "/not/there"
     yield "AWS_EC2_METADATA_DISABLED", "true"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[AwsServer]:
+    with AwsServer() as started:
+        started.create_bucket(BUCKET)
+        yield started
+
+
+@pytest.fixture
+def s3(server: AwsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Folder]:
+    for name, value in environment(server):
+        monkeypatch.setenv(name, value)
+    yield S3Folder.new(server)
+    server.ignore()

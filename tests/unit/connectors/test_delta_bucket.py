@@ -32,23 +32,10 @@ from tests.servers.proxy import Proxy
 
 from .delta_rows import by_library
 from .delta_table import SCHEMA, by, commit, rows, stage
-from .s3_folder import BUCKET, S3Folder, environment
+from .s3_folder import BUCKET, S3Folder
+from .s3_folder import s3 as s3
+from .s3_folder import server as server
 from .test_delta_sink import STEPS
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[AwsServer]:
-    with AwsServer() as started:
-        started.create_bucket(BUCKET)
-        yield started
-
-
-@pytest.fixture
-def s3(server: AwsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Folder]:
-    for name, value in environment(server):
-        monkeypatch.setenv(name, value)
-    yield S3Folder.new(server)
-    server.ignore()
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import pytest
 from dagster_jet import sinks
 from dagster_jet.connectors.iceberg.table_version import TableVersion
 
-from .delta_table import SCHEMA, by, rows
+from .delta_table import SCHEMA, by, rows, stage
 from .iceberg_rows import NAME, options_at
-from .iceberg_table import commit, has_committed, stage
+from .iceberg_table import commit, has_committed
 from .s3_folder import S3Folder
-from .test_delta_bucket import s3 as s3
-from .test_delta_bucket import server as server
+from .s3_folder import s3 as s3
+from .s3_folder import server as server
 
 
 def test_a_table_in_a_bucket(s3: S3Folder, tmp_path: Path) -> None:

@@ -33,9 +33,9 @@ from dagster_jet.errors import (
 )
 from dagster_jet.snapshot.manifest import Artifact
 
-from .delta_table import SCHEMA, by, rows
+from .delta_table import SCHEMA, by, rows, stage
 from .iceberg_rows import NAME, by_library, by_manifests, metadata_of, options_at
-from .iceberg_table import APPLICATION, Table, commit, has_committed, stage
+from .iceberg_table import APPLICATION, Table, commit, has_committed
 
 
 @pytest.fixture

@@ -31,22 +31,14 @@ from dagster_jet.system import failpoint
 from tests.servers.members import AwsServer
 from tests.servers.proxy import Proxy
 
-from .s3_folder import BUCKET, S3Folder, environment
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[AwsServer]:
-    with AwsServer() as started:
-        started.create_bucket(BUCKET)
-        yield started
+from .s3_folder import BUCKET, S3Folder
+from .s3_folder import s3 as s3
+from .s3_folder import server as server
 
 
 @pytest.fixture
-def folder(server: AwsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Folder]:
-    for name, value in environment(server):
-        monkeypatch.setenv(name, value)
-    yield S3Folder.new(server)
-    server.ignore()
+def folder(s3: S3Folder) -> Iterator[S3Folder]:
+    yield s3
     failpoint.configure("")
 
 

@@ -10,10 +10,10 @@ import glob
 import os
 import re
 from collections.abc import Collection, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
-from dagster_jet.core.secret import Secret, holds_password, named
+from dagster_jet.core.secret import Secret, as_json, from_json, holds_password, named
 from dagster_jet.errors import ConfigurationError
 
 StorageOptions: TypeAlias = tuple[tuple[str, str | Secret], ...]
@@ -108,6 +108,16 @@ def storage_options(path: str, options: Mapping[str, str | Secret] | None) -> St
             cure="Name both, or none: then they are what boto3 finds.",
         )
     return tuple(sorted(checked.items()))
+
+
+def saved_options(options: StorageOptions) -> dict[str, Any]:
+    """Returns the options as JSON, with the names of secrets."""
+    return {name: as_json(value) for name, value in options}
+
+
+def reopened_options(saved: Mapping[str, Any]) -> StorageOptions:
+    """Returns the options that `saved_options` was given."""
+    return tuple((name, from_json(value)) for name, value in saved.items())
 
 
 def literally(path: str) -> str:
