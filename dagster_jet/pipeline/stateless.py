@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 from dagster_jet.contract import Table
 from dagster_jet.core.durations import Duration, to_ms
 from dagster_jet.errors import PipelineError
+from dagster_jet.operators.user.services import ServiceFactory
 from dagster_jet.pipeline.checks import columns_of
 from dagster_jet.pipeline.graph import EnrichNode, MergeNode, Node, TransformNode
 from dagster_jet.pipeline.point import Point
+from dagster_jet.pipeline.service_map import ServiceMap
+from dagster_jet.pipeline.user_functions import ServiceFunction, V
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -103,6 +106,62 @@ class Stateless(Point, Generic[StageT]):
         return self._append(
             TransformNode(name, (self._node,), project, is_projection=True, is_constant=is_constant)
         )
+
+    def map_using_service(
+        self,
+        function: ServiceFunction[V],
+        *,
+        create: Callable[[], V],
+        output_schema: str,
+        close: Callable[[V], object] | None = None,
+        batch_rows: int = 1_000,
+        concurrency: int = 1,
+        retries: int = 0,
+        name: str | None = None,
+    ) -> StageT:
+        """Calls `function(service, rows)` for batches of rows, with a service that each worker
+        process creates once: a model, or the client of an outside system.
+
+        The results are exactly-once. The calls are not: after a crash, and if Spark repeats a task,
+        the same rows may be sent again, in other batches. See docs/operators.md.
+
+        Args:
+            function: called with the service and an Arrow table of rows; returns a table with the
+                columns of `output_schema`, with any number of rows, or None. A result must depend
+                on its row alone.
+            create: returns the service; called in the worker process. Let it read secrets there:
+                what it closes over is sent to the workers.
+            output_schema: DDL of the results. `*` stands for the columns of the stream
+                ("*, score double").
+            close: called with the service when it is not needed any more. Not called if the process
+                is killed.
+            batch_rows: largest number of rows in a call.
+            concurrency: number of calls at once in each worker process, from as many threads. The
+                results keep the order of the rows.
+            retries: number of further attempts for a call that raises, after pauses that grow to
+                ten seconds. After the last one the job fails, and the error names the first row of
+                the batch; after an `OSError` that may pass (refused, timed out) it restarts.
+            name: name of the stage; by default "map_using_service_1" and so on.
+
+        Raises:
+            PipelineError: the name is taken, or a number is out of range.
+
+        Example:
+            >>> def length(model, rows):
+            ...     return rows.append_column("n", pc.utf8_length(rows["origin"]))
+            >>> scored = rows.map_using_service(
+            ...     length, create=dict, output_schema="*, n int", name="scored"
+            ... )
+        """
+        name = name or self._builder.fresh("map_using_service")
+        limits = {"batch_rows": (batch_rows, 1), "concurrency": (concurrency, 1)}
+        for option, (given, least) in {**limits, "retries": (retries, 0)}.items():
+            if given < least:
+                wrong = f"{option}={given!r} is less than {least}."
+                raise self._refusal(wrong, f"Use {least} or more.", stage=name)
+        factory = ServiceFactory(self._builder.job, name, create, close)
+        calls = ServiceMap(factory, function, output_schema, batch_rows, concurrency, retries)
+        return self._append(TransformNode(name, (self._node,), calls))
 
     def merge(self, *others: StageT, name: str | None = None) -> StageT:
         """Merges this stream and `others` into one. Columns are matched by name.

@@ -17,6 +17,8 @@ Keep: TypeAlias = Literal["first", "last"]
 StateFormatName: TypeAlias = Literal["plain", "pickle"]
 """Format of the saved data of a user's code; see `map_stateful`."""
 S = TypeVar("S")
+V = TypeVar("V")
+"""A service: a client or a model."""
 Row: TypeAlias = dict[str, Any]
 """A row by column name."""
 Rows: TypeAlias = Mapping[str, Any] | Iterable[Mapping[str, Any]] | None
@@ -29,3 +31,5 @@ TableFunction: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
 """(states, rows) -> (results, changed states), Arrow tables or None; see `map_stateful`."""
 OnEvictTable: TypeAlias = Callable[[Any, Any], Any]
 """(Arrow table of expired states, array of a watermark in ms for each) -> results or None."""
+ServiceFunction: TypeAlias = Callable[[V, Any], Any]
+"""(service, Arrow table of rows) -> an Arrow table or None; see `map_using_service`."""

@@ -5,7 +5,13 @@ Event times are milliseconds since 1970; a timestamp column works alike.
 
 from __future__ import annotations
 
+import json
+import os
+import urllib.request
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from dagster_jet import Pipeline, Stage, State, sinks, sources, windows
 from dagster_jet import aggregates as agg
@@ -127,7 +133,41 @@ def in_euros(orders: Stage, rates: Stage) -> Stage:
     )
 
 
-def gallery() -> Pipeline:
+def scored(orders: Stage) -> Stage:
+    """Orders with the score of a model, which each worker process loads once."""
+
+    def load() -> np.ndarray:
+        return np.array([0.5, 3.0])  # joblib.load("/models/fraud.joblib")
+
+    def score(model: np.ndarray, rows: pa.Table) -> pa.Table:
+        inputs = np.column_stack([rows["amount"].to_numpy(), np.ones(rows.num_rows)])
+        return rows.append_column("score", pa.array(inputs @ model))
+
+    return orders.map_using_service(
+        score, create=load, output_schema="*, score double", name="scored"
+    )
+
+
+def checked(orders: Stage, url: str) -> Stage:
+    """Orders with the answer of an HTTP service: four requests at once, each tried three times."""
+
+    def connect() -> urllib.request.OpenerDirector:
+        client = urllib.request.build_opener()
+        client.addheaders = [("Authorization", f"Bearer {os.environ.get('RISK_TOKEN')}")]
+        return client
+
+    def ask(client: urllib.request.OpenerDirector, rows: pa.Table) -> pa.Table:
+        body = json.dumps(rows.select(["order_id", "amount"]).to_pylist()).encode()
+        with client.open(url, body, timeout=10) as answer:
+            return rows.append_column("risk", pa.array(json.load(answer)))
+
+    return orders.map_using_service(
+        ask, create=connect, output_schema="*, risk string",
+        batch_rows=10, concurrency=4, retries=2, name="checked",
+    )  # fmt: skip
+
+
+def gallery(service_url: str = "http://localhost:8000") -> Pipeline:
     p = Pipeline("gallery")
 
     def read(name: str, schema: str) -> Stage:
@@ -148,6 +188,8 @@ def gallery() -> Pipeline:
         "previous_order": previous_order(orders),
         "running_total": running_total(orders),
         "in_euros": in_euros(orders, rates),
+        "scored": scored(orders),
+        "checked": checked(orders, service_url),
     }
     for name, stage in stages.items():
         stage.write_to(sinks.files(f"/out/{name}", format="json"), name=f"{name}_out")

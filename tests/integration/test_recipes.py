@@ -3,11 +3,14 @@ Python."""
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import duckdb
@@ -59,10 +62,31 @@ def given() -> dict[str, list[Row]]:
     return {"clicks": clicks, "orders": orders, "payments": payments, "rates": rates}
 
 
+class Risks(BaseHTTPRequestHandler):
+    """A service that is not there at its first request."""
+
+    requests = 0
+
+    def do_POST(self) -> None:
+        Risks.requests += 1
+        rows = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(503 if Risks.requests == 1 else 200)
+        self.end_headers()
+        answer = [f"{'high' if row['amount'] > 99 else 'low'} {row['order_id']}" for row in rows]
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
 @pytest.fixture(scope="module")
-def found(given: dict[str, list[Row]], spark: Any) -> dict[str, list[Row]]:
+def found(given: dict[str, list[Row]], spark: Any) -> Iterator[dict[str, list[Row]]]:
     config = JobConfig(max_items_per_epoch=50, parallelism=3)
-    return run_pipeline(recipes.gallery(), given, config=config)
+    with ThreadingHTTPServer(("localhost", 0), Risks) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        pipeline = recipes.gallery(f"http://localhost:{server.server_port}")
+        yield run_pipeline(pipeline, given, config=config)
+        server.shutdown()
 
 
 def asked(given: dict[str, list[Row]], query: str) -> Counter[tuple[Any, ...]]:
@@ -107,6 +131,12 @@ SQL = {
     "running_total": (
         "order_id total",
         'select order_id, sum(amount) over (partition by "user" order by ts)::bigint from orders',
+    ),
+    "scored": ("order_id score", "select order_id, amount * 0.5 + 3 from orders"),
+    "checked": (
+        "order_id risk",
+        "select order_id, case when amount > 99 then 'high ' else 'low ' end || order_id "
+        "from orders",
     ),
     "in_euros": (
         "order_id euros",
