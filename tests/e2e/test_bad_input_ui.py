@@ -16,6 +16,8 @@ from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import PythonFileTarget
 from dagster_webserver.webserver import DagsterWebserver
 
+from tests.long import long
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # starlette wants another HTTP client than dagster brings
     from starlette.testclient import TestClient
@@ -150,6 +152,7 @@ def lines(stack: list[str]) -> int:
     return sum(len(frame.splitlines()) for frame in stack)
 
 
+@long
 def test_a_pipeline_that_does_not_build(tmp_path: Path) -> None:
     """Dagster puts an error of its own above every other one that a file raises."""
     with shown(tmp_path, HALF) as ui:

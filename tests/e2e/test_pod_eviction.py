@@ -20,6 +20,7 @@ from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.ownership.lease import is_owner_alive
 from dagster_jet.ownership.supervision import Intent, read_supervision
 from dagster_jet.snapshot.record import JobStatus
+from tests.long import long
 from tests.servers.members import RedisServer
 
 from .run_worker import Worker, open_host
@@ -49,6 +50,7 @@ def noted_worker(pod: Worker) -> RunWorker | None:
     return RunWorker.from_tag(run.tags.get(keys.TAG_WORKER), run.run_id)
 
 
+@long
 def test_killed_and_then_evicted_with_retries(tmp_path: Path) -> None:
     for number in range(2):
         put_file(tmp_path, number)

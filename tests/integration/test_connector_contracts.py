@@ -219,8 +219,11 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("format", "types"),
-    [("json", tuple(TYPES)), ("parquet", tuple(TYPES)), ("csv", (*SCALARS, "string", *TIMES))],
-    ids=["json", "parquet", "csv"],
+    [
+        pytest.param("json", tuple(TYPES), marks=long, id="json"),  # below in a bucket
+        pytest.param("parquet", tuple(TYPES), id="parquet"),
+        pytest.param("csv", (*SCALARS, "string", *TIMES), id="csv"),
+    ],
 )
 def test_files_are_a_source(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, format: Any, types: Any

@@ -69,7 +69,7 @@ pytestmark = pytest.mark.usefixtures("interpreted")
 
 @pytest.mark.parametrize(
     "crash",
-    long_but_for(FAILING_CALLS, "F4", "F8", "F11-commit"),
+    long_but_for(FAILING_CALLS, "F8"),
     ids=str,
 )
 def test_failing_call(world: World, crash: Crash) -> None:
@@ -82,9 +82,7 @@ def test_failing_call(world: World, crash: Crash) -> None:
         assert world.events_of(ExecutionRestarting) == [], "the job should have lived on"
 
 
-@pytest.mark.parametrize(
-    "crash", long_but_for(FAILING_IN_TASKS, "F2-stage", "F3-files", "F4"), ids=str
-)
+@pytest.mark.parametrize("crash", long_but_for(FAILING_IN_TASKS, "F3-files"), ids=str)
 def test_failing_call_in_a_task(
     world: World, crash: Crash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +97,7 @@ def test_failing_call_in_a_task(
 
 @pytest.mark.parametrize(
     "point",
-    long_but_for(FAILING_IN_RECOVERY, "restore.before", "abort.after", "record.running.before"),
+    long_but_for(FAILING_IN_RECOVERY, "abort.after"),
 )
 def test_failing_call_in_recovery(world: World, point: str) -> None:
     world.fill(files=3)
@@ -495,7 +493,7 @@ def test_f18_more_members_lost_than_backups(world: World) -> None:
     [
         (ExecutionStarted, StopKind.SHUTDOWN),
         (EpochCompleted, StopKind.SHUTDOWN),
-        (SnapshotCommitted, StopKind.SHUTDOWN),
+        pytest.param(SnapshotCommitted, StopKind.SHUTDOWN, marks=long),
         (EpochCompleted, StopKind.SUSPEND),
         # The kind is a word of the record that is decided.
         pytest.param(ExecutionStarted, StopKind.SUSPEND, marks=long),

@@ -112,7 +112,7 @@ def expected_kept(rows: list[dict[str, Any]], order: str, keep: str) -> Counter[
     return Counter((row["k"], row["v"]) for row in chosen)
 
 
-@pytest.mark.parametrize("rows_per_epoch", [ROWS, 170])
+@pytest.mark.parametrize("rows_per_epoch", [pytest.param(ROWS, marks=long), 170])
 @pytest.mark.parametrize("ttl_ms", [pytest.param(None, marks=long), TTL_MS])
 @pytest.mark.parametrize("order", ["event time", "arrival"])
 def test_results_are_those_of_one_row_after_the_other(
@@ -192,7 +192,9 @@ def test_a_processor_gets_rows_one_after_the_other(world: World, many_tasks: Non
         assert not difference(found, expected(arrived, order, None)), order
 
 
-@pytest.mark.parametrize(("first_ms", "then_ms"), [(TTL_MS, 90), (90, TTL_MS)])
+@pytest.mark.parametrize(
+    ("first_ms", "then_ms"), [(TTL_MS, 90), pytest.param(90, TTL_MS, marks=long)]
+)
 def test_another_time_to_live_counts_for_the_states_that_are_there(
     world: World, first_ms: int, then_ms: int
 ) -> None:

@@ -29,16 +29,11 @@ pytestmark = pytest.mark.usefixtures("interpreted")
 # One of each kind: the simulator crashes between any two steps, `make soak` kills at all points.
 ONE_OF_EACH = (
     "start-manifest",
-    "F1",
     "F2-stage",
     "F3-files.prepare.after",
-    "F3-chunks.after",
-    "F5-manifest",
     "F6-record",
-    "F8-record",
     "F9-files.commit.file",
     "F11-record",
-    "S8-record",
 )
 
 
@@ -53,6 +48,7 @@ def test_killed(world: World, crash: Crash) -> None:
     world.assert_exactly_once()
 
 
+@long
 def test_killed_with_its_own_jvm(world: World) -> None:
     """As the others, but Spark dies with the driver, as in a production of one machine."""
     world.fill()
@@ -73,7 +69,7 @@ def test_spark_dies_and_the_driver_lives(world: World) -> None:
 @pytest.mark.parametrize(
     "points",
     [
-        pytest.param(points, id=name, marks=[long] if name == "abort" else [])
+        pytest.param(points, id=name, marks=[] if name == "restore-and-commit" else long)
         for name, points in IN_RECOVERY.items()
     ],
 )
@@ -88,6 +84,7 @@ def test_killed_again_and_again_in_recovery(world: World, points: tuple[str, ...
     assert result.restarts == 1 + sum(point != "claim.before" for point in points)
 
 
+@long
 def test_killed_while_more_snapshot_ids_are_reserved(world: World) -> None:
     """They are few here, so that one failed snapshot is enough."""
     world.fill()
@@ -98,7 +95,9 @@ def test_killed_while_more_snapshot_ids_are_reserved(world: World) -> None:
     world.assert_exactly_once()
 
 
-@pytest.mark.parametrize("rules", [AFTER_DECISION, "manifest.after:3=kill"])
+@pytest.mark.parametrize(
+    "rules", [AFTER_DECISION, pytest.param("manifest.after:3=kill", marks=long)]
+)
 def test_f15_restart_with_another_parallelism(world: World, rules: str) -> None:
     """2 shards, then 1, then 12, in the middle of windows and with prepared files."""
     world.fill(files=8)

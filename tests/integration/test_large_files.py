@@ -80,7 +80,11 @@ def committed(world: World, output: str) -> oracle.Rows:
 
 @pytest.mark.parametrize(
     ("format", "write"),
-    [("json", write_json), pytest.param("csv", write_csv, marks=long), ("parquet", write_parquet)],
+    [
+        pytest.param("json", write_json, marks=long),
+        ("csv", write_csv),
+        pytest.param("parquet", write_parquet, marks=long),
+    ],
 )
 def test_a_large_file_is_read_once_by_executions_that_cut_elsewhere(
     world: LargeFileWorld, format: str, write: Callable[[Path], None]

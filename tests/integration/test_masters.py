@@ -53,7 +53,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("case", "run"),
     [
-        *(pytest.param(case, "cluster", marks=[] if case in QUICK else long) for case in CASES),
+        *(
+            pytest.param(case, "cluster", marks=[] if case == "map_stateful" else long)
+            for case in CASES
+        ),
         *(pytest.param(case, "local", marks=long) for case in CASES),
         *(pytest.param(case, "real_cluster", marks=long) for case in sorted(QUICK)),
     ],

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from dagster_jet.execution.events import ExecutionRestarting, ExecutionStarted, SnapshotFailed
+from tests.long import long
 
 from .running_job import feed, running
 from .world import World, wait_until
@@ -25,6 +26,7 @@ def test_a_member_joins_and_the_job_moves_to_the_new_table(world: World) -> None
     assert all("members have changed" in reason for reason in reasons), reasons
 
 
+@long
 def test_a_member_joins_and_nobody_wants_a_restart(world: World) -> None:
     """Without scaling the registers' move is the only restart."""
     with running(world, scale_up_delay="off") as (_, store):
@@ -35,6 +37,7 @@ def test_a_member_joins_and_nobody_wants_a_restart(world: World) -> None:
     assert len(world.events_of(ExecutionStarted)) == 2
 
 
+@long
 def test_a_member_leaves(world: World) -> None:
     with running(world) as (_, store):
         store.remove_member(f"file://{world.folder}/store/b")

@@ -72,7 +72,7 @@ def world(world: World) -> NexmarkWorld:
     return NexmarkWorld(world.folder, world.fail_points, world.spark)
 
 
-@pytest.mark.parametrize("query", long_but_for(QUERIES, "q5", "q8", "q18"))
+@pytest.mark.parametrize("query", long_but_for(QUERIES, "q8"))
 def test_query_is_killed_and_its_answer_is_exact(
     world: NexmarkWorld, stream: Path, query: str
 ) -> None:

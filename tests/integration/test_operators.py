@@ -328,15 +328,15 @@ def iso(time_ms: int) -> str:
     return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-LONG = ("join_left", "join_right", "join_bounded_semi")
+QUICK = ("sliding", "expressions", "map_stateful", "processor", "join_bounded_anti")
 
 
 @pytest.mark.parametrize(
     ("name", "few_groups"),
     [
-        # An outer join has the rows of all four.
-        *(pytest.param(name, False, marks=[long] if name in LONG else []) for name in OPERATORS),
-        *((name, True) for name in ("session", "join_outer")),
+        *(pytest.param(name, False, marks=[] if name in QUICK else long) for name in OPERATORS),
+        # In one task. An outer join has the rows of all joins without bounds.
+        *((name, True) for name in ("session", "deduplicate_last", "join_outer")),
     ],
 )
 def test_operator_over_restarts_at_other_parallelism(

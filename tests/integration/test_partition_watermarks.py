@@ -21,6 +21,7 @@ from dagster_jet.cli import app
 from dagster_jet.execution.events import ExecutionRestarting, SnapshotCommitted
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.system import failpoint
+from tests.long import long
 
 from . import child, map_child
 from .oracle import Rows, committed, input_rows, windowed
@@ -107,7 +108,7 @@ def run_log(world: World, idle_timeout: str, before: Any, until: str = "complete
 @pytest.mark.parametrize(
     "before",
     [
-        lambda rows: rows,
+        pytest.param(lambda rows: rows, marks=long),
         lambda rows: rows.filter("v >= 0").select("*"),
         lambda rows: rows.select("k", "ts", "v").transform(lambda f: f.withColumn("w", F.col("v"))),
     ],

@@ -110,6 +110,7 @@ def test_servers_are_killed_during_a_snapshot(
         assert changes.left == sorted(member_id_of(server.url) for server in second)
 
 
+@long
 def test_a_server_is_killed_for_good_under_load_and_nobody_is_there(world: World) -> None:
     """The job repairs around it, although it may fail but twice; a second loss later, too."""
     with (

@@ -23,6 +23,7 @@ from dagster_jet.spark.tasks.barrier import Barrier
 from dagster_jet.spark.tasks.stage_input import StageInput, StageSpec
 from dagster_jet.spark.tasks.stage_task import StageTask
 from dagster_jet.store import Store, StoreConfig
+from tests.long import long
 
 from .world import World
 
@@ -81,6 +82,7 @@ def test_bytes_per_snapshot_over_many_snapshots(tmp_path: Path) -> None:
         assert np.array_equal(found, expected), "the chain does not add up to the state"
 
 
+@long
 def test_bytes_per_snapshot_on_spark(world: World) -> None:
     """The same end to end: one file per epoch, every other epoch a snapshot."""
     folder = world.folder / "in"

@@ -15,6 +15,7 @@ from dagster_jet.execution.events import ExecutionRestarting, SnapshotCommitted,
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.store import MapKey
 from dagster_jet.store.members import member_id_of
+from tests.long import long
 
 from . import child
 from .split_network import PASSWORD_IN, Network, network
@@ -143,6 +144,7 @@ def test_five_split_three_to_two(world: World) -> None:
         assert world.visible() == written
 
 
+@long
 def test_four_split_two_to_two(world: World) -> None:
     with (
         network(4) as net,

@@ -21,7 +21,7 @@ from dagster_jet.execution import epoch_driver
 from dagster_jet.execution.events import ExecutionRestarting, SnapshotFailed
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.system import failpoint
-from tests.long import long_but_for
+from tests.long import long, long_but_for
 from tests.unit.dag.local_processors import Feed
 
 from . import child, two_phase_child
@@ -115,6 +115,7 @@ def test_killed_and_restarted_at_another_parallelism(world: TwoPhaseWorld, crash
     world.assert_exactly_once()
 
 
+@long
 def test_killed_between_two_transactions_and_again_on_the_way_back(world: TwoPhaseWorld) -> None:
     world.run_child("test.prepared:2=kill", sharded=True)
     world.run_child("test.commit:4=kill")
@@ -155,7 +156,7 @@ def test_every_drained_run_ends_with_everything_committed(world: TwoPhaseWorld) 
     world.assert_nothing_left()
 
 
-@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("guarantee", ["exactly-once", pytest.param("at-least-once", marks=long)])
 def test_a_failed_snapshot_takes_its_epoch_along(world: TwoPhaseWorld, guarantee: str) -> None:
     """The ids of what was prepared are in the state that the next epoch would begin from."""
     failpoint.configure("manifest.before:3=raise")
@@ -167,6 +168,7 @@ def test_a_failed_snapshot_takes_its_epoch_along(world: TwoPhaseWorld, guarantee
     world.assert_nothing_left()
 
 
+@long
 def test_a_commit_that_fails_is_made_up_for(world: TwoPhaseWorld) -> None:
     with world.rules_in_workers("stage.commit.before:2=raise"):
         world.run()

@@ -18,7 +18,7 @@ from tests.simulation.changes import PARTITIONS, ChangeHistory, content
 from tests.simulation.rebalancing import Violation
 from tests.simulation.seeds import beginning_with
 
-SEEDS = int(os.environ.get("JET_CHANGE_HISTORIES", "60"))
+SEEDS = int(os.environ.get("JET_CHANGE_HISTORIES", "30"))
 
 
 class WithoutBackups(ChangeHistory):

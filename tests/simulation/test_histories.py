@@ -20,8 +20,8 @@ import dagster_jet
 from .scenario import ALL_POINTS
 from .world import World, play
 
-HISTORIES = int(os.environ.get("JET_SIMULATION_HISTORIES", "800"))
-BLOCKS = 12
+HISTORIES = int(os.environ.get("JET_SIMULATION_HISTORIES", "500"))
+BLOCKS = 6
 SEED = os.environ.get("JET_SIMULATION_SEED")
 
 MUST_HAVE_HAPPENED = (

@@ -17,7 +17,7 @@ from dagster_jet.store.upkeep import administration, verification
 from tests.simulation.rebalancing import Violation
 from tests.simulation.returning import ReturningHistory
 
-SEEDS = int(os.environ.get("JET_RETURNING_HISTORIES", "60"))
+SEEDS = int(os.environ.get("JET_RETURNING_HISTORIES", "30"))
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
 import dagster_jet
+from tests.long import long
 from tests.servers.chromium import requests_of, start_chromium
 from tests.site import ROOT, build, build_copy
 
@@ -45,7 +46,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(params=["from a folder", "from a web server"])
+@pytest.fixture(params=["from a folder", pytest.param("from a web server", marks=long)])
 def url(request: pytest.FixtureRequest, site: Path) -> Iterator[str]:
     """The site's address, without a slash at its end."""
     if request.param == "from a folder":

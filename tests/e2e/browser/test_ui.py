@@ -164,6 +164,7 @@ def last_skip_reason(page: Page) -> str:
     return said
 
 
+@long
 def test_reexecuted_it_goes_on_and_is_supervised(project: Project, page: Page) -> None:
     before, statuses = project.record().execution_id, project.run_statuses()
     (cancelled,) = [run for run in project.observer.runs() if run.status == "CANCELED"]
@@ -212,6 +213,7 @@ def test_suspended_by_the_form_it_is_resumed(project: Project, page: Page) -> No
     assert intent(project) == "always-on"
 
 
+@long
 def test_one_too_many_from_the_launchpad_ends_softly(project: Project, page: Page) -> None:
     has_it, statuses = project.record().execution_id, project.run_statuses()
     page.open(LAUNCHPAD).wait_for("No errors").click("Launch Run")

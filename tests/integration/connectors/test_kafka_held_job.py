@@ -46,7 +46,7 @@ def kill(world: KafkaPipelineWorld, rules: str) -> None:
         pytest.param("epoch.acked:3=kill", marks=long),  # prepared, and undecided
         pytest.param("kafka.held.begun:3=kill", marks=long),
         pytest.param("kafka.held.before:3=kill", marks=long),
-        "kafka.held.prepared:3=kill",
+        pytest.param("kafka.held.prepared:3=kill", marks=long),
         pytest.param("record.committed.after:2=kill", marks=long),
     ],
 )

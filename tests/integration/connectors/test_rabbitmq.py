@@ -301,6 +301,7 @@ def test_a_connection_that_breaks_in_an_acknowledgement(
     assert queue.left() == 0
 
 
+@long
 def test_what_a_killed_server_has_not_written_down_counts_once() -> None:
     """An answer does not mean that an acknowledgement is on the server's disk."""
     folder = own_folder("rabbitmq")
@@ -534,9 +535,9 @@ def world(world: World) -> Iterator[RabbitWorld]:
 @pytest.mark.parametrize(
     "rules",
     [
-        "epoch.acked:3=kill",  # F14: read, and in no snapshot
+        pytest.param("epoch.acked:3=kill", marks=long),  # F14: read, and in no snapshot
         "commit.after:2=kill",  # F13: committed, and not acknowledged
-        "rabbitmq.acknowledge.sent:2=kill",  # acknowledged, perhaps
+        pytest.param("rabbitmq.acknowledge.sent:2=kill", marks=long),  # acknowledged, perhaps
         pytest.param("record.snapshot.after:3=kill", marks=long),
         pytest.param("rabbitmq.acknowledge.before:2=kill", marks=long),
         pytest.param("rabbitmq.acknowledge.after:2=kill", marks=long),

@@ -84,7 +84,7 @@ def test_held_transactions_survive_their_driver(world: SqlWorld, rules: str) -> 
     assert world.database.run(left) == []
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "sqlite"])
+@pytest.mark.parametrize("kind", ["mariadb", pytest.param("sqlite", marks=long)])
 def test_killed_once_between_files_and_another_database(
     world: SqlWorld, kind: str, tmp_path: Path
 ) -> None:
@@ -96,6 +96,7 @@ def test_killed_once_between_files_and_another_database(
     world.assert_exactly_once()
 
 
+@long
 def test_a_mariadb_that_is_killed_in_the_middle_is_waited_for(world: SqlWorld) -> None:
     folder = own_folder("mariadb")
     running = launch("mariadb", folder, maria_server.prepared(folder))
@@ -117,6 +118,7 @@ def test_a_mariadb_that_is_killed_in_the_middle_is_waited_for(world: SqlWorld) -
         stop(running)
 
 
+@long
 def test_a_connection_that_is_cut_costs_no_restart(world: SqlWorld) -> None:
     with Proxy(world.database.port) as proxy:
         world.use(world.database, proxy.port)
