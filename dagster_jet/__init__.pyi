@@ -70,6 +70,7 @@ from dagster_jet.orchestration import (
     build_jet_check_schedule as build_jet_check_schedule,
     build_jet_control_job as build_jet_control_job,
     build_jet_job as build_jet_job,
+    build_jet_lake_maintenance as build_jet_lake_maintenance,
     build_jet_observation_sensor as build_jet_observation_sensor,
     build_jet_schedule as build_jet_schedule,
     build_jet_snapshot_sensor as build_jet_snapshot_sensor,

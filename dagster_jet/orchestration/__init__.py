@@ -15,6 +15,7 @@ from dagster_jet.orchestration.check_schedule import build_jet_check_schedule
 from dagster_jet.orchestration.control_job import build_jet_control_job
 from dagster_jet.orchestration.drained_schedule import build_jet_schedule
 from dagster_jet.orchestration.event_iterator import JetEventIterator
+from dagster_jet.orchestration.lake_maintenance import build_jet_lake_maintenance
 from dagster_jet.orchestration.observation_sensor import build_jet_observation_sensor
 from dagster_jet.orchestration.pipeline_component import JetPipelineComponent
 from dagster_jet.orchestration.resource import JetResource
@@ -33,6 +34,7 @@ __all__ = [
     "build_jet_check_schedule",
     "build_jet_control_job",
     "build_jet_job",
+    "build_jet_lake_maintenance",
     "build_jet_observation_sensor",
     "build_jet_schedule",
     "build_jet_snapshot_sensor",

@@ -15,6 +15,7 @@ from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_job import stream_of
 from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.health import Health, Limits
+from dagster_jet.orchestration.opened_jet import opened_jet
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.ownership.supervision import read_supervision
 from dagster_jet.pipeline import Pipeline
@@ -113,11 +114,7 @@ def build_jet_asset_checks(
             for spec in context.check_specs
             if spec.key in selected
         ]
-        if isinstance(jet, JetResource):
-            with jet.process_config_and_initialize_cm() as resource:
-                yield from _results(resource.jet, pipeline, definition, limits, asked)
-        else:
-            opened = getattr(context.resources, jet).jet
+        with opened_jet(context.resources, jet) as opened:
             yield from _results(opened, pipeline, definition, limits, asked)
 
     return dg.multi_asset_check(

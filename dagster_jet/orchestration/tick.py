@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from dagster_jet.errors import JetError
+from dagster_jet.orchestration.opened_jet import opened_jet
 from dagster_jet.orchestration.resource import JetResource
 
 if TYPE_CHECKING:
@@ -38,11 +39,8 @@ def jet_of_tick(
             Nothing was requested; the next tick tries again.
     """
     try:
-        if isinstance(jet, JetResource):
-            with jet.process_config_and_initialize_cm() as resource:
-                yield resource.jet
-        else:
-            yield getattr(context.resources, jet).jet
+        with opened_jet(context.resources, jet) as opened:
+            yield opened
     except JetError as error:
         raise JetTickError(str(error)) from None
 

@@ -26,7 +26,7 @@ def unfit(log: TableLog, *, merges: bool = False) -> str | None:
     Args:
         merges: whether it also updates and removes rows.
     """
-    properties, protocol = dict(log.table.metadata().configuration), log.table.protocol()
+    properties, protocol = log.properties, log.table.protocol()
     columns = log.columns()
     if _RETENTION in properties:
         return f"it has the property {_RETENTION}, by which the markers of commits expire"
@@ -50,7 +50,7 @@ def unfit(log: TableLog, *, merges: bool = False) -> str | None:
 
 def unreadable(log: TableLog) -> str | None:
     """Returns why a source cannot read the table's files; None if it can."""
-    properties, protocol = dict(log.table.metadata().configuration), log.table.protocol()
+    properties, protocol = log.properties, log.table.protocol()
     if properties.get(_MAPPING, "none") != "none":
         return f"it has the property {_MAPPING}: its files have other names of columns"
     unknown = sorted(set(protocol.reader_features or ()) - _KNOWN)

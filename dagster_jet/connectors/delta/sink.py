@@ -25,6 +25,7 @@ from dagster_jet.connectors.delta.data_file import STATISTICS_MAX, DeltaLayout
 from dagster_jet.connectors.delta.fitness import unfit
 from dagster_jet.connectors.delta.keys import check_changes, check_key, check_keyed_by
 from dagster_jet.connectors.delta.log_folder import LOG, check_place, options_of
+from dagster_jet.connectors.delta.maintenance import DeltaMaintenance
 from dagster_jet.connectors.delta.merging import ChangesLayout, MergeCommitter, staged_at
 from dagster_jet.connectors.delta.partitions import refused_texts
 from dagster_jet.connectors.delta.table_log import TableLog, delta_library, errors_named
@@ -40,14 +41,13 @@ from dagster_jet.connectors.files.places.location import (
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.connectors.lake.data_writer import DataWriter
+from dagster_jet.connectors.lake.lake_sink import LakeSink
 from dagster_jet.connectors.lake.refused_rows import nulls_in, refused_by
-from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.connectors.row_order import newest_per_key
-from dagster_jet.contract import Refused, Sink, TransactionId
+from dagster_jet.contract import Refused, TransactionId
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import ConfigurationError, PipelineError
 from dagster_jet.snapshot.protocol import Guarantee
-from dagster_jet.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,13 +70,13 @@ class DeltaTableFacts:
     def of(cls, log: TableLog) -> DeltaTableFacts:
         columns, by = log.columns(), log.partition_by
         expected = tuple(name for name in columns.types if name not in by)
-        properties = log.table.metadata().configuration
+        properties = log.properties
         is_chosen = any(name.startswith(_CHOICE) for name in properties)
         return cls(columns, by, expected if is_chosen else expected[:STATISTICS_MAX])
 
 
 @dataclass(frozen=True)
-class DeltaSink(Sink):
+class DeltaSink(LakeSink):
     """Writes a stream to a Delta Lake table: appends rows, or merges changes by their key."""
 
     url: str
@@ -89,8 +89,6 @@ class DeltaSink(Sink):
     shared: bool = field(default=False, compare=False, repr=False)
     """Whether a local folder is shared by all machines of a cluster."""
     has_dead_letters: bool = field(default=False, compare=False, repr=False)
-    home: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
-    """Store id, and the namespace in the store."""
     table: DeltaTableFacts | None = field(default=None, compare=False, repr=False)
     """The table at this start; None before the start, and if there is no table."""
     _of_rows: list[Columns] = field(default_factory=list, init=False, compare=False, repr=False)
@@ -131,10 +129,6 @@ class DeltaSink(Sink):
             tuple(destination["key"]),
             storage_options=reopened_options(destination.get("options", {})),
         )
-
-    def with_store(self, store: Store) -> DeltaSink:
-        """Only records the namespace, within which names of jobs are unique; stores nothing."""
-        return replace(self, home=(store.store_id, store.config.namespace))
 
     # --- checks of a start ---
 
@@ -268,6 +262,10 @@ class DeltaSink(Sink):
             return MergeCommitter(*given, self.key, self.mode == "mirror")
         return DeltaCommitter(*given)
 
+    def maintenance(self, job: str, stage: str) -> DeltaMaintenance:
+        owner = self._owner(job, stage)
+        return DeltaMaintenance(self.url, owner, job, stage, self.storage_options)
+
     @property
     def _merges(self) -> bool:
         return self.mode != "append"
@@ -280,9 +278,6 @@ class DeltaSink(Sink):
     def _never_null(self) -> frozenset[str]:
         known = frozenset() if self.table is None else self.table.columns.not_null
         return known | frozenset(self.key)
-
-    def _owner(self, job: str, stage: str) -> Owner:
-        return Owner(*self.home, job, stage)
 
     def _opened(self) -> TableLog | None:
         options = options_of(data_folder(self.url, self.storage_options))

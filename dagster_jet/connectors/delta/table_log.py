@@ -109,6 +109,10 @@ class TableLog:
     def partition_by(self) -> tuple[str, ...]:
         return tuple(self.table.metadata().partition_columns)
 
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self.table.metadata().configuration
+
     def paths(self) -> set[str]:
         """Returns the paths of the current version's data files."""
         actions = pa.table(self.table.get_add_actions())

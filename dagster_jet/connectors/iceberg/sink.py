@@ -31,16 +31,16 @@ from dagster_jet.connectors.iceberg.catalog import CatalogPlace, errors_named, i
 from dagster_jet.connectors.iceberg.committer import IcebergCommitter
 from dagster_jet.connectors.iceberg.data_file import IcebergLayout
 from dagster_jet.connectors.iceberg.fields import misfit, of_table
+from dagster_jet.connectors.iceberg.maintenance import IcebergMaintenance
 from dagster_jet.connectors.iceberg.partition_fields import PartitionField
 from dagster_jet.connectors.iceberg.storage import folder_at, place_of
 from dagster_jet.connectors.iceberg.table_version import TableVersion
 from dagster_jet.connectors.lake.data_writer import DataWriter
+from dagster_jet.connectors.lake.lake_sink import LakeSink
 from dagster_jet.connectors.lake.refused_rows import nulls_in, refused_by
-from dagster_jet.connectors.lake.staged_names import Owner
-from dagster_jet.contract import Refused, Sink, TransactionId
+from dagster_jet.contract import Refused, TransactionId
 from dagster_jet.errors import ConfigurationError, PipelineError
 from dagster_jet.snapshot.protocol import Guarantee
-from dagster_jet.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,7 +49,7 @@ MODES = ("append",)
 
 
 @dataclass(frozen=True)
-class IcebergSink(Sink):
+class IcebergSink(LakeSink):
     """Appends a stream to an Iceberg table."""
 
     catalog: CatalogPlace
@@ -62,8 +62,6 @@ class IcebergSink(Sink):
     storage_options: StorageOptions = ()
     shared: bool = field(default=False, compare=False, repr=False)
     """Whether a local folder is shared by all machines of a cluster."""
-    home: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
-    """Store id, and the namespace in the store."""
     found: IcebergLayout | None = field(default=None, compare=False, repr=False)
     """The table at this start; None before the start, and if there is no table."""
     _of_rows: list[pa.Schema] = field(default_factory=list, init=False, compare=False, repr=False)
@@ -124,10 +122,6 @@ class IcebergSink(Sink):
             branch=destination["branch"],
             storage_options=reopened_options(kept["storage"]),
         )
-
-    def with_store(self, store: Store) -> IcebergSink:
-        """Only records the namespace, within which names of jobs are unique; stores nothing."""
-        return replace(self, home=(store.store_id, store.config.namespace))
 
     # --- checks of a start ---
 
@@ -256,8 +250,9 @@ class IcebergSink(Sink):
         owner, storage = self._owner(job, stage), self.storage_options
         return IcebergCommitter(self.table, owner, self.catalog, storage, self.branch)
 
-    def _owner(self, job: str, stage: str) -> Owner:
-        return Owner(*self.home, job, stage)
+    def maintenance(self, job: str, stage: str) -> IcebergMaintenance:
+        owner, storage = self._owner(job, stage), self.storage_options
+        return IcebergMaintenance(self.table, owner, job, stage, self.catalog, storage, self.branch)
 
     def _catalog(self) -> Any:
         return self.catalog.open(self.storage_options)

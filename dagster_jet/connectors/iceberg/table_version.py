@@ -217,3 +217,26 @@ class TableVersion:
         answer = table.catalog.commit_table(table, conditions, transaction._updates)
         with suppress(Exception):  # files that are only old
             table.catalog._delete_old_metadata(table.io, metadata, answer.metadata)
+
+    def expire(self, snapshots: Sequence[int]) -> Exception | None:
+        """Removes snapshots from the metadata, if all branches and tags are where they were looked
+        at. The table says whether they are gone; an error does not say that they are not."""
+        from pyiceberg.table.update import (
+            AssertRefSnapshotId,
+            AssertTableUUID,
+            RemoveSnapshotsUpdate,
+        )
+
+        table, metadata = self.table, self.metadata
+        conditions = [
+            AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": ref.snapshot_id})
+            for name, ref in metadata.refs.items()
+        ]
+        update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshots)})
+        try:
+            table.catalog.commit_table(
+                table, (AssertTableUUID(uuid=metadata.table_uuid), *conditions), (update,)
+            )
+        except Exception as error:  # noqa: BLE001 - the caller looks
+            return error
+        return None

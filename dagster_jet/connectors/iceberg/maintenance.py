@@ -1,0 +1,165 @@
+"""Maintenance of an Iceberg table: old snapshots expire, and files that only they need are removed.
+
+The library's own expiry leaves all files where they are, so that they are removed here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dagster_jet.connectors.files.places.location import StorageOptions
+from dagster_jet.connectors.iceberg.catalog import CatalogPlace, errors_named
+from dagster_jet.connectors.iceberg.storage import folder_at
+from dagster_jet.connectors.iceberg.table_version import TableVersion
+from dagster_jet.connectors.lake.committer import first_line
+from dagster_jet.connectors.lake.maintenance import BUSY, SmallFiles, TableMaintenance
+from dagster_jet.errors import SinkError, SinkUnavailableError
+from dagster_jet.system.backoff import attempts
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import ManifestEntry
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+_KEPT = "history.expire.max-snapshot-age-ms"
+_KEPT_BY_DEFAULT_MS = 5 * 86_400_000
+_KEPT_COUNT = "history.expire.min-snapshots-to-keep"
+_ATTEMPTS_MAX = 8
+
+
+@dataclass
+class IcebergMaintenance(TableMaintenance):
+    """Maintains one table; `table` is the name in the catalog."""
+
+    compacts: ClassVar[str] = "Compact them, such as by rewrite_data_files of Spark."
+
+    catalog: CatalogPlace
+    storage_options: StorageOptions
+    branch: str
+
+    def run(self, longest_outage_ms: int, target_bytes: int) -> Mapping[str, int | str]:
+        with self.errors_named(), self._opened() as version:
+            kept_ms = _number(version.metadata, _KEPT, _KEPT_BY_DEFAULT_MS)
+            self.check_kept(kept_ms, longest_outage_ms, _KEPT)
+            now, expired = self._expire(version, time.time_ns() // 1_000_000 - kept_ms)
+            removed = _remove_unneeded(expired, now)
+            attempts_removed = self._remove_attempts(now)
+            return {
+                **attempts_removed,
+                "snapshots_expired": len(expired),
+                "snapshots": len(now.metadata.snapshots),
+                "files_removed": removed + attempts_removed["files_removed"],
+                "snapshot_id": str(now.snapshot_id),
+            }
+
+    def _expire(self, found: TableVersion, before_ms: int) -> tuple[TableVersion, list[Snapshot]]:
+        """Returns the table as it is then, and the snapshots that have expired."""
+        failure: Exception | None = None
+        for _ in attempts(_ATTEMPTS_MAX):
+            old = expiring(found.metadata, before_ms)
+            if not old:
+                return found, []
+            failure = found.expire([one.snapshot_id for one in old])
+            found = self._found(TableVersion.open(found.table.catalog, self.table, self.branch))
+            if not any(found.metadata.snapshot_by_id(one.snapshot_id) for one in old):
+                return found, old
+        raise SinkUnavailableError(
+            f"snapshots of the table {self.table!r} do not expire: "
+            f"{first_line(failure) if failure else 'they are still there'}.",
+            job=self.job,
+            stage=self.stage,
+            cure=BUSY,
+        )
+
+    def small_files(self, target_bytes: int) -> SmallFiles:
+        with self.errors_named(), self._opened() as version:
+            head = version.metadata.snapshot_by_name(self.branch)
+            entries = [] if head is None else _entries([head], version.table.io)
+            by = [
+                (f"{one.data_file.spec_id} {one.data_file.partition}", one.data_file)
+                for one in entries
+                if one.data_file.content.value == 0
+            ]
+        return SmallFiles.of([(name, file.file_size_in_bytes) for name, file in by], target_bytes)
+
+    def errors_named(self) -> AbstractContextManager[None]:
+        return errors_named(self.table, self.job, self.stage)
+
+    @contextmanager
+    def _opened(self) -> Iterator[TableVersion]:
+        with closing(self.catalog.open(self.storage_options)) as catalog:
+            yield self._found(TableVersion.open(catalog, self.table, self.branch))
+
+    def _found(self, version: TableVersion | None) -> TableVersion:
+        if version is None:
+            raise SinkError(
+                f"there is no table {self.table!r}.",
+                job=self.job,
+                stage=self.stage,
+                cure="Start the job, which creates it.",
+            )
+        return version
+
+    def _remove_attempts(self, version: TableVersion) -> Mapping[str, int]:
+        """Removes files of committed epochs that no snapshot has: those of attempts that lost."""
+        folder = folder_at(version.data, self.storage_options)
+        exactly, repeatable = map(version.marker, self.applications())
+        found = set(folder.paths(self.owner.beginning)) - version.paths()
+        staged = {path for path in found if self.is_staged(path, (exactly, repeatable))}
+        folder.remove(found - staged)
+        return {"files_removed": len(found - staged), "files_staged": len(staged)}
+
+
+def expiring(metadata: TableMetadata, before_ms: int) -> list[Snapshot]:
+    """Returns the snapshots that may go: older than a time, without a branch or tag, and not among
+    the last ones that the table keeps of each branch."""
+    refs = metadata.refs.values()
+    kept, by_id = {ref.snapshot_id for ref in refs}, {s.snapshot_id: s for s in metadata.snapshots}
+    count = _number(metadata, _KEPT_COUNT, 1)
+    for ref in refs:
+        if ref.snapshot_ref_type.value == "branch":
+            kept |= set(_ancestors(by_id, ref.snapshot_id)[: ref.min_snapshots_to_keep or count])
+    old = [one for one in metadata.snapshots if one.timestamp_ms < before_ms]
+    return [one for one in old if one.snapshot_id not in kept]
+
+
+def _ancestors(by_id: Mapping[int, Snapshot], newest: int) -> list[int]:
+    """Returns a snapshot and those before it, back to one that is gone."""
+    found: list[int] = []
+    at: int | None = newest
+    while at is not None and at in by_id:
+        found.append(at)
+        at = by_id[at].parent_snapshot_id
+    return found
+
+
+def _remove_unneeded(expired: list[Snapshot], now: TableVersion) -> int:
+    """Removes the files of expired snapshots that no other snapshot has."""
+    io: Any = now.table.io
+    found = _files(expired, io) - _files(now.metadata.snapshots, io) if expired else set()
+    for path in found:
+        io.delete(path)
+    return len(found)
+
+
+def _files(snapshots: list[Snapshot], io: FileIO) -> set[str]:
+    """Returns manifest lists, manifests and data files."""
+    manifests = {one.manifest_path for snapshot in snapshots for one in snapshot.manifests(io)}
+    lists = {snapshot.manifest_list for snapshot in snapshots if snapshot.manifest_list}
+    data = {entry.data_file.file_path for entry in _entries(snapshots, io)}
+    return lists | manifests | data
+
+
+def _entries(snapshots: list[Snapshot], io: FileIO) -> list[ManifestEntry]:
+    """Returns the entries of files that the snapshots have."""
+    found = {one.manifest_path: one for snapshot in snapshots for one in snapshot.manifests(io)}
+    return [entry for one in found.values() for entry in one.fetch_manifest_entry(io)]
+
+
+def _number(metadata: TableMetadata, name: str, default: int) -> int:
+    return int(metadata.properties.get(name, default))

@@ -1,0 +1,33 @@
+"""A sink whose output is a table of a lake, which is maintained beside the stream."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from dagster_jet.connectors.lake.maintenance import TableMaintenance
+from dagster_jet.connectors.lake.staged_names import Owner
+from dagster_jet.contract import Sink
+from dagster_jet.store import Store
+
+S = TypeVar("S", bound="LakeSink")
+
+
+@dataclass(frozen=True)
+class LakeSink(Sink):
+    """Sink of a table whose metadata keep the sink's marker."""
+
+    home: tuple[str, str] = field(default=("", ""), compare=False, repr=False, kw_only=True)
+    """Store id, and the namespace in the store."""
+
+    def with_store(self: S, store: Store) -> S:
+        """Only records the namespace, within which names of jobs are unique; stores nothing."""
+        return replace(self, home=(store.store_id, store.config.namespace))
+
+    def _owner(self, job: str, stage: str) -> Owner:
+        return Owner(*self.home, job, stage)
+
+    @abstractmethod
+    def maintenance(self, job: str, stage: str) -> TableMaintenance:
+        """Returns the maintenance of its table; called on the sink that `with_store` returned."""
