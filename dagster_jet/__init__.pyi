@@ -65,6 +65,7 @@ from dagster_jet.orchestration import (
     JetPipelineComponent as JetPipelineComponent,
     JetResource as JetResource,
     JetStageData as JetStageData,
+    ObservedStreamsComponent as ObservedStreamsComponent,
     build_jet_asset_checks as build_jet_asset_checks,
     build_jet_asset_specs as build_jet_asset_specs,
     build_jet_check_schedule as build_jet_check_schedule,

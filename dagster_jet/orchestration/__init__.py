@@ -17,6 +17,7 @@ from dagster_jet.orchestration.drained_schedule import build_jet_schedule
 from dagster_jet.orchestration.event_iterator import JetEventIterator
 from dagster_jet.orchestration.lake_maintenance import build_jet_lake_maintenance
 from dagster_jet.orchestration.observation_sensor import build_jet_observation_sensor
+from dagster_jet.orchestration.outside.observed_streams_component import ObservedStreamsComponent
 from dagster_jet.orchestration.pipeline_component import JetPipelineComponent
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.sensor import build_jet_supervisor_sensor
@@ -29,6 +30,7 @@ __all__ = [
     "JetPipelineComponent",
     "JetResource",
     "JetStageData",
+    "ObservedStreamsComponent",
     "build_jet_asset_checks",
     "build_jet_asset_specs",
     "build_jet_check_schedule",

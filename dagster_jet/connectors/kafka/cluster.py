@@ -149,8 +149,8 @@ def is_lasting(error: KafkaError) -> bool:
 
 
 def is_moving(error: KafkaError) -> bool:
-    """True while a partition has no leader that all brokers agree on: its topic was just created,
-    its leader moves, or a broker has restarted."""
+    """True while a partition or a group has no leader that all brokers agree on: it was just
+    created, its leader moves, or a broker has restarted."""
     code = client_library().KafkaError
     return error.code() in {
         code.NOT_LEADER_FOR_PARTITION,
@@ -161,6 +161,9 @@ def is_moving(error: KafkaError) -> bool:
         code.REPLICA_NOT_AVAILABLE,
         code.KAFKA_STORAGE_ERROR,
         code.NOT_CONTROLLER,
+        code.COORDINATOR_LOAD_IN_PROGRESS,
+        code.COORDINATOR_NOT_AVAILABLE,
+        code.NOT_COORDINATOR,
     }
 
 

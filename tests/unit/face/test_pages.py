@@ -23,6 +23,7 @@ from dagster_jet import (
     Jet,
     JetPipelineComponent,
     JetResource,
+    ObservedStreamsComponent,
     Pipeline,
     Secret,
     sinks,
@@ -135,7 +136,7 @@ def test_every_kind_of_block_is_looked_at() -> None:
     opened = re.findall(r"^```(\w*)$", text, re.MULTILINE)
     assert set(opened) == {"", "python", "yaml", "sql", "sh"}
     assert [page for page, _ in fenced("sql")] == ["docs/connectors/postgres-changes.md"]
-    assert len(fenced("yaml")) == 3
+    assert len(fenced("yaml")) == 4
 
 
 @pytest.mark.parametrize("settings", [False, True], ids=["", "with settings"])
@@ -160,6 +161,19 @@ def test_the_component_of_a_page_loads(tmp_path: Path, settings: bool) -> None:
             sensor = repository.get_sensor_def("airport_delays_supervisor")
             assert repository.has_job("airport_delays_job")
             assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
+
+
+@pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.BetaWarning")
+def test_the_observed_streams_of_a_page_load() -> None:
+    (block,) = (block for _, block in fenced("yaml") if "ObservedStreamsComponent" in block)
+    contents = yaml.safe_load(block)
+    with create_defs_folder_sandbox() as sandbox:
+        path = sandbox.scaffold_component(ObservedStreamsComponent, defs_yaml_contents=contents)
+        with sandbox.load_component_and_build_defs(defs_path=path) as (_, definitions):
+            graph = definitions.get_repository_def().asset_graph
+    checks = {f"{key.asset_key.to_user_string()} {key.name}" for key in graph.asset_check_keys}
+    limits = {"lake/payments watermark_lag", "sessions lag"}
+    assert checks == limits | {f"{key} alive" for key in ("lake/payments", "sessions", "billing")}
 
 
 def test_the_settings_of_dagsters_instance_are_some(tmp_path: Path) -> None:

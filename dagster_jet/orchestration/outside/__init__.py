@@ -1,0 +1,1 @@
+"""Jobs of other engines, shown in Dagster as external assets."""
