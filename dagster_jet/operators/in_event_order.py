@@ -144,7 +144,7 @@ class InEventOrder:
 
     def _in_order(self, arrived: pa.Table, waited: pa.Table, version: int) -> pa.Table:
         """Rows by event time and arrival, in the schema of the input."""
-        (schema,) = self.input_schemas
+        (schema,) = self.inner.input_schemas
         row = waited.column(ROW_COLUMN).combine_chunks()
         hashes = pa.array(~waited.column(HASH_COLUMN).to_numpy())
         columns = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
-from dagster_jet.core.durations import Duration, signed_ms, to_ms
-from dagster_jet.errors import ConfigurationError, PipelineError
+from dagster_jet.core.durations import Duration, to_ms
+from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.aggregates import Aggregate
 from dagster_jet.pipeline.builder import GraphBuilder
 from dagster_jet.pipeline.checks import (
@@ -18,13 +18,12 @@ from dagster_jet.pipeline.checks import (
 )
 from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.graph import Node
+from dagster_jet.pipeline.joins import Joins
 from dagster_jet.pipeline.outputs import DeadLetters, JoinedLateRows, LateRows, WithSinks
 from dagster_jet.pipeline.point import Point
 from dagster_jet.pipeline.stateful import (
     AggregateNode,
     DeduplicateNode,
-    JoinHow,
-    JoinNode,
     ProcessorNode,
     RollingNode,
 )
@@ -401,91 +400,14 @@ class Stateful(Point):
         return self._after(node, LateStage, time_kept(time, output_schema))
 
 
-class Stage(WithTimestamps, Stateless["Stage"], Stateful, WithSinks):
+class Stage(WithTimestamps, Stateless["Stage"], Joins["Stage", "JoinedStage"], Stateful, WithSinks):
     """A stream at one point of the pipeline."""
 
     def _append(self, node: Node) -> Stage:
         return self._after(node, Stage, self._time)
 
-    def join(
-        self,
-        other: Stage,
-        *,
-        on: str | Sequence[str],
-        within: Duration | None = None,
-        between: tuple[Duration, Duration] | None = None,
-        name: str,
-        how: JoinHow = "inner",
-        condition: Callable[[Any], Any] | None = None,
-        suffix: str = "_right",
-    ) -> JoinedStage:
-        """Joins rows of two streams with equal keys that are near each other in event time.
-
-        Columns: the keys, this stream's, the other's. A column of the other stream with a name of
-        this stream's gets `suffix`. The event time of a result is that of this stream's row; with
-        "right" and "outer" results have no event time.
-
-        Args:
-            other: a stream of the same pipeline.
-            on: columns of both streams that must be equal.
-            within: largest event-time difference of a pair; also how long state keeps rows.
-            between: instead of `within`: least and largest time from this stream's row to the other
-                one. `("-10 minutes", "1 hour")`: from ten minutes before it to an hour after it.
-            name: name of the stage, unique in the pipeline; saved state is matched by it.
-            how: "inner", "left", "right" or "outer": a row without a partner is emitted with nulls
-                when the watermark shows that no partner can arrive any more. "semi": each row of
-                this stream that has a partner, once. "anti": each that has none.
-            condition: called with an Arrow table of pairs, in the columns of an inner join; returns
-                an array with a boolean for each. Other pairs are no partners. It must depend on the
-                rows alone.
-            suffix: suffix of the other stream's columns whose names this stream has, too.
-
-        Raises:
-            PipelineError: a stream has no event time or is of another pipeline, `how` is not valid,
-                or there is not exactly one of `within` and `between`.
-            ConfigurationError: a duration cannot be read, `within` is negative, or the bounds of
-                `between` are the wrong way round.
-
-        Example:
-            >>> paid = orders.join(payments, on="order_id", within="1 hour", name="paid")
-        """
-        if how not in get_args(JoinHow):
-            wrong = f"how={how!r} is not valid for join()."
-            cure = f"Use {', '.join(map(repr, get_args(JoinHow)))}."
-            raise self._refusal(wrong, cure, stage=name)
-        self._refuse_other_pipelines((other,), name)
-        times = (self._event_time(name), other._event_time(name))
-        keys = columns_of(on)
-        refuse_twice(self, name, keys)
-        bounds = self._bounds(within, between, name)
-        upstream = (self._node, other._node)
-        node = JoinNode(name, upstream, keys, bounds, how, times, suffix, condition)
-        # An unpaired row of the other stream has no event time of this stream.
-        return self._after(node, JoinedStage, None if how in ("right", "outer") else self._time)
-
-    def _bounds(
-        self, within: Duration | None, between: tuple[Duration, Duration] | None, name: str
-    ) -> tuple[int, int]:
-        """Bounds of the other stream's time minus this stream's, in ms."""
-        if (within is None) == (between is None):
-            raise self._refusal(
-                "join() needs either within= or between=.",
-                'For example within="1 hour", or between=("0 s", "1 hour").',
-                stage=name,
-            )
-        if between is None:
-            assert within is not None
-            within_ms = to_ms(within, "within")
-            return -within_ms, within_ms
-        lower, upper = (signed_ms(bound, "between") for bound in between)
-        if lower > upper:
-            raise ConfigurationError(
-                f"between: {between[0]!r} is more than {between[1]!r}.",
-                job=self._builder.job,
-                stage=name,
-                cure="Write the least time first.",
-            )
-        return lower, upper
+    def _joined(self, node: Node, time: EventTime | None) -> JoinedStage:
+        return self._after(node, JoinedStage, time)
 
     def group_by(self, *keys: str) -> KeyedStage:
         """Groups the stream by key columns; the next stage has a state per key.

@@ -18,6 +18,7 @@ class StageKind(str, Enum):
     ROLLING_AGGREGATE = "rolling_aggregate"
     DEDUPLICATE = "deduplicate"
     JOIN = "join"
+    JOIN_AS_OF = "join_as_of"
     MAP_STATEFUL = "map_stateful"
     MAP_STATEFUL_IN_BATCHES = "map_stateful_in_batches"
     PROCESSOR = "processor"

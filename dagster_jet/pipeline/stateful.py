@@ -165,6 +165,27 @@ class JoinNode(StatefulNode):
 
 
 @dataclass(frozen=True)
+class JoinAsOfNode(StatefulNode):
+    """Joins rows with the newest version of their key, of another stream."""
+
+    keys: tuple[str, ...]
+    how: Literal["left", "inner"]
+    keep_ms: int | None
+    """How long a version counts; None: until the next one."""
+    times: tuple[EventTime, EventTime]
+    suffix: str
+    kind: ClassVar = StageKind.JOIN_AS_OF
+
+    def describe(self) -> dict[str, str]:
+        keep = {} if self.keep_ms is None else {"keep": in_words(self.keep_ms)}
+        return {"keys": ", ".join(self.keys), "how": self.how, **keep}
+
+    def shape(self) -> Mapping[str, Any]:
+        keep = self.keep_ms is not None
+        return {"keys": list(self.keys), "keep": keep, **_read_times(*self.times)}
+
+
+@dataclass(frozen=True)
 class StatefulMapNode(StatefulNode):
     """Calls a user's function with state per key."""
 

@@ -114,23 +114,9 @@ def silent_users(clicks: Stage) -> Stage:
 
 
 def in_euros(orders: Stage, rates: Stage) -> Stage:
-    """Orders with the exchange rate before their time: both streams as one, in event order."""
-    no_number, no_text = "cast(null AS long)", "cast(null AS string)"
-    both = orders.select("currency", "order_id", "amount", f"{no_number} AS rate", "at")
-    both = both.merge(
-        rates.select("currency", f"{no_text} AS order_id", f"{no_number} AS amount", "rate", "at")
-    )
-
-    def step(state: State[list[int]], row: dict[str, Any]) -> dict[str, Any] | None:
-        if row["order_id"] is None:
-            state.value = [row["rate"]]
-            return None
-        euros = row["amount"] * state.value[0] if state.value else None
-        return {"order_id": row["order_id"], "euros": euros}
-
-    return both.group_by("currency").map_stateful(
-        step, create=list, output_schema="order_id string, euros long", name="in_euros"
-    )
+    """Orders with the exchange rate as of their time."""
+    rated = orders.join_as_of(rates, on="currency", name="in_euros")
+    return rated.select("order_id", "amount * rate AS euros")
 
 
 def scored(orders: Stage) -> Stage:

@@ -41,6 +41,7 @@ from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.graph import Graph, SinkNode, SourceNode, TimestampsNode
 from dagster_jet.pipeline.stateful import (
     AggregateNode,
+    JoinAsOfNode,
     JoinNode,
     ProcessorNode,
     RollingNode,
@@ -230,7 +231,7 @@ def first_stage(node: StatefulNode, operator: Operator, ordinal: int) -> Send:
                 shaped = _frames(node, addressed(rows, node.keys, node.time))
             case RollingNode():
                 shaped = _totals(node, addressed(rows, node.keys, _as_it_stands(node.time)))
-            case JoinNode():
+            case JoinNode() | JoinAsOfNode():
                 shaped = addressed(rows, node.keys, node.times[ordinal])
                 if ordinal == 1:  # clashing names carry the suffix in the operator's schema
                     clashing = [n for n in shaped.column_names if n not in schema.names]

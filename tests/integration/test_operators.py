@@ -234,6 +234,23 @@ def expected_joined(how: str) -> Callable[..., Iterator[tuple[Any, ...]]]:
     return expect
 
 
+def joined_as_of(rows: Stage, others: Stage, name: str = "op") -> Stage:
+    return rows.join_as_of(others, on="k", keep="250 ms", name=name)
+
+
+def expected_as_of(rows: list[Row], others: list[Row]) -> Iterator[tuple[Any, ...]]:
+    """Of two versions of one key and time the later counts: a file after the other."""
+    of_key = numbered_by_key(others)
+    for row in rows:
+        known = [
+            (other["ts"], number, other["v"])
+            for number, other in of_key[row["k"]]
+            if row["ts"] - 250 <= other["ts"] <= row["ts"]
+        ]
+        ts, _, v = max(known, default=(None, None, None))
+        yield (row["k"], row["ts"], row["v"], ts, v)
+
+
 def mapped(rows: Stage, name: str = "op", **options: Any) -> Stage:
     def running_total(state: State[int], row: Row) -> Row | None:
         state.value += row["v"]
@@ -318,6 +335,7 @@ OPERATORS: dict[str, tuple[Callable[..., Stage], Expect, str]] = {
         f"join_bounded_{how}": (bounded(how), expected_bounded(how), "k ts v v_right")
         for how in ("left", "semi", "anti")
     },
+    "join_as_of": (joined_as_of, expected_as_of, "k ts v ts_right v_right"),
 }
 
 

@@ -141,7 +141,7 @@ SQL = {
     "in_euros": (
         "order_id euros",
         "select order_id, amount * rate from orders asof left join rates "
-        "on orders.currency = rates.currency and orders.ts > rates.ts",
+        "on orders.currency = rates.currency and orders.ts >= rates.ts",
     ),
 }
 

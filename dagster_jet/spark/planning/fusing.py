@@ -16,6 +16,7 @@ from dagster_jet.pipeline.graph import Graph, TransformNode
 from dagster_jet.pipeline.stateful import (
     AggregateNode,
     DeduplicateNode,
+    JoinAsOfNode,
     JoinNode,
     RollingNode,
     StatefulNode,
@@ -138,7 +139,8 @@ def _links(
 
 def _stays_in_shard(graph: Graph, wirings: Mapping[str, StageWiring], link: Link) -> bool:
     """Whether the rows of a link have the key of the stage that they come from."""
-    if not isinstance(graph[link.source], AggregateNode | RollingNode | DeduplicateNode | JoinNode):
+    kinds = AggregateNode | RollingNode | DeduplicateNode | JoinNode | JoinAsOfNode
+    if not isinstance(graph[link.source], kinds):
         return False  # a user's function may return rows of other keys
     plan = wirings[link.source].plan
     before, results = plan.inputs[0], plan.operator.result_schema

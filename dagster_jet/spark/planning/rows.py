@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from dagster_jet.dag import Processor, new_processor
 from dagster_jet.errors import PipelineError
+from dagster_jet.operators.address import ADDRESS
 from dagster_jet.operators.deduplicate import Deduplicate
 from dagster_jet.operators.deduplicate_in_order import DeduplicateInOrder
 from dagster_jet.operators.in_event_order import InEventOrder
 from dagster_jet.operators.interval_join import IntervalJoin
+from dagster_jet.operators.join_as_of import JoinAsOf
 from dagster_jet.operators.operator import ARRIVAL_COLUMN, HASH_COLUMN, TIME_COLUMN, Operator
 from dagster_jet.operators.row_input import RowInput
 from dagster_jet.operators.stateful_map import StatefulMap
@@ -23,6 +27,7 @@ from dagster_jet.operators.user.spark_processor import SparkProcessor
 from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.stateful import (
     DeduplicateNode,
+    JoinAsOfNode,
     JoinNode,
     ProcessorNode,
     StatefulMapInBatchesNode,
@@ -61,61 +66,114 @@ def plan_deduplicate(
 def plan_join(
     node: JoinNode, sources: Sequence[DataFrame], partitions: Partitions, job: str
 ) -> OperatorPlan:
-    """Interval join: each side's keys first; clashing names of the right side get the suffix."""
-    left, right = sources
-    keys = node.keys
-    for frame, side in ((left, "left"), (right, "right")):
-        missing = [key for key in keys if key not in frame.columns]
-        if missing:
-            raise PipelineError(
-                f"the {side} side has no column {', '.join(missing)} to join on; it has "
-                f"{', '.join(frame.columns)}.",
-                job=job,
-                stage=node.name,
-            )
-    own = [name for name in left.columns if name not in keys]
-    other = {
-        name: f"{name}{node.suffix}" if name in own else name
-        for name in right.columns
-        if name not in keys
-    }
-    right = right.withColumnsRenamed(other)
-    types = left.select(*quoted(keys)).schema
-    differing = [f.name for f in types if right.schema[f.name].dataType != f.dataType]
-    if differing:
-        raise PipelineError(
-            f"the sides have different types of {', '.join(differing)}.",
-            job=job,
-            stage=node.name,
-            cure="Cast one of them before the join.",
-        )
-    needs_right = node.how not in ("semi", "anti") or node.condition is not None
-    others = list(other.values()) if needs_right else []
+    """Interval join."""
+    sides = _Sides(node, *sources)
+    keys, left, right = sides.schemas(job)
+    if node.how in ("semi", "anti") and node.condition is None:
+        right = pa.schema([])
     operator = IntervalJoin(
-        key_schema=arrow_schema(types),
-        left_schema=arrow_schema(left.select(*quoted(own)).schema),
-        right_schema=arrow_schema(right.select(*quoted(others)).schema),
+        key_schema=keys,
+        left_schema=left,
+        right_schema=right,
         between_ms=node.between_ms,
         how=node.how,
         condition=node.condition,
         stage=node.name,
     )
-    left_time, right_time = node.times
-    right_time = replace(right_time, column=other.get(right_time.column, right_time.column))
-    left_shape = _addressed(left, keys, left_time, partitions, [*keys, *own])
-    right_columns = [*keys, *others]
-    right_shape = _addressed(right, keys, right_time, partitions, right_columns)
-    return OperatorPlan(
-        operator=operator,
-        shapes=(left_shape, lambda frame: right_shape(frame.withColumnsRenamed(other))),
-        inputs=(
-            row_input(operator, 0, keys, partitions, left_time),
-            row_input(operator, 1, keys, partitions, right_time, names=right.columns),
-        ),
-        late=tuple(map(behind_watermark, sources, node.times)),
-        filters_late=False,
-        result_type=spark_schema(operator.result_schema),
+    return sides.plan(operator, partitions, in_order=False)
+
+
+def plan_join_as_of(
+    node: JoinAsOfNode, sources: Sequence[DataFrame], partitions: Partitions, job: str
+) -> OperatorPlan:
+    """Rows with the newest version of their key."""
+    sides = _Sides(node, *sources)
+    operator = JoinAsOf.of(
+        node.name, *sides.schemas(job), keeps_all=node.how == "left", keep_ms=node.keep_ms
     )
+    return sides.plan(operator, partitions, in_order=True)
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """Both inputs of a join. Clashing names of the right side get the suffix."""
+
+    node: JoinNode | JoinAsOfNode
+    left: DataFrame
+    right: DataFrame
+
+    @cached_property
+    def own(self) -> list[str]:
+        """The left side's columns besides the keys."""
+        return [name for name in self.left.columns if name not in self.node.keys]
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The right side's columns besides the keys: their names in the result."""
+        return {
+            name: f"{name}{self.node.suffix}" if name in self.own else name
+            for name in self.right.columns
+            if name not in self.node.keys
+        }
+
+    @cached_property
+    def renamed(self) -> DataFrame:
+        return self.right.withColumnsRenamed(self.names)
+
+    def schemas(self, job: str) -> tuple[pa.Schema, pa.Schema, pa.Schema]:
+        """Keys, the other columns of the left side, those of the right side.
+
+        Raises:
+            PipelineError: a side lacks a key, or has it with another type.
+        """
+        keys = self.node.keys
+        for frame, side in ((self.left, "left"), (self.right, "right")):
+            missing = [key for key in keys if key not in frame.columns]
+            if missing:
+                raise PipelineError(
+                    f"the {side} side has no column {', '.join(missing)} to join on; it has "
+                    f"{', '.join(frame.columns)}.",
+                    job=job,
+                    stage=self.node.name,
+                )
+        types = self.left.select(*quoted(keys)).schema
+        differing = [f.name for f in types if self.right.schema[f.name].dataType != f.dataType]
+        if differing:
+            raise PipelineError(
+                f"the sides have different types of {', '.join(differing)}.",
+                job=job,
+                stage=self.node.name,
+                cure="Cast one of them before the join.",
+            )
+        left = self.left.select(*quoted(self.own)).schema
+        right = self.renamed.select(*quoted(list(self.names.values()))).schema
+        return arrow_schema(types), arrow_schema(left), arrow_schema(right)
+
+    def plan(
+        self, operator: IntervalJoin | JoinAsOf, partitions: Partitions, *, in_order: bool
+    ) -> OperatorPlan:
+        left_time, right_time = self.node.times
+        times = (
+            left_time,
+            replace(right_time, column=self.names.get(right_time.column, right_time.column)),
+        )
+        keys, address = self.node.keys, {*(field.name for field in ADDRESS), ARRIVAL_COLUMN}
+        columns = [[n for n in s.names if n not in address] for s in operator.input_schemas]
+        shapes = [
+            _addressed(side, keys, time, partitions, names, in_order=in_order)
+            for side, time, names in zip((self.left, self.renamed), times, columns, strict=True)
+        ]
+        return OperatorPlan(
+            operator=operator,
+            shapes=(shapes[0], lambda frame: shapes[1](frame.withColumnsRenamed(self.names))),
+            inputs=(
+                row_input(operator, 0, keys, partitions, times[0]),
+                row_input(operator, 1, keys, partitions, times[1], names=self.renamed.columns),
+            ),
+            late=tuple(map(behind_watermark, (self.left, self.right), self.node.times)),
+            filters_late=False,
+            result_type=spark_schema(operator.result_schema),
+        )
 
 
 def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -> OperatorPlan:

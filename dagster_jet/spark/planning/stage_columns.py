@@ -15,6 +15,7 @@ from dagster_jet.pipeline.graph import EnrichNode, MergeNode, Node, SinkNode, Tr
 from dagster_jet.pipeline.stateful import (
     AggregateNode,
     DeduplicateNode,
+    JoinAsOfNode,
     JoinNode,
     RollingNode,
     StatefulNode,
@@ -111,7 +112,7 @@ def _through_stage(
     for column in columns:
         if column in keys or isinstance(node, DeduplicateNode):
             found[column] = _any(inputs, [column])
-        elif isinstance(node, JoinNode):
+        elif isinstance(node, JoinNode | JoinAsOfNode):
             found[column] = _joined(node, column, inputs)
         elif isinstance(node, AggregateNode | RollingNode):
             found[column] = _any(inputs, _aggregated(node, column))
@@ -120,7 +121,9 @@ def _through_stage(
     return found
 
 
-def _joined(node: JoinNode, column: str, inputs: Sequence[Origins]) -> frozenset[ColumnOrigin]:
+def _joined(
+    node: JoinNode | JoinAsOfNode, column: str, inputs: Sequence[Origins]
+) -> frozenset[ColumnOrigin]:
     left, right = inputs
     if column in left:
         return left[column]

@@ -13,6 +13,7 @@ from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.stateful import (
     AggregateNode,
     DeduplicateNode,
+    JoinAsOfNode,
     JoinNode,
     ProcessorNode,
     RollingNode,
@@ -26,6 +27,7 @@ from dagster_jet.spark.planning.operator_plan import OperatorPlan, Partitions
 from dagster_jet.spark.planning.rows import (
     plan_deduplicate,
     plan_join,
+    plan_join_as_of,
     plan_map,
     plan_map_in_batches,
     plan_processor,
@@ -77,6 +79,8 @@ def _planned(
             return plan_deduplicate(node, sources[0], partitions)
         case JoinNode():
             return plan_join(node, sources, partitions, job)
+        case JoinAsOfNode():
+            return plan_join_as_of(node, sources, partitions, job)
         case StatefulMapNode():
             return plan_map(node, sources[0], partitions)
         case StatefulMapInBatchesNode():
