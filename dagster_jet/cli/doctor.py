@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from dagster_jet.cli.options import errors_as_sentences
-from dagster_jet.cli.output import say, show_findings, show_json
-from dagster_jet.core.findings import as_rows, breaks_the_recipe
+from dagster_jet.cli.output import say, show_answers, show_json
+from dagster_jet.core.answers import as_rows, breaks_the_recipe
 
 
 def doctor(
@@ -36,12 +36,12 @@ def doctor(
 
     with errors_as_sentences(), open_instance(home) as instance:
         number = streams_of(instance) if streams is None else streams
-        findings = InstanceCheck(instance, number).findings()
-    is_good = not breaks_the_recipe(findings)
+        answers = InstanceCheck(instance, number).answers()
+    is_good = not breaks_the_recipe(answers)
     if as_json:
-        show_json({"streams": number, "suits_streams": is_good, "findings": as_rows(findings)})
+        show_json({"streams": number, "suits_streams": is_good, "answers": as_rows(answers)})
     else:
-        show_findings(findings, title=f"Dagster instance, {number} streams")
+        show_answers(answers, title=f"Dagster instance, {number} streams")
         say(
             "The instance suits its streams."
             if is_good

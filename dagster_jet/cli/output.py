@@ -16,7 +16,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from dagster_jet.core.findings import Finding
+    from dagster_jet.core.answers import Answer
     from dagster_jet.store import OnProgress, UpkeepProgress
 
 _PIPED_WIDTH = 200
@@ -49,8 +49,8 @@ def show_one(row: Mapping[str, Any], *, title: str) -> None:
     console().print(table)
 
 
-def show_findings(findings: Sequence[Finding], *, title: str) -> None:
-    """Prints the findings of a probe as a table."""
+def show_answers(answers: Sequence[Answer], *, title: str) -> None:
+    """Prints the answers of a probe as a table."""
     rows = [
         {
             "question": one.question,
@@ -58,7 +58,7 @@ def show_findings(findings: Sequence[Finding], *, title: str) -> None:
             "what_it_means": one.meaning,
             "cure": one.cure,
         }
-        for one in findings
+        for one in answers
     ]
     show(rows, title=title, as_json=False)
 

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import typer
 
 from dagster_jet.cli.options import errors_as_sentences, text_in
-from dagster_jet.cli.output import say, show_findings, show_json
+from dagster_jet.cli.output import say, show_answers, show_json
+from dagster_jet.core.answers import Answer, as_rows, breaks_the_recipe
 from dagster_jet.core.durations import to_ms
-from dagster_jet.core.findings import Finding, as_rows, breaks_the_recipe
 from dagster_jet.core.secret import Url, holds_password, named, shown, text_of
 from dagster_jet.errors import ConfigurationError
 
@@ -46,10 +46,10 @@ class Asked:
 class _Kind:
     """Probe functions of one kind of server."""
 
-    probe: Callable[[Asked], list[Finding]]
+    probe: Callable[[Asked], list[Answer]]
     leave: Callable[[Asked], str] | None = None
     """None: the server holds nothing that a restart could lose."""
-    find: Callable[[Asked, str], list[Finding]] | None = None
+    find: Callable[[Asked, str], list[Answer]] | None = None
 
 
 def probe(
@@ -120,19 +120,19 @@ def probe(
         if leave:
             _say_what_is_left(kind, asked, as_json=as_json)
             return
-        findings = kind.probe(asked) if find is None else _found(kind, asked, find)
-    _show(findings, shown(asked.url), as_json=as_json)
-    if breaks_the_recipe(findings):
+        answers = kind.probe(asked) if find is None else _found(kind, asked, find)
+    _show(answers, shown(asked.url), as_json=as_json)
+    if breaks_the_recipe(answers):
         raise typer.Exit(1)
 
 
-def _show(findings: list[Finding], server: str, *, as_json: bool) -> None:
-    is_good = not breaks_the_recipe(findings)
+def _show(answers: list[Answer], server: str, *, as_json: bool) -> None:
+    is_good = not breaks_the_recipe(answers)
     if as_json:
-        document = {"server": server, "exactly_once": is_good, "findings": as_rows(findings)}
+        document = {"server": server, "exactly_once": is_good, "answers": as_rows(answers)}
         show_json(document)
         return
-    show_findings(findings, title=server)
+    show_answers(answers, title=server)
     say(
         "The server supports exactly once with the default recipe."
         if is_good
@@ -156,7 +156,7 @@ def _say_what_is_left(kind: _Kind, asked: Asked, *, as_json: bool) -> None:
     say(f"dagster-jet probe {shown(url)} --find {name}")
 
 
-def _found(kind: _Kind, asked: Asked, name: str) -> list[Finding]:
+def _found(kind: _Kind, asked: Asked, name: str) -> list[Answer]:
     if kind.find is None:
         raise _nothing_to_leave(asked.url)
     return kind.find(asked, name)
@@ -231,7 +231,7 @@ def _kafka() -> _Kind:
 def _rabbitmq() -> _Kind:
     from dagster_jet.connectors.rabbitmq import probe as rabbitmq
 
-    def probe_it(asked: Asked) -> list[Finding]:
+    def probe_it(asked: Asked) -> list[Answer]:
         if asked.queue is None:
             raise ConfigurationError("--queue is missing: the one that a job is to read.")
         return rabbitmq.probe(asked.url, asked.queue, asked.interval)

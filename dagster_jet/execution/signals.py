@@ -33,7 +33,7 @@ class WaitReports(Protocol):
     def source_away(self, source: str, reason: str | None) -> None: ...
 
 
-class Owner(Protocol):
+class RecordOwner(Protocol):
     """Owns the job's record on behalf of the execution."""
 
     @property
@@ -58,7 +58,7 @@ class Signals:
     job: str
     claimed: ExecutionRecord
     """The record as the owner has won it for this execution."""
-    owner: Owner
+    owner: RecordOwner
     stop: StopSignal
     inbox: queue.SimpleQueue[Notification] = field(default_factory=queue.SimpleQueue)
     is_closing: bool = False

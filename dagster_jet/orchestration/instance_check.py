@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 
 import dagster as dg
 
-from dagster_jet.core.findings import Finding, answered
+from dagster_jet.core.answers import Answer, answered
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.run_queue import RunQueue
@@ -70,7 +70,7 @@ class InstanceCheck:
     instance: dg.DagsterInstance
     streams: int
 
-    def findings(self) -> list[Finding]:
+    def answers(self) -> list[Answer]:
         """Returns all answers."""
         return [
             self._slots(),
@@ -82,7 +82,7 @@ class InstanceCheck:
             *self._daemons(),
         ]
 
-    def _slots(self) -> Finding:
+    def _slots(self) -> Answer:
         queue = RunQueue.of(self.instance)
         shortage = queue.shortage(self.streams)
         said = "any number of runs" if queue.slots is None else f"{queue.slots} slots"
@@ -95,7 +95,7 @@ class InstanceCheck:
             needed=True,
         )
 
-    def _monitoring(self) -> Iterator[Finding]:
+    def _monitoring(self) -> Iterator[Answer]:
         instance = self.instance
         cancel = max(60, 2 * _DRAIN_SECONDS)
         yield answered(
@@ -127,7 +127,7 @@ class InstanceCheck:
             cure="run_monitoring: {max_resume_run_attempts: 0}",
         )
 
-    def _run_time(self) -> Iterator[Finding]:
+    def _run_time(self) -> Iterator[Answer]:
         limit = self.instance.run_monitoring_max_runtime_seconds
         if self.instance.run_monitoring_enabled:
             yield answered(
@@ -138,7 +138,7 @@ class InstanceCheck:
                 cure="run_monitoring: {max_runtime_seconds: 0}",
             )
 
-    def _retries(self) -> Finding:
+    def _retries(self) -> Answer:
         instance = self.instance
         number = instance.run_retries_max_retries if instance.run_retries_enabled else 0
         return answered(
@@ -150,7 +150,7 @@ class InstanceCheck:
             cure="run_retries: {max_retries: 0}",
         )
 
-    def _threads(self) -> Finding:
+    def _threads(self) -> Answer:
         settings = self.instance.get_sensor_settings()
         return answered(
             "A slow tick does not delay the ticks of other sensors",
@@ -160,7 +160,7 @@ class InstanceCheck:
             cure="sensors: {use_threads: true, num_workers: 8}",
         )
 
-    def _retention(self) -> Iterator[Finding]:
+    def _retention(self) -> Iterator[Answer]:
         from dagster._core.definitions.run_request import InstigatorType
 
         kept = self.instance.get_tick_retention_settings(InstigatorType.SENSOR)
@@ -192,7 +192,7 @@ class InstanceCheck:
             "'Production instance'",
         )
 
-    def _daemons(self) -> Iterator[Finding]:
+    def _daemons(self) -> Iterator[Answer]:
         statuses = self.instance.get_daemon_statuses()
         for name, task in _DAEMONS.items():
             status = statuses.get(name)

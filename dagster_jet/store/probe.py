@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dagster_jet.core.findings import Finding, answered
+from dagster_jet.core.answers import Answer, answered
 from dagster_jet.core.secret import Url, text_of
 from dagster_jet.errors import StoreUnwritableError
 from dagster_jet.store.members import member_id_of, open_member
 
 
-def probe(url: Url) -> list[Finding]:
-    """Returns the findings about a place. Does not create a place that does not exist.
+def probe(url: Url) -> list[Answer]:
+    """Returns the answers about a place. Does not create a place that does not exist.
 
     Raises:
         ConfigurationError: the URL is not valid for a member.

@@ -8,14 +8,14 @@ from dagster_jet.connectors.delta.table_log import TableLog, reading_errors_name
 from dagster_jet.connectors.files.places.location import absolute, scheme_of
 from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.connectors.lake.probe import creates_once, fits, writes_files
-from dagster_jet.core.findings import Finding
+from dagster_jet.core.answers import Answer
 from dagster_jet.core.secret import Url, text_of
 
 SCHEME = "delta+"
 
 
-def probe(url: Url) -> list[Finding]:
-    """Returns all findings about `delta+s3://bucket/folder` or `delta+file:///folder`.
+def probe(url: Url) -> list[Answer]:
+    """Returns all answers about `delta+s3://bucket/folder` or `delta+file:///folder`.
 
     Raises:
         JetError: the place is not valid, or does not answer.
@@ -25,8 +25,8 @@ def probe(url: Url) -> list[Finding]:
     with reading_errors_named(place, "", ""):
         folder = data_folder(place, ())
         log = TableLog.open(place, options_of(folder))
-        findings = [] if log is None else [writes_files(folder, place)]
+        answers = [] if log is None else [writes_files(folder, place)]
         if scheme_of(place) != "file":
-            findings.append(creates_once(folder, place))
-        findings.append(fits(None if log is None else unfit(log), is_there=log is not None))
-    return findings
+            answers.append(creates_once(folder, place))
+        answers.append(fits(None if log is None else unfit(log), is_there=log is not None))
+    return answers

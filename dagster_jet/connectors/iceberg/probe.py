@@ -10,13 +10,13 @@ from dagster_jet.connectors.iceberg.catalog import CatalogPlace, errors_named
 from dagster_jet.connectors.iceberg.storage import folder_at
 from dagster_jet.connectors.iceberg.table_version import TableVersion
 from dagster_jet.connectors.lake.probe import fits, writes_files
-from dagster_jet.core.findings import Finding
+from dagster_jet.core.answers import Answer
 from dagster_jet.core.secret import Url, named, text_of
 from dagster_jet.errors import ConfigurationError
 
 
-def probe(url: Url, options: Mapping[str, str]) -> list[Finding]:
-    """Returns all findings about `iceberg://catalog/namespace.table`.
+def probe(url: Url, options: Mapping[str, str]) -> list[Answer]:
+    """Returns all answers about `iceberg://catalog/namespace.table`.
 
     Args:
         options: `catalog_options` of the sink; values may name secrets.
@@ -35,5 +35,5 @@ def probe(url: Url, options: Mapping[str, str]) -> list[Finding]:
         version = TableVersion.open(catalog, table, "main")
         if version is None:
             return [fits(None, is_there=False)]
-        findings = [writes_files(folder_at(version.data, ()), version.data)]
-        return [*findings, fits(version.unfit(), is_there=True)]
+        answers = [writes_files(folder_at(version.data, ()), version.data)]
+        return [*answers, fits(version.unfit(), is_there=True)]

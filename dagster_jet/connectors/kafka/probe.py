@@ -26,7 +26,7 @@ from dagster_jet.connectors.kafka.probe_held import find as find_held
 from dagster_jet.connectors.kafka.probe_held import leave as leave_held
 from dagster_jet.connectors.kafka.probe_held import probe_held
 from dagster_jet.connectors.kafka.transactions import TRANSACTION_MAX_S
-from dagster_jet.core.findings import Finding, answered, in_words
+from dagster_jet.core.answers import Answer, answered, in_words
 from dagster_jet.core.secret import shown
 from dagster_jet.errors import ConfigurationError, JetError, SourceUnavailableError
 
@@ -36,8 +36,8 @@ _MANY = 3
 _SILENT = "The broker does not say."
 
 
-def probe(cluster: Cluster, interval: timedelta, topic: str | None = None) -> list[Finding]:
-    """Returns all findings about the cluster.
+def probe(cluster: Cluster, interval: timedelta, topic: str | None = None) -> list[Answer]:
+    """Returns all answers about the cluster.
 
     Args:
         topic: a topic that a job reads or writes.
@@ -53,7 +53,7 @@ def probe(cluster: Cluster, interval: timedelta, topic: str | None = None) -> li
             raise ConfigurationError(f"{shown(cluster.servers)} has no topic {topic!r} for us.")
         if not known.brokers:
             raise SourceUnavailableError(f"{shown(cluster.servers)} has no broker now.")
-        findings = [
+        answers = [
             _transactions(cluster, last_error),
             _markers(admin, MARKER_TOPIC in known.topics),
             *([] if topic is None else [_rights(admin, topic)]),
@@ -62,8 +62,8 @@ def probe(cluster: Cluster, interval: timedelta, topic: str | None = None) -> li
         ]
     if topic is not None:
         with _errors_in_words(cluster, admin, last_error):
-            findings.append(_keeps_topic(admin, known, topic))
-    return findings
+            answers.append(_keeps_topic(admin, known, topic))
+    return answers
 
 
 def leave(cluster: Cluster) -> str:
@@ -72,7 +72,7 @@ def leave(cluster: Cluster) -> str:
         return leave_held(cluster)
 
 
-def find(cluster: Cluster, name: str) -> list[Finding]:
+def find(cluster: Cluster, name: str) -> list[Answer]:
     """Checks whether the transaction of `leave` still exists; removes it. Raises `JetError`."""
     with _troubles_in_words(cluster):
         return find_held(cluster, name)
@@ -86,7 +86,7 @@ def _troubles_in_words(cluster: Cluster) -> Iterator[None]:
         yield
 
 
-def _transactions(cluster: Cluster, last_error: LastError) -> Finding:
+def _transactions(cluster: Cluster, last_error: LastError) -> Answer:
     """Begins a transaction and aborts it."""
     library = client_library()
     more = {"transactional.id": _TRANSACTIONAL_ID, "error_cb": last_error}
@@ -115,7 +115,7 @@ def _transactions(cluster: Cluster, last_error: LastError) -> Finding:
     )
 
 
-def _markers(admin: Any, is_there: bool) -> Finding:
+def _markers(admin: Any, is_there: bool) -> Answer:
     question = f"Can the topic {MARKER_TOPIC} say what is committed?"
     if is_there:
         settings, unanswered = _settings(admin, "TOPIC", MARKER_TOPIC, "cleanup.policy")
@@ -146,7 +146,7 @@ def _markers(admin: Any, is_there: bool) -> Finding:
     )
 
 
-def _rights(admin: Any, topic: str) -> Finding:
+def _rights(admin: Any, topic: str) -> Answer:
     asked = client_library().TopicCollection([topic])
     described, unanswered = _answer_of(
         admin.describe_topics(asked, include_authorized_operations=True, request_timeout=_CALL_S)[
@@ -195,7 +195,7 @@ def _settings(admin: Any, kind: str, name: str, *needed: str) -> tuple[Mapping[s
     return settings, unanswered
 
 
-def _of_broker(admin: Any, broker: int, interval: timedelta) -> list[Finding]:
+def _of_broker(admin: Any, broker: int, interval: timedelta) -> list[Answer]:
     settings, unanswered = _settings(
         admin,
         "BROKER",
@@ -256,7 +256,7 @@ def _of_broker(admin: Any, broker: int, interval: timedelta) -> list[Finding]:
     ]
 
 
-def _keeps_topic(admin: Any, known: Any, topic: str) -> Finding:
+def _keeps_topic(admin: Any, known: Any, topic: str) -> Answer:
     partitions = known.topics[topic].partitions.values()
     replicas = min((len(one.replicas) for one in partitions), default=0)
     settings, unanswered = _settings(admin, "TOPIC", topic, "min.insync.replicas")

@@ -20,7 +20,7 @@ from dagster_jet.connectors.kafka.cluster import (
 )
 from dagster_jet.connectors.kafka.transaction_coordinator import TransactionCoordinator
 from dagster_jet.connectors.kafka.transactions import TRANSACTION_MAX_S, new_client
-from dagster_jet.core.findings import Finding, answered
+from dagster_jet.core.answers import Answer, answered
 from dagster_jet.errors import ConfigurationError, JetError, MissingEnvironmentError, SinkError
 
 RESTART = "Does it keep a transaction that is held when its brokers are restarted?"
@@ -31,8 +31,8 @@ _CALL_S = 10.0
 _OPEN = "Ongoing"
 
 
-def probe_held(cluster: Cluster) -> list[Finding]:
-    """Returns both findings; the one about a restart is still unknown.
+def probe_held(cluster: Cluster) -> list[Answer]:
+    """Returns both answers; the one about a restart is still unknown.
 
     Raises:
         KafkaException, JetError: the cluster cannot be reached.
@@ -81,7 +81,7 @@ def leave(cluster: Cluster) -> str:
     return name  # the client ends, its transaction stays open
 
 
-def find(cluster: Cluster, name: str) -> list[Finding]:
+def find(cluster: Cluster, name: str) -> list[Answer]:
     """Checks whether the transaction of `leave` is still open; aborts it and deletes the topic.
 
     Raises:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import secrets
 
 from dagster_jet.connectors.lake.data_folder import DataFolder
-from dagster_jet.core.findings import Finding, answered
+from dagster_jet.core.answers import Answer, answered
 from dagster_jet.errors import ConfigurationError
 
 _FITS = "Can a sink write to the table exactly once?"
 
 
-def writes_files(folder: DataFolder, name: str) -> Finding:
+def writes_files(folder: DataFolder, name: str) -> Answer:
     """Writes a file, and removes it.
 
     Args:
@@ -35,7 +35,7 @@ def writes_files(folder: DataFolder, name: str) -> Finding:
     )
 
 
-def creates_once(folder: DataFolder, name: str) -> Finding:
+def creates_once(folder: DataFolder, name: str) -> Answer:
     """Tries whether an object is created only if there is none."""
     refused: ConfigurationError | None = None
     try:
@@ -52,7 +52,7 @@ def creates_once(folder: DataFolder, name: str) -> Finding:
     )
 
 
-def fits(unfit: str | None, *, is_there: bool) -> Finding:
+def fits(unfit: str | None, *, is_there: bool) -> Answer:
     """
     Args:
         unfit: why a sink must not write to the table.

@@ -13,7 +13,7 @@ from typing import Any
 
 from dagster_jet.connectors.rabbitmq.queue_facts import ask_queue
 from dagster_jet.connectors.rabbitmq.server import RabbitServer, StreamQueueError, client_library
-from dagster_jet.core.findings import Finding, answered, in_words
+from dagster_jet.core.answers import Answer, answered, in_words
 from dagster_jet.core.secret import Url, shown
 from dagster_jet.errors import ConfigurationError, JetError
 
@@ -28,8 +28,8 @@ _COMES_AGAIN = "Does a message that was not acknowledged come again after a disc
 RESTART = "Does it come again after the server was restarted?"
 
 
-def probe(url: Url, queue: str, interval: timedelta) -> list[Finding]:
-    """Returns all findings about the queue.
+def probe(url: Url, queue: str, interval: timedelta) -> list[Answer]:
+    """Returns all answers about the queue.
 
     Raises:
         JetError: the server cannot be reached, refuses the login, or has no such queue.
@@ -47,14 +47,14 @@ def probe(url: Url, queue: str, interval: timedelta) -> list[Finding]:
             if error.reply_code != 403:
                 raise
             facts = None  # reported by `_may_read`
-        findings = [_is_a_queue(True)] if facts else []
-        findings += [*_may_read(connection, queue), _is_durable(connection, queue)]
+        answers = [_is_a_queue(True)] if facts else []
+        answers += [*_may_read(connection, queue), _is_durable(connection, queue)]
         if facts and facts.type == "quorum":
-            findings.append(_delivery_limit(connection, queue))
+            answers.append(_delivery_limit(connection, queue))
     unknown = "It was not restarted."
     cure = "Run this with --leave, restart the server, then run it with --find."
     return [
-        *findings,
+        *answers,
         _comes_again(server),
         _time_out(interval),
         answered(RESTART, None, unknown=unknown, cure=cure),
@@ -70,7 +70,7 @@ def leave(url: Url) -> str:
     return name
 
 
-def find(url: Url, name: str) -> list[Finding]:
+def find(url: Url, name: str) -> list[Answer]:
     """Checks whether the message of `leave` is still there, and removes its queue.
 
     Raises:
@@ -96,7 +96,7 @@ def find(url: Url, name: str) -> list[Finding]:
     ]
 
 
-def _may_read(connection: Any, queue: str) -> list[Finding]:
+def _may_read(connection: Any, queue: str) -> list[Answer]:
     """Gets one message and returns it to the queue, which marks it as redelivered."""
     question = "May the user read the queue?"
     channel = connection.channel()
@@ -131,7 +131,7 @@ def _may_read(connection: Any, queue: str) -> list[Finding]:
     ]
 
 
-def _is_a_queue(it_is: bool) -> Finding:
+def _is_a_queue(it_is: bool) -> Answer:
     return answered(
         "Does it forget what is acknowledged?",
         it_is,
@@ -142,7 +142,7 @@ def _is_a_queue(it_is: bool) -> Finding:
     )
 
 
-def _delivery_limit(connection: Any, queue: str) -> Finding:
+def _delivery_limit(connection: Any, queue: str) -> Answer:
     """Checks a quorum queue's delivery limit: the server refuses a declaration with another limit
     and names the current one. A crash returns unacknowledged messages, which counts."""
     question = "Do messages stay there when the job crashes again and again?"
@@ -182,7 +182,7 @@ def _delivery_limit(connection: Any, queue: str) -> Finding:
     )
 
 
-def _is_durable(connection: Any, queue: str) -> Finding:
+def _is_durable(connection: Any, queue: str) -> Answer:
     """Checks durability: the server refuses a different declaration and names the argument."""
     holds: bool | None = True
     unknown = ""
@@ -203,7 +203,7 @@ def _is_durable(connection: Any, queue: str) -> Finding:
     )
 
 
-def _comes_again(server: RabbitServer) -> Finding:
+def _comes_again(server: RabbitServer) -> Answer:
     name = f"jet-probe-{secrets.token_hex(6)}"
     try:
         _take_and_hang_up(server, name, {"x-expires": _EXPIRES_MS})
@@ -221,7 +221,7 @@ def _comes_again(server: RabbitServer) -> Finding:
     )
 
 
-def _time_out(interval: timedelta) -> Finding:
+def _time_out(interval: timedelta) -> Answer:
     question = "Is its consumer time-out longer than the snapshot interval?"
     cure = "Take snapshots more often, or raise consumer_timeout."
     if interval >= _DEFAULT_TIMEOUT:

@@ -19,7 +19,7 @@ from dagster_jet.connectors.sql.markers import EPOCHS, Markers
 from dagster_jet.connectors.sql.place import SqlPlace, is_mysql, is_postgres, sqlalchemy
 from dagster_jet.connectors.sql.prepared import NO_PREPARED, Prepared, prepared_transactions
 from dagster_jet.connectors.sql.rights import lacking_rights
-from dagster_jet.core.findings import Finding, answered, in_words
+from dagster_jet.core.answers import Answer, answered, in_words
 from dagster_jet.core.secret import Url, shown
 from dagster_jet.errors import ConfigurationError, JetError, SourceUnavailableError
 
@@ -33,8 +33,8 @@ _RIGHTS = "May the user create the table that says what is committed, and write 
 _HELD = 'Only sinks.sql(transactions="held") needs that; the default does not.'
 
 
-def probe(url: Url, interval: timedelta) -> list[Finding]:
-    """Returns all findings about the database.
+def probe(url: Url, interval: timedelta) -> list[Answer]:
+    """Returns all answers about the database.
 
     Raises:
         JetError: the database cannot be reached, or refuses the login.
@@ -43,11 +43,11 @@ def probe(url: Url, interval: timedelta) -> list[Finding]:
     _check_file(place)
     with _errors_in_words(place), place.connected(autocommit=True) as connection:
         kind = prepared_transactions(connection)
-        findings = _settings_of(connection)(connection, interval)
+        answers = _settings_of(connection)(connection, interval)
         rights = _may_write(connection, place)
-        findings.append(rights)
+        answers.append(rights)
         if kind is None:
-            findings.append(
+            answers.append(
                 answered(
                     _DISCONNECT,
                     False,
@@ -55,10 +55,10 @@ def probe(url: Url, interval: timedelta) -> list[Finding]:
                 )
             )
             _drop(connection, place)
-            return findings
+            return answers
         with _cleared_up(place):
-            findings.append(_keeps_when_disconnected(connection, place, kind))
-    findings.append(
+            answers.append(_keeps_when_disconnected(connection, place, kind))
+    answers.append(
         answered(
             RESTART,
             None,
@@ -66,7 +66,7 @@ def probe(url: Url, interval: timedelta) -> list[Finding]:
             cure="Run this with --leave, restart the server, then run it with --find.",
         )
     )
-    return findings
+    return answers
 
 
 def leave(url: Url) -> str:
@@ -93,7 +93,7 @@ def leave(url: Url) -> str:
     return place.name
 
 
-def find(url: Url, name: str) -> list[Finding]:
+def find(url: Url, name: str) -> list[Answer]:
     """Checks whether the transaction of `leave` still exists; removes it.
 
     Raises:
@@ -128,7 +128,7 @@ def find(url: Url, name: str) -> list[Finding]:
     ]
 
 
-def _keeps_when_disconnected(connection: Connection, place: SqlPlace, kind: Prepared) -> Finding:
+def _keeps_when_disconnected(connection: Connection, place: SqlPlace, kind: Prepared) -> Answer:
     held = 'sinks.sql(transactions="held") can be used.'
     if (problem := kind.problem(connection, 1)) is not None:
         why = f"{_sentence(problem.why)} {_HELD}"
@@ -166,7 +166,7 @@ def _drop(connection: Connection, place: SqlPlace) -> None:
     connection.exec_driver_sql(f"drop table if exists {place.name}")
 
 
-def _may_write(connection: Connection, place: SqlPlace) -> Finding:
+def _may_write(connection: Connection, place: SqlPlace) -> Answer:
     """Tries to create and write a table. If creation is denied, checks the permissions on the
     marker table, which somebody else may have created."""
     try:
@@ -194,13 +194,13 @@ def _may_write(connection: Connection, place: SqlPlace) -> Finding:
 # --- settings, by kind ----------------------------------------------------------------------------
 
 
-def _settings_of(connection: Connection) -> Callable[[Any, timedelta], list[Finding]]:
+def _settings_of(connection: Connection) -> Callable[[Any, timedelta], list[Answer]]:
     if is_postgres(connection):
         return _postgres_settings
     return _mysql_settings if is_mysql(connection) else _other_settings
 
 
-def _postgres_settings(connection: Connection, interval: timedelta) -> list[Finding]:
+def _postgres_settings(connection: Connection, interval: timedelta) -> list[Answer]:
     asked = "select name, setting from pg_settings"
     settings = {row[0]: row[1] for row in connection.exec_driver_sql(asked)}
     off = [
@@ -235,7 +235,7 @@ def _postgres_settings(connection: Connection, interval: timedelta) -> list[Find
     ]
 
 
-def _mysql_settings(connection: Connection, interval: timedelta) -> list[Finding]:
+def _mysql_settings(connection: Connection, interval: timedelta) -> list[Answer]:
     settings = {row[0]: row[1] for row in connection.exec_driver_sql("show variables")}
     off = [
         f"{name} = {settings[name]}"
@@ -265,14 +265,14 @@ def _mysql_settings(connection: Connection, interval: timedelta) -> list[Finding
     ]
 
 
-def _other_settings(connection: Connection, interval: timedelta) -> list[Finding]:
+def _other_settings(connection: Connection, interval: timedelta) -> list[Answer]:
     if connection.dialect.name != "sqlite":
         return []
     synchronous = connection.exec_driver_sql("pragma synchronous").scalar()
     return [_is_durable([] if synchronous in (2, 3) else [f"synchronous = {synchronous}"], "")]
 
 
-def _is_durable(off: list[str], cure: str) -> Finding:
+def _is_durable(off: list[str], cure: str) -> Answer:
     return answered(
         "Is what it has committed on its disk?",
         not off,
@@ -283,7 +283,7 @@ def _is_durable(off: list[str], cure: str) -> Finding:
     )
 
 
-def _is_writable(is_writable: bool) -> Finding:
+def _is_writable(is_writable: bool) -> Answer:
     return answered(
         "Does it take writes?",
         is_writable,
@@ -294,7 +294,7 @@ def _is_writable(is_writable: bool) -> Finding:
     )
 
 
-def _timeouts(timeouts: dict[str, timedelta], interval: timedelta) -> Finding:
+def _timeouts(timeouts: dict[str, timedelta], interval: timedelta) -> Answer:
     """0 means no time-out."""
     short = [name for name, length in timeouts.items() if timedelta(0) < length <= interval]
     return answered(

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from dagster_jet.connectors.sqs.queue import HIDDEN_MAX_S, SqsQueue
 from dagster_jet.connectors.sqs.reader import VISIBILITY_MIN_S
-from dagster_jet.core.findings import Finding, answered, in_words
+from dagster_jet.core.answers import Answer, answered, in_words
 from dagster_jet.core.secret import Url
 from dagster_jet.errors import SourceError, SourceUnavailableError
 
@@ -20,8 +20,8 @@ _RETENTION_MIN = timedelta(days=1)
 
 def probe(
     url: Url, interval: timedelta, region: str | None = None, endpoint_url: Url | None = None
-) -> list[Finding]:
-    """Returns all findings about the queue, with the credentials that boto3 finds.
+) -> list[Answer]:
+    """Returns all answers about the queue, with the credentials that boto3 finds.
 
     Raises:
         JetError: the queue cannot be reached, refuses access, or does not exist.
@@ -37,7 +37,7 @@ def probe(
             lacking = error
     hidden = timedelta(seconds=int(attributes["VisibilityTimeout"]))
     kept = timedelta(seconds=int(attributes["MessageRetentionPeriod"]))
-    findings = [
+    answers = [
         answered(
             "Are the rights there?",
             lacking is None,
@@ -72,7 +72,7 @@ def probe(
         ),
     ]
     hidden_now = int(attributes.get("ApproximateNumberOfMessagesNotVisible", 0))
-    findings.append(
+    answers.append(
         answered(
             "Does SQS hand out more messages now?",
             hidden_now < _HIDDEN_MAX,
@@ -83,7 +83,7 @@ def probe(
     )
     if policy := attributes.get("RedrivePolicy"):
         most = int(json.loads(policy).get("maxReceiveCount", 0))
-        findings.append(
+        answers.append(
             answered(
                 "Do messages stay there when the job crashes again and again?",
                 most >= _RECEIVES_MIN,
@@ -95,7 +95,7 @@ def probe(
             )
         )
     if attributes.get("FifoQueue") == "true":
-        findings.append(
+        answers.append(
             answered(
                 "Is it read without waiting?",
                 False,
@@ -104,4 +104,4 @@ def probe(
                 cure="Use many groups and a short snapshot_interval, or a standard queue.",
             )
         )
-    return findings
+    return answers

@@ -47,7 +47,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         found = json.loads(done.stdout)
         if "left" in found:
             return found["left"]
-        return done.exit_code, {one["question"]: one for one in found["findings"]}
+        return done.exit_code, {one["question"]: one for one in found["answers"]}
 
     return asked
 

@@ -36,7 +36,7 @@ def doctor(home: Path, settings: str, *options: str) -> Result:
 
 def refused(shown: Result) -> dict[str, str]:
     """The questions that were answered by no, and their cures."""
-    found = json.loads(shown.stdout)["findings"]
+    found = json.loads(shown.stdout)["answers"]
     return {one["question"]: one["cure"] for one in found if one["verdict"] == "no"}
 
 

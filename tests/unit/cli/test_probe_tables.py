@@ -21,14 +21,14 @@ def probed(*given: str) -> tuple[int, Any]:
 
 
 def answers(document: Any) -> list[str]:
-    return [one["verdict"] for one in document["findings"]]
+    return [one["verdict"] for one in document["answers"]]
 
 
 def test_a_delta_table(tmp_path: Path) -> None:
     url, properties = f"delta+file://{tmp_path}/table", {"delta.enableDeletionVectors": "true"}
     code, found = probed(url)
     assert code == 0 and answers(found) == ["yes"] and not (tmp_path / "table").exists()
-    assert "a start creates it" in found["findings"][0]["meaning"]
+    assert "a start creates it" in found["answers"][0]["meaning"]
     deltalake.DeltaTable.create(f"{tmp_path}/table", SCHEMA)
     assert probed(url)[0] == 0
     deltalake.DeltaTable.create(
@@ -36,7 +36,7 @@ def test_a_delta_table(tmp_path: Path) -> None:
     )
     code, found = probed(url)
     assert code == 1 and answers(found) == ["yes", "no"]
-    assert "the feature 'deletionVectors'" in found["findings"][1]["meaning"]
+    assert "the feature 'deletionVectors'" in found["answers"][1]["meaning"]
     assert [one.name for one in (tmp_path / "table").iterdir()] == ["_delta_log"]
     assert probed("delta+gs://bucket/table")[0] == 2
 

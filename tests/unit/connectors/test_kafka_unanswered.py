@@ -21,7 +21,7 @@ from dagster_jet.connectors.kafka.marker_topic import check_marker_topic
 from dagster_jet.connectors.kafka.markers import MARKER_TOPIC
 from dagster_jet.connectors.kafka.offsets import Offsets, Partition, Topics
 from dagster_jet.connectors.kafka.topic_limits import TopicLimits
-from dagster_jet.core.findings import Verdict, answered
+from dagster_jet.core.answers import Verdict, answered
 from dagster_jet.errors import (
     ConfigurationError,
     SinkUnavailableError,

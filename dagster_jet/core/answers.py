@@ -1,4 +1,4 @@
-"""Findings of a probe of an external system: questions with answers."""
+"""Answers of a probe of an external system."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Verdict(str, Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class Answer:
     """One question and its answer, as text without secrets.
 
     Attributes:
@@ -45,27 +45,27 @@ def answered(
     unknown: str = "",
     cure: str = "",
     needed: bool = False,
-) -> Finding:
-    """Return the finding of a question: the meaning of its answer, and the cure unless it is yes.
+) -> Answer:
+    """Return the answer of a question: the meaning of its answer, and the cure unless it is yes.
 
     Args:
         holds: the answer; None: unknown.
     """
     if holds is None:
-        return Finding(question, Verdict.UNKNOWN, unknown, cure, needed)
+        return Answer(question, Verdict.UNKNOWN, unknown, cure, needed)
     if holds:
-        return Finding(question, Verdict.YES, yes, "", needed)
-    return Finding(question, Verdict.NO, no, cure, needed)
+        return Answer(question, Verdict.YES, yes, "", needed)
+    return Answer(question, Verdict.NO, no, cure, needed)
 
 
-def breaks_the_recipe(findings: list[Finding]) -> bool:
+def breaks_the_recipe(answers: list[Answer]) -> bool:
     """Whether a needed property does not hold."""
-    return any(one.is_needed and one.verdict is Verdict.NO for one in findings)
+    return any(one.is_needed and one.verdict is Verdict.NO for one in answers)
 
 
-def as_rows(findings: list[Finding]) -> list[dict[str, Any]]:
-    """Return the findings as values of a JSON document."""
-    return [{**asdict(one), "verdict": one.verdict.value} for one in findings]
+def as_rows(answers: list[Answer]) -> list[dict[str, Any]]:
+    """Return the answers as values of a JSON document."""
+    return [{**asdict(one), "verdict": one.verdict.value} for one in answers]
 
 
 def in_words(duration: timedelta) -> str:
