@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dagster_jet.connectors.generated.items import ItemsSource
     from dagster_jet.connectors.generated.nexmark.source import NexmarkSource
     from dagster_jet.connectors.generated.sequence import SequenceSource
+    from dagster_jet.connectors.iceberg import IcebergSource
     from dagster_jet.connectors.kafka import KafkaSource
     from dagster_jet.connectors.maps import MapEntriesSource, MapJournalSource
     from dagster_jet.connectors.postgres import ChangesSource
@@ -117,6 +118,55 @@ def delta(
 
     storage = tuple((storage_options or {}).items())
     return DeltaSource(str(uri), start, deletes, storage, shared)
+
+
+def iceberg(
+    catalog: str,
+    table: str,
+    *,
+    start: Literal["earliest", "latest"] | int | datetime = "earliest",
+    deletes: Literal["stop", "skip"] = "stop",
+    branch: str = "main",
+    tag: bool = True,
+    catalog_options: Mapping[str, str | Secret] | None = None,
+    storage_options: Mapping[str, str | Secret] | None = None,
+    shared: bool = False,
+) -> IcebergSource:
+    """Return a source of the rows that are appended to an Iceberg table, snapshot by snapshot.
+
+    The driver lists the files that each snapshot adds; tasks read their rows. Compaction adds none.
+
+    Args:
+        catalog: name of the catalog, as for `sinks.iceberg`.
+        table: namespace and name of the table, such as "lake.flights". It must exist at the start,
+            whose columns count: a column that the table gets later is read after the next start.
+        start: start position of a new job: "earliest" reads the table's contents first, in epochs
+            of bounded size, "latest" only later snapshots; the id of a snapshot reads it and later
+            ones; a time (with a zone) the snapshots of that time and later.
+        deletes: what to do at a snapshot that updates or deletes rows: "stop" fails the job, "skip"
+            leaves it out whole.
+        branch: of the table.
+        tag: whether a tag of the table keeps the snapshot that the job goes on from after a
+            restart. The catalog then has to let the job write. Otherwise snapshots have to be kept
+            for longer than a job can be down.
+        catalog_options: as for `sinks.iceberg`.
+        storage_options: options of a bucket, as for `sinks.files`.
+        shared: whether a local folder is the same on every machine of a cluster.
+
+    Raises:
+        ConfigurationError: an option or a name is not valid.
+        MissingEnvironmentError: a package is missing; names the extra.
+
+    Example:
+        >>> place = {"type": "sql", "uri": "sqlite:////lake/c.db", "warehouse": "/lake"}
+        >>> flights = iceberg("lake", "flights.late", start="latest", catalog_options=place)
+    """
+    from dagster_jet.connectors.iceberg import IcebergSource
+    from dagster_jet.connectors.iceberg.catalog import CatalogPlace
+
+    place = CatalogPlace(catalog, tuple((catalog_options or {}).items()))
+    storage = tuple((storage_options or {}).items())
+    return IcebergSource(place, table, start, deletes, branch, tag, storage, shared)
 
 
 def map_journal(
@@ -517,6 +567,7 @@ def nexmark(
 __all__ = [
     "delta",
     "files",
+    "iceberg",
     "items",
     "kafka",
     "map_entries",

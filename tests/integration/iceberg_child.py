@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dagster_jet import Pipeline, sinks
+from dagster_jet import Pipeline, sinks, sources
 from dagster_jet.connectors.iceberg import IcebergSink
 from tests.unit.connectors.iceberg_rows import options_at
 
@@ -31,3 +31,16 @@ def iceberg_pipeline(folder: Path) -> Pipeline:
 
 def main(folder: Path, order: dict[str, Any]) -> int:
     return child.main(folder, order, iceberg_pipeline)
+
+
+def copying_pipeline(folder: Path) -> Pipeline:
+    """From a table into another one of the same catalog."""
+    place: Any = options_at(folder / "lake")
+    p = Pipeline(child.JOB)
+    rows = p.read_from(sources.iceberg("lake", "crash.rows", catalog_options=place), name="rows")
+    rows.write_to(_table(folder, "copy"), name="copy_out")
+    return p
+
+
+def main_copying(folder: Path, order: dict[str, Any]) -> int:
+    return child.main(folder, order, copying_pipeline)

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
@@ -70,3 +71,41 @@ def test_killed(tmp_path: Path, spark: SparkSession, fail_points: FailPoints, cr
     world.assert_exactly_once()
     world.read = by_library
     world.assert_exactly_once()
+
+
+class CopyWorld(IcebergWorld):
+    """A world whose job reads one table and writes another."""
+
+    driver = staticmethod(iceberg_child.main_copying)
+    pipeline = staticmethod(iceberg_child.copying_pipeline)
+
+    def send(self, *numbers: int) -> None:
+        rows = pa.table({"id": pa.array(numbers, pa.int64()), "text": [str(n) for n in numbers]})
+        self.lake.mkdir(exist_ok=True)
+        with closing(load_catalog("lake", **options_at(self.lake))) as catalog:
+            catalog.create_namespace_if_not_exists("crash")
+            catalog.create_table_if_not_exists("crash.rows", rows.schema).append(rows)
+
+    def copied(self) -> list[int]:
+        return sorted(int(row["id"]) for row in by_manifests(self.lake, "crash.copy"))
+
+
+@pytest.mark.parametrize(
+    "rules",
+    long_but_for(
+        ["lake.commit.before:2=kill", "lake.commit.after:2=kill", "lake.prepare.after:2=kill"],
+        "lake.commit.before",
+    ),
+)
+def test_killed_while_it_reads_a_table(
+    tmp_path: Path, spark: SparkSession, fail_points: FailPoints, rules: str
+) -> None:
+    world, epochs = CopyWorld(tmp_path, fail_points, spark), {"max_items_per_epoch": 5}
+    world.send(*range(7))
+    world.send(*range(7, 14))
+    world.run_child(rules, until="drained", config=epochs)
+    world.send(*range(14, 20))
+    world.run("drained", **epochs)
+    assert world.copied() == list(range(20))
+    tags = metadata_of(world.lake, "crash.rows")["refs"].keys() - {"main"}
+    assert [name.rpartition("/")[2] for name in tags] == ["rows"]

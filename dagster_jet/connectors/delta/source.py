@@ -8,18 +8,16 @@ from datetime import datetime
 
 from dagster_jet.connectors.delta.fitness import unreadable
 from dagster_jet.connectors.delta.log_folder import check_place, options_of
-from dagster_jet.connectors.delta.reader import DeltaReader, TableRead
+from dagster_jet.connectors.delta.reader import DeltaReader
 from dagster_jet.connectors.delta.sink import DeltaSink
 from dagster_jet.connectors.delta.table_log import TableLog, delta_library, reading_errors_named
 from dagster_jet.connectors.files.cluster import check_reachable
 from dagster_jet.connectors.files.places.location import StorageOptions, absolute, storage_options
 from dagster_jet.connectors.lake.data_folder import data_folder
+from dagster_jet.connectors.lake.table_read import TableRead, check_reading
 from dagster_jet.contract import BadRowRule, Sink, Source
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import ConfigurationError, PipelineError, SourceError
-
-STARTS = ("earliest", "latest")
-DELETES = ("stop", "skip")
 
 
 @dataclass(frozen=True)
@@ -41,17 +39,7 @@ class DeltaSource(Source):
         options = storage_options(self.url, dict(self.storage_options))
         object.__setattr__(self, "storage_options", options)
         check_place(self.url)
-        if isinstance(self.start, str) and self.start not in STARTS:
-            raise ConfigurationError(
-                f"start: {self.start!r} is unknown.",
-                cure=f"Use one of {', '.join(STARTS)}, a version, or a time.",
-            )
-        if isinstance(self.start, datetime) and self.start.tzinfo is None:
-            raise ConfigurationError(f"start: {self.start} has no time zone.")
-        if self.deletes not in DELETES:
-            raise ConfigurationError(
-                f"deletes: {self.deletes!r} is unknown.", cure=f"Use one of {', '.join(DELETES)}."
-            )
+        check_reading(self.start, self.deletes, "a version")
 
     def describe(self) -> dict[str, str]:
         return {
@@ -94,5 +82,5 @@ class DeltaSource(Source):
     def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> DeltaReader:
         """No row is bad: columns have types."""
         skips, options = self.deletes == "skip", self.storage_options
-        table = TableRead(self.url, self.start, skips, options, self.row_schema())
+        table = TableRead(self.url, self.url, self.start, skips, options, self.row_schema())
         return DeltaReader(table, job, stage)

@@ -14,22 +14,8 @@ from dagster_jet.connectors.delta.log_folder import LOG
 from dagster_jet.connectors.delta.table_log import TableLog
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
+from dagster_jet.connectors.lake.added_rows import AddedFile
 from dagster_jet.errors import SourceError
-
-
-@dataclass(frozen=True)
-class AddedFile:
-    """A data file, with its place in the order in which a source reads."""
-
-    version: int
-    number: int
-    """In its version."""
-    path: str
-    """Path in the table's folder."""
-    bytes: int
-    rows: int | None
-    """None: the log does not say it."""
-    partition: tuple[tuple[str, str | None], ...]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from dagster_jet.errors import (
     MissingEnvironmentError,
     SinkError,
     SinkUnavailableError,
+    SourceError,
+    SourceUnavailableError,
 )
 from dagster_jet.system.transient import DENIED, is_transient
 
@@ -95,6 +97,29 @@ def errors_named(table: str, job: str, stage: str, *, is_start: bool = False) ->
             stage=stage,
             cure="Bring the catalog and the table's files back, or correct credentials and "
             "permissions. Nothing is lost: what is staged is committed then.",
+        ) from error
+
+
+@contextmanager
+def reading_errors_named(table: str, job: str, stage: str) -> Iterator[None]:
+    """Converts errors of the library, of the catalog and of the place, for a source.
+
+    Raises:
+        SourceUnavailableError: one of them does not answer as it should; the call may be repeated.
+        SourceError: the place does not exist, or the table's metadata cannot be used.
+    """
+    try:
+        yield
+    except JetError:
+        raise
+    except Exception as error:
+        _, may_repeat = _nature(error)
+        raise (SourceUnavailableError if may_repeat else SourceError)(
+            f"the table {table!r} cannot be read: {first_line(error)}.",
+            job=job,
+            stage=stage,
+            cure="Bring the catalog and the table's files back, or correct credentials and "
+            "permissions.",
         ) from error
 
 

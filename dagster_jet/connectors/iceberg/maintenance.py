@@ -5,6 +5,7 @@ The library's own expiry leaves all files where they are, so that they are remov
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -17,6 +18,7 @@ from dagster_jet.connectors.iceberg.storage import folder_at
 from dagster_jet.connectors.iceberg.table_version import TableVersion
 from dagster_jet.connectors.lake.committer import first_line
 from dagster_jet.connectors.lake.maintenance import BUSY, SmallFiles, TableMaintenance
+from dagster_jet.connectors.lake.staged_names import APPLICATIONS
 from dagster_jet.errors import SinkError, SinkUnavailableError
 from dagster_jet.system.backoff import attempts
 
@@ -51,6 +53,7 @@ class IcebergMaintenance(TableMaintenance):
             attempts_removed = self._remove_attempts(now)
             return {
                 **attempts_removed,
+                **_held_by(now.metadata),
                 "snapshots_expired": len(expired),
                 "snapshots": len(now.metadata.snapshots),
                 "files_removed": removed + attempts_removed["files_removed"],
@@ -116,16 +119,36 @@ class IcebergMaintenance(TableMaintenance):
 
 
 def expiring(metadata: TableMetadata, before_ms: int) -> list[Snapshot]:
-    """Returns the snapshots that may go: older than a time, without a branch or tag, and not among
-    the last ones that the table keeps of each branch."""
+    """Returns the snapshots that may go: older than a time, without a branch or tag, not among the
+    last ones that the table keeps of each branch, and read by all jobs that have a tag."""
     refs = metadata.refs.values()
     kept, by_id = {ref.snapshot_id for ref in refs}, {s.snapshot_id: s for s in metadata.snapshots}
     count = _number(metadata, _KEPT_COUNT, 1)
     for ref in refs:
         if ref.snapshot_ref_type.value == "branch":
             kept |= set(_ancestors(by_id, ref.snapshot_id)[: ref.min_snapshots_to_keep or count])
+    unread = min((number for number, _ in read_up_to(metadata)), default=math.inf)
     old = [one for one in metadata.snapshots if one.timestamp_ms < before_ms]
-    return [one for one in old if one.snapshot_id not in kept]
+    return [
+        one for one in old if one.snapshot_id not in kept and (one.sequence_number or 0) < unread
+    ]
+
+
+def read_up_to(metadata: TableMetadata) -> list[tuple[int, str]]:
+    """Returns the numbers of the snapshots that jobs which read the table go on from, and the names
+    of their tags."""
+    by_id = {one.snapshot_id: one.sequence_number or 0 for one in metadata.snapshots}
+    return [
+        (by_id[ref.snapshot_id], name)
+        for name, ref in metadata.refs.items()
+        if name.startswith(APPLICATIONS) and ref.snapshot_id in by_id
+    ]
+
+
+def _held_by(metadata: TableMetadata) -> Mapping[str, str]:
+    """Returns the tag that keeps the oldest snapshot."""
+    tags = read_up_to(metadata)
+    return {"held_by": min(tags)[1]} if tags else {}
 
 
 def _ancestors(by_id: Mapping[int, Snapshot], newest: int) -> list[int]:

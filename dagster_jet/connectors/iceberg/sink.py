@@ -73,13 +73,8 @@ class IcebergSink(LakeSink):
 
     def __post_init__(self) -> None:
         iceberg_library()
-        place = "s3://any" if self.storage_options else "/any"
-        storage = storage_options(place, dict(self.storage_options))
-        object.__setattr__(self, "storage_options", storage)
-        if not self.table.strip(".") or "." not in self.table.strip("."):
-            raise ConfigurationError(
-                f"table: {self.table!r} has no namespace.", cure='Write it as "namespace.table".'
-            )
+        object.__setattr__(self, "storage_options", checked_storage(self.storage_options))
+        checked_table(self.table)
         if self.mode not in MODES:
             raise ConfigurationError(
                 f"mode: {self.mode!r} is unknown.", cure=f"Use one of {', '.join(MODES)}."
@@ -261,3 +256,16 @@ class IcebergSink(LakeSink):
     def _opened(self, job: str, stage: str) -> Iterator[TableVersion | None]:
         with errors_named(self._name, job, stage, is_start=True), closing(self._catalog()) as found:
             yield TableVersion.open(found, self.table, self.branch)
+
+
+def checked_storage(options: StorageOptions) -> StorageOptions:
+    """Returns the options of a bucket. Raises `ConfigurationError`."""
+    return storage_options("s3://any" if options else "/any", dict(options))
+
+
+def checked_table(name: str) -> None:
+    """Raises `ConfigurationError` if a table's name has no namespace."""
+    if not name.strip(".") or "." not in name.strip("."):
+        raise ConfigurationError(
+            f"table: {name!r} has no namespace.", cure='Write it as "namespace.table".'
+        )

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet.connectors.iceberg.data_file import IcebergLayout, data_file_of
-from dagster_jet.connectors.iceberg.fields import inner_not_null
+from dagster_jet.connectors.iceberg.fields import inner_not_null, of_table
 from dagster_jet.connectors.iceberg.partition_fields import PartitionField
 from dagster_jet.connectors.lake.committer import first_line
 from dagster_jet.connectors.lake.staged_file import kept_in
+from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.snapshot.manifest import Artifact
 
@@ -175,6 +176,61 @@ class TableVersion:
             if new:
                 return f"it has the new column {next(iter(new.values())).name!r}, never null"
         return None
+
+    # --- reading ---
+
+    def unreadable(self) -> str | None:
+        """Returns why a source cannot read the table; None if it can."""
+        if self.metadata.format_version != _FORMAT_MAX:
+            return f"it has the format version {self.metadata.format_version}, not {_FORMAT_MAX}"
+        if self.branch != "main" and self.branch not in self.metadata.refs:
+            return f"it has no branch {self.branch!r}"
+        return None
+
+    def ddl(self) -> str:
+        """Returns the columns as DDL.
+
+        Raises:
+            ConfigurationError: Spark has no type for one of them.
+        """
+        from pyspark.errors import PySparkException
+        from pyspark.sql.pandas.types import from_arrow_type
+
+        found = []
+        for field in of_table(self.columns):
+            try:
+                type = from_arrow_type(field.type, prefer_timestamp_ntz=True).simpleString()
+            except PySparkException as error:
+                raise ConfigurationError(
+                    f"the column {field.name!r} is {field.type}, for which Spark has no type."
+                ) from error
+            found.append(f"{quoted_name(field.name)} {type}")
+        return ", ".join(found)
+
+    def set_tag(self, name: str, snapshot: int) -> None:
+        """Sets a tag, if it is where it was looked at; a conflict leaves it there.
+
+        Raises:
+            Exception: of the catalog.
+        """
+        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.table.update import (
+            AssertRefSnapshotId,
+            AssertTableUUID,
+            SetSnapshotRefUpdate,
+        )
+
+        known = self.metadata.refs.get(name)
+        at = None if known is None else known.snapshot_id
+        if at == snapshot:
+            return
+        update = SetSnapshotRefUpdate.model_validate(
+            {"ref-name": name, "type": "tag", "snapshot-id": snapshot}
+        )
+        condition = AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": at})
+        same = AssertTableUUID(uuid=self.metadata.table_uuid)
+        with suppress(CommitFailedException):
+            self.table.catalog.commit_table(self.table, (same, condition), (update,))
 
     # --- commit ---
 

@@ -10,6 +10,8 @@ import xxhash
 
 from dagster_jet.contract import CommitContext, TransactionId
 
+APPLICATIONS = "dagster-jet/"
+"""Beginning of the ids of markers, and of the names of tags."""
 _EPOCH_BITS = 40
 _NAME = re.compile(r"part-([0-9a-f]{16})-(\d+)-(\d+)-\d+-(\d+)-.*\.parquet")
 
@@ -31,7 +33,7 @@ class Owner:
         """
         parts = (self.store, self.namespace, self.job, self.sink)
         more = "/repeatable" if repeatable else ""
-        return "dagster-jet/" + "/".join(quote(part, safe="") for part in parts) + more
+        return APPLICATIONS + "/".join(quote(part, safe="") for part in parts) + more
 
     @property
     def short(self) -> str:

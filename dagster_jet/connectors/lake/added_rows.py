@@ -1,25 +1,43 @@
-"""Reads rows of data files in Spark's tasks."""
+"""Data files that a table has got, and how Spark's tasks read their rows."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_jet.connectors.delta.table_changes import AddedFile
 from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared
-from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
+from dagster_jet.connectors.lake.table_read import TableRead
 from dagster_jet.connectors.task_shares import FixedShares
 from dagster_jet.errors import BadRowError
 from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+
+_ID = b"PARQUET:field_id"
+_WHOLE = re.compile("/|[a-z0-9]+://")
+
+
+@dataclass(frozen=True)
+class AddedFile:
+    """A data file, with its place in the order in which a source reads."""
+
+    version: int
+    number: int
+    """In its version."""
+    path: str
+    """Path in the table's folder, or the whole one."""
+    bytes: int
+    rows: int | None
+    """None: the table's metadata do not say it."""
+    partition: tuple[tuple[str, str | None], ...] = ()
+    """Values of columns that the file does not have."""
 
 
 @dataclass(frozen=True)
@@ -33,21 +51,18 @@ class Piece:
 
 
 def frame_of(
-    spark: SparkSession,
-    url: str,
-    options: StorageOptions,
-    split: Sequence[Piece],
-    columns: StructType,
-    stage: str,
+    spark: SparkSession, table: TableRead, split: Sequence[Piece], stage: str
 ) -> DataFrame:
     """Returns the rows of a split; each task reads neighbouring pieces."""
     from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
 
+    columns = cast(StructType, StructType.fromDDL(table.schema))
     tasks = min(len(split), max(1, int(spark.sparkContext.defaultParallelism)))
     each = -(-len(split) // tasks)
     shares = FixedShares(tuple(tuple(split[n : n + each]) for n in range(0, len(split), each)))
     schema = to_arrow_schema(columns, timezone="UTC")
-    read = ReadPieces(url, options, shares, schema)
+    read = ReadPieces(table, shares, schema)
     return spark.range(0, shares.tasks, 1, shares.tasks).mapInArrow(OwnTask(read, stage), columns)
 
 
@@ -55,8 +70,7 @@ def frame_of(
 class ReadPieces:
     """Reads the pieces of the tasks whose numbers it gets."""
 
-    url: str
-    storage_options: StorageOptions
+    table: TableRead
     shares: FixedShares[Piece]
     columns: pa.Schema
 
@@ -66,18 +80,21 @@ class ReadPieces:
                 yield from self._rows(piece)
 
     def _rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        place, path = open_input(self.url, self.storage_options), f"{self.url}/{piece.file.path}"
+        table, path = self.table, piece.file.path
+        place = open_input(table.url, table.storage_options)
+        path = path if _WHOLE.match(path) else f"{table.url}/{path}"
         found = place.find(path)
         if found is None:
             raise BadRowError(
-                f"a data file of the table {self.url!r} is gone.",
+                f"a data file of the table {self.table.name!r} is gone.",
                 position=piece.file.path,
-                cure="VACUUM has removed it before it was read: keep files longer than a job is "
-                "down. Bring it back, or start a job of another name.",
+                cure="It was removed before it was read, such as by VACUUM: keep files longer than "
+                "a job is down. Bring it back, or start a job of another name.",
             )
         values = dict(piece.file.partition)
         with place.open(found) as stream:
             file, at = pq.ParquetFile(stream), 0
+            names = self._names(file.schema_arrow)
             for group in range(file.metadata.num_row_groups):
                 count = file.metadata.row_group(group).num_rows
                 if at + count > piece.first and (piece.end is None or at < piece.end):
@@ -85,27 +102,44 @@ class ReadPieces:
                     end = count if piece.end is None else min(count, piece.end - at)
                     rows = file.read_row_group(group).slice(first, end - first)
                     for batch in rows.to_batches():
-                        yield self._as_declared(batch, values, piece.file.path)
+                        yield self._as_declared(batch, names, values, piece.file.path)
                 at += count
 
+    def _names(self, found: pa.Schema) -> dict[str, str]:
+        """Returns the name in a file of each declared column that it has."""
+        ids = self.table.ids
+        by_id = {
+            int(column.metadata[_ID]): column.name
+            for column in found
+            if ids and column.metadata is not None and _ID in column.metadata
+        }
+        if by_id:
+            return {name: by_id[id] for name, id in ids.items() if id in by_id}
+        return {name: name for name in self.columns.names if name in found.names}
+
     def _as_declared(
-        self, batch: pa.RecordBatch, values: dict[str, str | None], path: str
+        self,
+        batch: pa.RecordBatch,
+        names: dict[str, str],
+        values: dict[str, str | None],
+        path: str,
     ) -> pa.RecordBatch:
         columns = []
-        for field in self.columns:
-            if field.name in values:
-                columns.append(_repeated(values[field.name], field.type, batch.num_rows))
-            elif field.name in batch.schema.names:
+        for declared in self.columns:
+            if declared.name in values:
+                columns.append(_repeated(values[declared.name], declared.type, batch.num_rows))
+            elif declared.name in names:
+                column = batch.column(names[declared.name])
                 try:
-                    columns.append(as_declared(batch.column(field.name), field.type, field.name))
+                    columns.append(as_declared(column, declared.type, declared.name))
                 except UnfitError as error:
                     raise BadRowError(
-                        f"a data file of the table {self.url!r} does not fit: {error}.",
+                        f"a data file of the table {self.table.name!r} does not fit: {error}.",
                         position=path,
                         cure="Start the job again: it reads the table's present columns.",
                     ) from error
             else:  # written before the table had it
-                columns.append(pa.nulls(batch.num_rows, field.type))
+                columns.append(pa.nulls(batch.num_rows, declared.type))
         return pa.RecordBatch.from_arrays(columns, schema=self.columns)
 
 

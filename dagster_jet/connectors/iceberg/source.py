@@ -1,0 +1,126 @@
+"""Iceberg table as a source: the rows that each snapshot adds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from dagster_jet.connectors.files.cluster import check_reachable
+from dagster_jet.connectors.files.places.location import StorageOptions
+from dagster_jet.connectors.iceberg.catalog import (
+    CatalogPlace,
+    iceberg_library,
+    reading_errors_named,
+)
+from dagster_jet.connectors.iceberg.reader import IcebergReader
+from dagster_jet.connectors.iceberg.sink import IcebergSink, checked_storage, checked_table
+from dagster_jet.connectors.iceberg.storage import place_of
+from dagster_jet.connectors.iceberg.table_version import TableVersion
+from dagster_jet.connectors.lake.staged_names import Owner
+from dagster_jet.connectors.lake.table_read import TableRead, check_reading
+from dagster_jet.contract import BadRowRule, Sink, Source
+from dagster_jet.errors import ConfigurationError, PipelineError, SourceError
+from dagster_jet.store import Store
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """The table as of a start."""
+
+    url: str
+    schema: str
+    """Columns as DDL."""
+    ids: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class IcebergSource(Source):
+    """Reads an Iceberg table by snapshot."""
+
+    catalog: CatalogPlace
+    table: str
+    """Namespace and name: "lake.flights"."""
+    start: str | int | datetime = "earliest"
+    deletes: str = "stop"
+    branch: str = "main"
+    has_tag: bool = True
+    storage_options: StorageOptions = ()
+    shared: bool = field(default=False, compare=False, repr=False)
+    """Whether a local folder is shared by all machines of a cluster."""
+    home: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
+    """Store id, and the namespace in the store."""
+    found: TableColumns | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        iceberg_library()
+        object.__setattr__(self, "storage_options", checked_storage(self.storage_options))
+        checked_table(self.table)
+        check_reading(self.start, self.deletes, "the id of a snapshot")
+
+    def describe(self) -> dict[str, str]:
+        described = {
+            "kind": "iceberg",
+            "path": self._name,
+            "start": str(self.start),
+            "deletes": self.deletes,
+        }
+        return described if self.branch == "main" else {**described, "branch": self.branch}
+
+    @property
+    def _name(self) -> str:
+        return f"{self.catalog.name}.{self.table}"
+
+    def row_schema(self) -> str:
+        if self.found is None:
+            raise PipelineError(f"the columns of the table {self._name!r} are known at the start.")
+        return self.found.schema
+
+    def reads_output_of(self, sink: Sink) -> bool:
+        return isinstance(sink, IcebergSink) and (sink.catalog, sink.table, sink.branch) == (
+            self.catalog,
+            self.table,
+            self.branch,
+        )
+
+    def with_store(self, store: Store) -> IcebergSource:
+        """Only records the namespace, within which names of jobs are unique; stores nothing."""
+        return replace(self, home=(store.store_id, store.config.namespace))
+
+    def at_start(self, job: str, stage: str, *, on_one_host: bool) -> IcebergSource:
+        """Reads the table's columns."""
+        with (
+            reading_errors_named(self._name, job, stage),
+            closing(self.catalog.open(self.storage_options)) as catalog,
+        ):
+            version = TableVersion.open(catalog, self.table, self.branch)
+            if version is None:
+                raise SourceError(
+                    f"there is no table {self._name!r}.",
+                    job=job,
+                    stage=stage,
+                    cure="Create it, or correct its name.",
+                )
+            why, place = version.unreadable(), place_of(version.metadata.location)
+            if why is None and place is None:
+                why = f"its files are at {version.metadata.location!r}"
+            if why is not None or place is None:
+                raise ConfigurationError(
+                    f"the table {self._name!r} cannot be read: {why}.", job=job, stage=stage
+                )
+            check_reachable(place, job, stage, is_reachable=on_one_host or self.shared)
+            ids = {field.name: field.field_id for field in version.metadata.schema().fields}
+            return replace(self, found=TableColumns(place, version.ddl(), ids))
+
+    def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> IcebergReader:
+        """No row is bad: columns have types."""
+        schema, found, skips = self.row_schema(), self.found, self.deletes == "skip"
+        assert found is not None
+        storage = self.storage_options
+        read = TableRead(self._name, found.url, self.start, skips, storage, schema, found.ids)
+        tag = Owner(*self.home, job, stage).application(repeatable=False)
+        named = tag if self.has_tag else None
+        return IcebergReader(
+            read, job, stage, table=self.table, catalog=self.catalog, branch=self.branch, tag=named
+        )

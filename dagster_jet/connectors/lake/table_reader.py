@@ -1,0 +1,159 @@
+"""The driver's side of a table that is read by version.
+
+The position is the next row: version, file in the version, row in the file. The files that the
+table had when a job began are those of one version, in the order of their names.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_jet.connectors.lake.added_rows import AddedFile, Piece, frame_of
+from dagster_jet.connectors.lake.table_read import TableRead
+from dagster_jet.contract import Lag, SourceFrame, SourceReader
+from dagster_jet.errors import SourceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_BYTES_PER_ROW = 100
+"""Guess for a file whose rows are not known."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Result of a poll: versions up to, and without, the next one."""
+
+    table_id: str
+    first: int
+    next: int
+    files: Sequence[AddedFile]
+    contents: int
+    """The version whose files are the contents that a new job begins with; -1: none."""
+    head: int | None = None
+    """Id of the newest version, if its number is none."""
+
+
+@dataclass
+class TableReader(SourceReader):
+    """Reader of one execution."""
+
+    source: TableRead
+    job: str
+    stage: str
+    _table_id: str | None = None
+    _contents: int = -1
+    _from: tuple[int, int, int] | None = None
+    """Next row; None: a new job has not looked yet."""
+    _next_version: int = 0
+    """Version that the next poll begins with."""
+    _waiting: deque[AddedFile] = field(default_factory=deque)
+
+    @abstractmethod
+    def poll(self) -> Found:
+        """Lists the files of the versions that come next."""
+
+    def check_table(self, table_id: str) -> None:
+        """Raises `SourceError` if the table is another one than the job has read."""
+        if self._table_id not in (None, table_id):
+            raise SourceError(
+                f"the table {self.source.name!r} is another one than the job has read.",
+                job=self.job,
+                stage=self.stage,
+                cure="Bring it back, or read the new one with a job of another name.",
+            )
+
+    def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
+        if position["version"] is None:
+            return
+        self._table_id, self._contents = position["table"], position["contents"]
+        self._from = position["version"], position["file"], position["row"]
+        self._next_version = position["version"]
+
+    def position(self) -> dict[str, Any]:
+        version, file, row = self._from or (None, 0, 0)
+        return {
+            "table": self._table_id,
+            "contents": self._contents,
+            "version": version,
+            "file": file,
+            "row": row,
+        }
+
+    def accept(self, found: Found) -> None:
+        if self._from is None:
+            self._table_id, self._contents = found.table_id, found.contents
+            self._from, self._next_version = (found.first, 0, 0), found.first
+        version, file, _ = self._from
+        for one in found.files:
+            if one.version >= self._next_version and (one.version, one.number) >= (version, file):
+                self._waiting.append(one)
+        self._next_version = max(self._next_version, found.next)
+        if not self._waiting:
+            self._from = self._next_version, 0, 0
+
+    # --- epochs ---
+
+    def waiting(self) -> Lag:
+        row = self._from[2] if self._from else 0
+        rows = sum(_rows(one) for one in self._waiting) - (row if self._waiting else 0)
+        size = sum(one.bytes for one in self._waiting)
+        return Lag(
+            max(rows, len(self._waiting)), {"files": len(self._waiting), "bytes": size}, size
+        )
+
+    def plan(self, max_rows: int) -> tuple[Piece, ...] | None:
+        split: list[Piece] = []
+        left = max(1, max_rows)
+        while self._waiting and left > 0:
+            file, first = self._waiting[0], self._first_row()
+            there = _rows(file) - first
+            if file.rows is not None and there > left:
+                split.append(Piece(file, first, first + left))
+                self._from = file.version, file.number, first + left
+                break
+            split.append(Piece(file, first, None))
+            self._waiting.popleft()
+            left -= there
+            self._from = self._after(file)
+        return tuple(split) or None
+
+    def _first_row(self) -> int:
+        assert self._from is not None, "files wait"
+        file, (version, number, row) = self._waiting[0], self._from
+        return row if (file.version, file.number) == (version, number) else 0
+
+    def _after(self, file: AddedFile) -> tuple[int, int, int]:
+        if self._waiting:
+            return self._waiting[0].version, self._waiting[0].number, 0
+        return self._next_version, 0, 0
+
+    def frame(self, spark: SparkSession, split: Sequence[Piece]) -> SourceFrame:
+        return SourceFrame(frame_of(spark, self.source, split, self.stage))
+
+    def verify(self, split: Sequence[Piece], rows: int) -> None:
+        if all(piece.file.rows is not None for piece in split):
+            wanted = sum(_count(piece) for piece in split)
+            if wanted != rows:
+                raise SourceError(
+                    f"files of the table {self.source.name!r} have {rows} rows, and by its "
+                    f"metadata {wanted}.",
+                    job=self.job,
+                    stage=self.stage,
+                    position=", ".join(sorted({one.file.path for one in split})[:3]),
+                    cure="Repair the table.",
+                )
+
+
+def _rows(file: AddedFile) -> int:
+    return max(1, file.bytes // _BYTES_PER_ROW) if file.rows is None else file.rows
+
+
+def _count(piece: Piece) -> int:
+    return (_rows(piece.file) if piece.end is None else piece.end) - piece.first
