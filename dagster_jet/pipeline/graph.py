@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from dagster_jet.contract import Sink, Source, Table
 from dagster_jet.pipeline.definition_digest import digest
@@ -81,12 +81,18 @@ class EnrichNode:
     upstream: tuple[str, ...]
     table: Table
     on: tuple[str, ...]
-    how: str
+    how: Literal["left", "inner", "semi", "anti"]
     refresh_ms: int | None = None
     """Maximum age of the read table in ms; None: read once per execution."""
     suffix: str = "_right"
     """Suffix of the table's columns whose names the stream has, too."""
+    multiplies: bool = False
+    """A row comes out once for each row of the table with its key; otherwise keys are unique."""
     kind: ClassVar = StageKind.ENRICH
+
+    @property
+    def adds_columns(self) -> bool:
+        return self.how in ("left", "inner")
 
 
 @dataclass(frozen=True)

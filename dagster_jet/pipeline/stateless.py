@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from dagster_jet.contract import Table
 from dagster_jet.core.durations import Duration, to_ms
@@ -19,6 +19,8 @@ from dagster_jet.pipeline.user_functions import ServiceFunction, V
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+EnrichHow: TypeAlias = Literal["left", "inner", "semi", "anti"]
+Duplicates: TypeAlias = Literal["refuse", "multiply"]
 StageT = TypeVar("StageT", bound=Point)
 """Type of the resulting stage."""
 
@@ -195,10 +197,11 @@ class Stateless(Point, Generic[StageT]):
         table: Table,
         *,
         on: str | Sequence[str],
-        how: Literal["left", "inner"] = "left",
+        how: EnrichHow = "left",
         refresh: Duration | None = None,
         name: str | None = None,
         suffix: str = "_right",
+        duplicates: Duplicates = "refuse",
     ) -> StageT:
         """Adds the columns of a batch table by key (a hash join).
 
@@ -209,30 +212,38 @@ class Stateless(Point, Generic[StageT]):
         Args:
             table: from `dagster_jet.tables`, or a `dagster_jet.Table` of your own.
             on: columns of both sides that must be equal.
-            how: "left" keeps rows without a match, "inner" drops them.
+            how: "left" keeps rows without a match, "inner" drops them. "semi" and "anti" add no
+                columns: they keep the rows whose key is in the table, or those whose key is not.
             refresh: maximum age of the table at the start of an epoch; an older table is read
                 again. By default it is read once, when an execution starts. Each row is in the
                 output exactly once, with the table's content in the committed epoch.
             name: name of the stage; by default "enrich_1" and so on.
             suffix: suffix of table columns whose names the stream has, too.
+            duplicates: treatment of several table rows with one key. "refuse": the job fails when
+                the table is read, and the error names the key. "multiply": a row of the stream
+                comes out once for each of them.
 
         Raises:
-            PipelineError: `how` is not valid, or the name is taken.
+            PipelineError: `how` or `duplicates` is not valid, or the name is taken.
             ConfigurationError: `refresh` is negative or cannot be read.
 
         Example:
             >>> named = rows.enrich(tables.files("/dim/airports"), on="origin", refresh="1 hour")
         """
-        if how not in ("left", "inner"):
-            raise PipelineError(
-                f"how={how!r} is not valid for enrich().",
-                job=self._builder.job,
-                cure='Use "left" (keep rows without a match) or "inner".',
-            )
-        keys = columns_of(on)
         name = name or self._builder.fresh("enrich")
+        for option, (given, known) in {
+            "how": (how, get_args(EnrichHow)), "duplicates": (duplicates, get_args(Duplicates))
+        }.items():  # fmt: skip
+            if given not in known:
+                wrong = f"{option}={given!r} is not valid for enrich()."
+                raise self._refusal(wrong, f"Use {', '.join(map(repr, known))}.", stage=name)
+        keys = columns_of(on)
         every = None if refresh is None else to_ms(refresh, "refresh")
-        return self._append(EnrichNode(name, (self._node,), table, keys, how, every, suffix))
+        return self._append(
+            EnrichNode(
+                name, (self._node,), table, keys, how, every, suffix, duplicates == "multiply"
+            )
+        )
 
 
 _MOMENT = re.compile(r"""["']\s*(?:now|today|tomorrow|yesterday)\b""", re.IGNORECASE)

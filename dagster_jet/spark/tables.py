@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
 from dagster_jet.contract import Table
+from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import BadRowError, JetError, PipelineError
 from dagster_jet.pipeline.graph import EnrichNode
 from dagster_jet.system.own_task import naming
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+_COUNT = "__count"
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,13 @@ class EnrichmentTables:
 
         Raises:
             PipelineError: two columns of the joined rows would have the same name.
-            BadRowError: a row does not fit the table's schema.
+            BadRowError: a row does not fit the table's schema, or two rows have one key.
             JetError: the table cannot be read; with its reaction.
         """
         known, now = self._known.get(node.name), time.monotonic()
         if known is not None and not self.is_due(node):
             return known.frame
-        frame = self._without_clashes(node, stream_columns, self._read(node))
+        frame = self._as_asked(node, stream_columns, self._read(node))
         self._known[node.name] = _Table(frame, now)
         self.reads += 1
         return frame
@@ -82,6 +87,42 @@ class EnrichmentTables:
                     position=table.locate_bad_row(self.session) or table.describe().get("path"),
                     cure="Correct the table; tables have no dead letters.",
                 ) from raised
+
+    def _as_asked(
+        self, node: EnrichNode, stream_columns: Sequence[str], table: DataFrame
+    ) -> DataFrame:
+        if not node.adds_columns:
+            keys = [name for name in table.columns if name in node.on]
+            return table.select(*map(quoted_name, keys)).distinct() if keys else table
+        if not node.multiplies:
+            self._refuse_duplicates(node, table)
+        return self._without_clashes(node, stream_columns, table)
+
+    def _refuse_duplicates(self, node: EnrichNode, table: DataFrame) -> None:
+        """Each row of the stream with such a key would come out twice."""
+        if not set(node.on) <= set(table.columns):
+            return  # the analysis reports it
+        keys = [quoted_name(name) for name in node.on]
+        # One task: the table fits into the memory of one, as each gets it.
+        counts = (
+            table.coalesce(1)
+            .dropna(subset=list(node.on))
+            .groupBy(*keys)
+            .agg(F.count("*").alias(_COUNT))
+        )
+        found = counts.where(F.col(_COUNT) > 1).limit(1).collect()
+        if found:
+            *values, count = found[0]
+            key = ", ".join(f"{k}={value!r}" for k, value in zip(node.on, values, strict=True))
+            raise BadRowError(
+                f"{count} rows of the table have the key {key}: rows of the stream with it would "
+                "be multiplied.",
+                job=self.job,
+                stage=node.name,
+                position=node.table.describe().get("path"),
+                cure="Remove the duplicates, or ask for all of them with "
+                'enrich(duplicates="multiply").',
+            )
 
     def _without_clashes(
         self, node: EnrichNode, stream_columns: Sequence[str], table: DataFrame

@@ -382,6 +382,7 @@ def enriching(world: World, table: str, content: str, schema: str, **enrich: Any
 @pytest.mark.parametrize(
     ("table", "content", "said"),
     [
+        ("t.csv", "k,name\na,Ada\nb,Bo\nb,Bob\n", "2 rows of the table have the key k='b'"),
         ("t.csv", "name,k\nAda,a\n", "schema: name, k; expected: k, name"),
         ("t.csv", "k\na\n", "schema: k; expected: k, name"),
         ("t.csv", "k,name\na,Ada\nb\n", "t.csv:3: b"),

@@ -299,24 +299,43 @@ def test_the_last_windows_close_by_the_clock_in_a_lull(world: World) -> None:
     assert oracle.committed(out, WINDOW_COLUMNS) == expected
 
 
-@pytest.mark.parametrize("how", ["left", "inner"])
-def test_enriched_with_a_table(world: World, how: str) -> None:
-    (world.folder / "names.csv").write_text("k,name\nkey-0,Zero\nkey-1,One\n")
+def test_enriched_with_a_table(world: World) -> None:
+    """A key of it is there twice, which is refused unless it is asked for, or does not matter."""
     for number in range(2):
-        write_input(world.folder / "in", number, random_rows(number, 20, 1))
+        without_key = {"k": None, "ts": 1_000 * number + 300, "v": 7}
+        write_input(world.folder / "in", number, [*random_rows(number, 20, 1), without_key])
+    unique, double = (
+        tables.files(f"{world.folder}/{name}.csv", format="csv") for name in ("unique", "double")
+    )
+    (world.folder / "unique.csv").write_text("k,name\nkey-0,Zero\nkey-1,One\n")
+    (world.folder / "double.csv").write_text("k,name\nkey-0,Zero\nkey-1,One\nkey-1,Ona\n,Null\n")
+    asked: dict[str, dict[str, Any]] = {
+        "left": {"table": unique},
+        "inner": {"table": unique, "how": "inner"},
+        "multiplied": {"table": double, "how": "inner", "duplicates": "multiply"},
+        "semi": {"table": double, "how": "semi"},
+        "anti": {"table": double, "how": "anti"},
+    }
     p = Pipeline("enriched")
-    names = tables.files(f"{world.folder}/names.csv", format="csv")
-    rows_from(p, world.folder / "in").enrich(names, on="k", how=how).write_to(
-        sinks.files(f"{world.folder}/out", format="json"), name="out"
-    )
+    rows = rows_from(p, world.folder / "in")
+    for name, options in asked.items():
+        rows.enrich(on="k", name=f"by {name}", **options).write_to(
+            sinks.files(f"{world.folder}/{name}", format="json"), name=name
+        )
     run(world, p)
-    known = {"key-0": "Zero", "key-1": "One"}
-    expected = Counter(
-        (row["k"], row["v"], known.get(row["k"]))
-        for row in oracle.input_rows(world.folder / "in")
-        if how == "left" or row["k"] in known
-    )
-    assert oracle.committed(world.folder / "out", ("k", "v", "name")) == expected
+    names = {"key-0": ["Zero"], "key-1": ["One"]}
+    given = [(r["k"], r["v"]) for r in oracle.input_rows(world.folder / "in")]
+    joined = [(k, v, name) for k, v in given for name in names.get(k, [])]
+    expected: dict[str, list[tuple[Any, ...]]] = {
+        "left": [*joined, *((k, v, None) for k, v in given if k not in names)],
+        "inner": joined,
+        "multiplied": [*joined, *((k, v, "Ona") for k, v in given if k == "key-1")],
+        "semi": [(k, v) for k, v in given if k in names],
+        "anti": [(k, v) for k, v in given if k not in names],
+    }
+    for name, wanted in expected.items():
+        found = oracle.committed(world.folder / name, ("k", "v", "name")[: len(wanted[0])])
+        assert found == Counter(wanted), name
 
 
 def test_enriched_with_a_map_that_changes(world: World) -> None:

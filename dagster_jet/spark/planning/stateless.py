@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import PipelineError, UserFunctionError, where_raised
 from dagster_jet.pipeline.graph import EnrichNode, TimestampsNode, TransformNode
 
@@ -76,7 +77,8 @@ def merged(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def enriched(node: EnrichNode, frame: DataFrame, table: DataFrame) -> DataFrame:
-    return frame.join(F.broadcast(table), list(node.on), node.how)
+    joined = frame.join(F.broadcast(table), list(node.on), node.how)
+    return joined if node.adds_columns else joined.select(*map(quoted_name, frame.columns))
 
 
 def with_ingestion_time(node: TimestampsNode, frame: DataFrame, time_ms: int) -> DataFrame:
