@@ -24,6 +24,14 @@ def doctor(
             "run now, or wait for one.",
         ),
     ] = None,
+    standbys: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Number of runs that stand by beside them. Default: those that have a run now, or "
+            "wait for one.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Checks the Dagster instance: slots of the run queue, run monitoring, retries, limits, ticks
@@ -32,16 +40,30 @@ def doctor(
     Exit code 1: streams would starve, or could not be stopped. 2: the instance cannot be opened.
     """
     # Loads Dagster, which other commands do without.
-    from dagster_jet.orchestration.instance_check import InstanceCheck, open_instance, streams_of
+    from dagster_jet.orchestration.instance_check import (
+        InstanceCheck,
+        open_instance,
+        standbys_of,
+        streams_of,
+    )
 
     with errors_as_sentences(), open_instance(home) as instance:
         number = streams_of(instance) if streams is None else streams
-        answers = InstanceCheck(instance, number).answers()
+        waiting = standbys_of(instance) if standbys is None else standbys
+        answers = InstanceCheck(instance, number, waiting).answers()
     is_good = not breaks_the_recipe(answers)
     if as_json:
-        show_json({"streams": number, "suits_streams": is_good, "answers": as_rows(answers)})
+        show_json(
+            {
+                "streams": number,
+                "standbys": waiting,
+                "suits_streams": is_good,
+                "answers": as_rows(answers),
+            }
+        )
     else:
-        show_answers(answers, title=f"Dagster instance, {number} streams")
+        beside = f", {waiting} standbys" if waiting else ""
+        show_answers(answers, title=f"Dagster instance, {number} streams{beside}")
         say(
             "The instance suits its streams."
             if is_good

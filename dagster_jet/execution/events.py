@@ -312,6 +312,8 @@ class StandingBy:
     job: str
     execution_id: int
     """The other process's execution."""
+    run_id: str | None = None
+    """The other process's `run_id`."""
 
 
 @dataclass(frozen=True)

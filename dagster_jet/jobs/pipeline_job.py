@@ -57,7 +57,7 @@ class PipelineJob(Job):
         show_progress: bool = False,
     ) -> None:
         super().__init__(order.store, order.job, open_session)
-        self._order = order
+        self._order, self._run_id = order, run_id
         self._stop_signal = StopSignal()
         self._result: JobResult | None = None
         self._error: BaseException | None = None
@@ -78,7 +78,8 @@ class PipelineJob(Job):
 
     @property
     def is_anothers(self) -> bool:
-        """Whether another process drives the job: this process never had it, or has lost it.
+        """Whether another process drives the job: this process never had it, or has lost it. A
+        standby that has not taken the job over never had it.
 
         Raises:
             StoreUnavailableError: too few members answer.
@@ -86,6 +87,8 @@ class PipelineJob(Job):
         keeper = self._driver.keeper
         if keeper is not None and keeper.last_execution_id is not None:
             return keeper.fenced.is_set()
+        if self._order.standby:
+            return True
         record = read_record(self._store, self.name)
         if record is None or not record.status.is_live or record.lease is None:
             return False
@@ -206,7 +209,7 @@ class PipelineJob(Job):
     def _drive_measured(self) -> JobResult:
         expired = None
         if self._order.standby:
-            standby = Standby(self._store, self.name, self._stop_signal, self._emit)
+            standby = Standby(self._store, self.name, self._stop_signal, self._emit, self._run_id)
             succession = standby.wait(self._open_session)
             expired = standby.expired
             if succession is Succession.ENDS:

@@ -16,7 +16,8 @@ from dagster_jet.jobs.sample_job import run_sample
 from dagster_jet.ownership.lease import is_owner_alive
 from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.ownership.succession import Succession, SuccessionWatch
-from dagster_jet.snapshot.record import ExecutionRecord, Lease
+from dagster_jet.ownership.supervision import read_supervision
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease
 from dagster_jet.spark.cluster.session import is_local
 from dagster_jet.store import Store
 
@@ -34,10 +35,15 @@ class Standby:
     """Stands by for one job. A crash leaves nothing behind: it writes nothing to the store."""
 
     def __init__(
-        self, store: Store, job: str, stop: StopSignal, emit: Callable[[JobEvent], None]
+        self,
+        store: Store,
+        job: str,
+        stop: StopSignal,
+        emit: Callable[[JobEvent], None],
+        run_id: str | None,
     ) -> None:
         self._store, self._job, self._stop, self._emit = store, job, stop, emit
-        self._watch = SuccessionWatch()
+        self._watch = SuccessionWatch(run_id=run_id)
         self._announced: int | None = None
 
     @property
@@ -56,7 +62,7 @@ class Standby:
         while self._stop.kind is None:
             try:
                 record = read_record(self._store, self._job)
-                seen = self._watch.sees(record)
+                seen = self._watch.sees(record, read_supervision(self._store, self._job))
             except StoreError as error:  # the owner has the same trouble, and decides
                 _logger.warning("job %r: the standby cannot read its record: %s", self._job, error)
                 record, seen = None, Succession.WAITS
@@ -69,10 +75,14 @@ class Standby:
     def _announce(self, record: ExecutionRecord | None) -> None:
         if record is not None and record.execution_id != self._announced:
             self._announced = record.execution_id
-            self._emit(StandingBy(self._job, record.execution_id))
+            run_id = record.lease.run_id if record.lease is not None else None
+            self._emit(StandingBy(self._job, record.execution_id, run_id))
 
     def _pause(self, record: ExecutionRecord | None) -> None:
         """Returns early if a stop is requested, or the owner's process on this host is gone."""
+        if record is not None and record.status is JobStatus.COMPLETING:
+            self._stop.wait_for_another(None, _LOOK_EVERY_S)  # it is about to shut down
+            return
         lease = record.lease if record is not None else None
         ends = time.monotonic() + _READ_EVERY_S
         while time.monotonic() < ends and not self._stop.wait_for_another(None, _LOOK_EVERY_S):

@@ -18,6 +18,7 @@ from dagster_jet.execution.events import (
     SnapshotCommitted,
     SourceProgress,
     StageProgress,
+    StandingBy,
 )
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.input_versions import InputVersions, KnownVersions
@@ -151,6 +152,12 @@ class AssetReports:
             else:
                 yield dg.AssetObservation(asset.key, metadata=facts, partition=self.partition)
         yield from self._observed_sources()
+
+    def standing_by(self, event: StandingBy) -> Iterator[AssetEvent]:
+        """Yield an observation per asset: a run stands by for the one that reports them."""
+        facts = {keys.STANDS_BY_FOR: dg.MetadataValue.int(event.execution_id)}
+        for asset in self.assets:
+            yield dg.AssetObservation(asset.key, metadata=facts)
 
     def _take(self, snapshot_id: int, stages: Mapping[str, StageProgress]) -> bool:
         """Record the current rows of each asset; return whether any changed."""

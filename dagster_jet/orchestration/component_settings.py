@@ -87,6 +87,16 @@ class SupervisorSettings(dg.Model, dg.Resolvable):
         ),
     ] = None
 
+    standby: Annotated[
+        bool | None,
+        described(
+            "Whether one more run stands by, with a warm Spark, and takes over when the run that "
+            "has the job dies or retires. It takes the memory of an idle Spark and a slot of the "
+            "run queue.",
+            True,
+        ),
+    ] = None
+
     def given(self, *names: str) -> dict[str, Any]:
         """Returns the settings that were given, restricted to `names` unless it is empty."""
         return self.model_dump(exclude={"status"}, include=set(names) or None, exclude_none=True)

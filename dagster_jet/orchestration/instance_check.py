@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
@@ -47,15 +47,24 @@ def open_instance(home: str | None) -> dg.DagsterInstance:
 
 def streams_of(instance: dg.DagsterInstance) -> int:
     """Returns how many streams have a run that has not ended, or that waits in the queue."""
+    runs = _unfinished(instance, keys.KIND_STREAM)
+    return len({run.tags.get(keys.TAG_JOB) or run.tags.get(keys.TAG_PIPELINE) for run in runs})
+
+
+def standbys_of(instance: dg.DagsterInstance) -> int:
+    """Returns how many runs stand by, or wait in the queue to do so."""
+    return len(_unfinished(instance, keys.KIND_STANDBY))
+
+
+def _unfinished(instance: dg.DagsterInstance, kind: str) -> Sequence[dg.DagsterRun]:
     status = dg.DagsterRunStatus
-    runs = instance.get_runs(
+    return instance.get_runs(
         dg.RunsFilter(
             statuses=[status.QUEUED, status.NOT_STARTED, status.STARTING, status.STARTED],
-            tags={keys.TAG_KIND: keys.KIND_STREAM},
+            tags={keys.TAG_KIND: kind},
         ),
         limit=_UNFINISHED_LOOKED_AT,
     )
-    return len({run.tags.get(keys.TAG_JOB) or run.tags.get(keys.TAG_PIPELINE) for run in runs})
 
 
 @dataclass(frozen=True)
@@ -65,10 +74,12 @@ class InstanceCheck:
     Attributes:
         instance: the instance.
         streams: number of streams that are to run at the same time.
+        standbys: number of runs that stand by beside them.
     """
 
     instance: dg.DagsterInstance
     streams: int
+    standbys: int = 0
 
     def answers(self) -> list[Answer]:
         """Returns all answers."""
@@ -84,14 +95,15 @@ class InstanceCheck:
 
     def _slots(self) -> Answer:
         queue = RunQueue.of(self.instance)
-        shortage = queue.shortage(self.streams)
+        shortage = queue.shortage(self.streams, self.standbys)
         said = "any number of runs" if queue.slots is None else f"{queue.slots} slots"
+        standbys = f", {self.standbys} standbys" if self.standbys else ""
         return answered(
             "The run queue has a slot for every stream, and more",
             shortage is None,
-            yes=f"{said}, {self.streams} streams",
+            yes=f"{said}, {self.streams} streams{standbys}",
             no=shortage or "",
-            cure=queue.cure(self.streams),
+            cure=queue.cure(self.streams, self.standbys),
             needed=True,
         )
 

@@ -85,7 +85,9 @@ class JobWatch:
         log: the run's log; a log line is a Dagster event too, so few are written.
         drain_budget_seconds: how long an interrupt waits for the terminal snapshot.
         on_started: called with the execution's id when an execution has taken the job.
-        on_interrupt: called once, after the stop was requested and before waiting for it.
+        on_standby: called when the job stands by for an execution of another process.
+        on_interrupt: called once, before the stop is requested: it says whether the job is to be
+            started again, and a standby or a supervisor may act as soon as the job is down.
         is_idle: whether the job is alive and waits for input; called after a time without reports.
         warnings: returns new warnings about the store.
     """
@@ -98,6 +100,7 @@ class JobWatch:
     drain_budget_seconds: float
     on_interrupt: Callable[[], None]
     on_started: Callable[[int], None] = lambda execution_id: None
+    on_standby: Callable[[StandingBy], None] = lambda event: None
     is_idle: Callable[[], bool] = lambda: False
     warnings: Callable[[], list[str]] = list
     is_anothers: bool = field(default=False, init=False)
@@ -164,12 +167,12 @@ class JobWatch:
             f"(at most {self.drain_budget_seconds:g} s)."
         )
         try:
-            with suppress(JobStateError):  # it has just ended
-                self.job.request_stop(StopKind.SHUTDOWN)
             deadline = time.monotonic() + self.drain_budget_seconds
             try:
                 self.on_interrupt()
             finally:
+                with suppress(JobStateError):  # it has just ended
+                    self.job.request_stop(StopKind.SHUTDOWN)
                 while not self.job.done.wait(POLL_SECONDS) and time.monotonic() < deadline:
                     pass
             if not self.job.done.is_set():
@@ -210,6 +213,7 @@ class JobWatch:
             case PipelineAnalysed():
                 self.reports.tables.ask(event.columns)
             case ExecutionStarted():
+                self.is_anothers = False
                 self.on_started(event.execution_id)
                 self.log.info(_started(event))
                 if event.restored_snapshot_id is not None:
@@ -217,7 +221,10 @@ class JobWatch:
                 yield from self.reports.restored(event, _now_ms())
                 self._is_up = True
             case StandingBy():
+                self.is_anothers = True
+                self.on_standby(event)
                 self.log.info(f"Stands by: execution {event.execution_id} has the job.")
+                yield from self.reports.standing_by(event)
             case ExecutionRestarting():
                 self._is_up = False
                 self.log.warning(

@@ -6,6 +6,7 @@ generation of a supervisor's request.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,16 +49,27 @@ class Launches:
     def unfinished(self, instance: dg.DagsterInstance) -> tuple[str, ...]:
         """Return the ids of the runs that have the job or may take it at any time.
 
-        A run that is being cancelled does not take the job. Until a run begins, only the Dagster
+        A run that is being cancelled does not take the job, and one that stands by does so only if
+        the owner is gone. Until a run begins, only the Dagster
         job of the stream is recognized, and not "Materialize all".
         """
         runs = self._with_status(instance, *_PENDING, dg.DagsterRunStatus.STARTED)
-        return tuple(run.run_id for run in runs)
+        return tuple(run.run_id for run in runs if not _stands_by(run))
+
+    def standbys(self, instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
+        """Return the runs that have left the queue and stand by, or are about to."""
+        status = dg.DagsterRunStatus
+        wanted = dg.RunsFilter(
+            statuses=[status.NOT_STARTED, status.STARTING, status.STARTED],
+            tags={keys.TAG_PIPELINE: self.pipeline, keys.TAG_KIND: keys.KIND_STANDBY},
+        )
+        return self._own(instance.get_runs(wanted, limit=_RUNS_LOOKED_AT))
 
     def may_report(self, instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
         """Return the runs that may still report: they have the job, may take it, or are ending."""
         canceling = dg.DagsterRunStatus.CANCELING
-        return self._with_status(instance, *_PENDING, dg.DagsterRunStatus.STARTED, canceling)
+        runs = self._with_status(instance, *_PENDING, dg.DagsterRunStatus.STARTED, canceling)
+        return [run for run in runs if not _stands_by(run)]
 
     def with_worker(self, instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
         """Return the runs that have a worker process according to Dagster."""
@@ -80,29 +92,54 @@ class Launches:
                 dg.RunsFilter(statuses=statuses, **way), limit=_RUNS_LOOKED_AT
             )
         }
-        return [run for run in found.values() if run.tags.get(keys.TAG_JOB) in (None, self.owner)]
+        return self._own(found.values())
+
+    def _own(self, runs: Iterable[dg.DagsterRun]) -> list[dg.DagsterRun]:
+        return [run for run in runs if run.tags.get(keys.TAG_JOB) in (None, self.owner)]
 
     def requested(
         self, instance: dg.DagsterInstance, supervision: Supervision | None
     ) -> dg.DagsterRun | None:
         """Return the run of the newest request; None if Dagster does not know it (yet)."""
-        if supervision is None or supervision.generation == 0:
-            return None
-        tags = {keys.TAG_JOB: self.owner, keys.TAG_GENERATION: str(supervision.generation)}
-        # Later runs with this generation are copies.
-        oldest = instance.get_runs(dg.RunsFilter(tags=tags), limit=1, ascending=True)
-        return oldest[0] if oldest else None
+        number = 0 if supervision is None else supervision.generation
+        return _requested(instance, self.owner, keys.TAG_GENERATION, number)
 
-    def unused_generation(self, instance: dg.DagsterInstance) -> int:
-        """Return the first generation unknown to Dagster, which never launches a run key twice.
+    def requested_standby(
+        self, instance: dg.DagsterInstance, supervision: Supervision | None
+    ) -> dg.DagsterRun | None:
+        """Return the run of the newest request for a standby; None if Dagster does not know it."""
+        number = 0 if supervision is None else supervision.standby
+        return _requested(instance, self.owner, keys.TAG_STANDBY, number)
 
-        Called only if the store knows no generation; a new store may have had a predecessor.
+    def unused_number(self, instance: dg.DagsterInstance, tag: str) -> int:
+        """Return the first number of a request unknown to Dagster, which never launches a run key
+        twice.
+
+        Called only if the store knows no request; a new store may have had a predecessor.
+
+        Args:
+            instance: the Dagster instance.
+            tag: the tag that has the number.
         """
         newest = instance.get_runs(
             dg.RunsFilter(tags={keys.TAG_PIPELINE: self.pipeline}), limit=_RUNS_LOOKED_AT
         )
-        used = [int(r.tags[keys.TAG_GENERATION]) for r in newest if keys.TAG_GENERATION in r.tags]
-        return max(used, default=0) + 1
+        return max((int(run.tags[tag]) for run in newest if tag in run.tags), default=0) + 1
+
+
+def _stands_by(run: dg.DagsterRun) -> bool:
+    return run.tags.get(keys.TAG_KIND) == keys.KIND_STANDBY
+
+
+def _requested(
+    instance: dg.DagsterInstance, owner: str, tag: str, number: int
+) -> dg.DagsterRun | None:
+    """Return the oldest run with this number: later ones are copies."""
+    if number == 0:
+        return None
+    wanted = dg.RunsFilter(tags={keys.TAG_JOB: owner, tag: str(number)})
+    oldest = instance.get_runs(wanted, limit=1, ascending=True)
+    return oldest[0] if oldest else None
 
 
 def hint(run: dg.DagsterRun | None) -> RunHint:
@@ -131,13 +168,11 @@ def is_launched_by_hand(instance: dg.DagsterInstance, run: dg.DagsterRun, owner:
     """
     if keys.DAGSTER_RETRY_NUMBER in run.tags:
         return False
-    generation = run.tags.get(keys.TAG_GENERATION)
-    if generation is None or run.parent_run_id is not None:
+    tag = keys.TAG_STANDBY if keys.TAG_STANDBY in run.tags else keys.TAG_GENERATION
+    if tag not in run.tags or run.parent_run_id is not None:
         return True
-    # The requested run is the oldest run with this generation.
-    of_generation = dg.RunsFilter(tags={keys.TAG_JOB: owner, keys.TAG_GENERATION: generation})
-    oldest = instance.get_runs(of_generation, limit=1, ascending=True)
-    return not oldest or oldest[0].run_id != run.run_id
+    oldest = _requested(instance, owner, tag, int(run.tags[tag]))
+    return oldest is None or oldest.run_id != run.run_id
 
 
 def is_cancelled_by_hand(instance: dg.DagsterInstance, run_id: str) -> bool:

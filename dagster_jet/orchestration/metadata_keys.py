@@ -10,6 +10,8 @@ from __future__ import annotations
 META_PIPELINE = "dagster_jet/pipeline"
 META_STAGE = "dagster_jet/stage"
 META_STAGE_KIND = "dagster_jet/stage_kind"
+META_STANDBY = "dagster_jet/standby"
+"""On a supervisor: whether it keeps a standby, which holds a slot of the run queue, too."""
 
 # On materializations and observations. The UI shows them as they are, hence short names with the
 # unit. Plotted numbers are entries of their own; the rest is in `DETAILS`.
@@ -28,6 +30,7 @@ SNAPSHOT_MS = "snapshot_ms"
 RESTARTS = "restarts"
 RESTORED = "restored"
 REPLAYED = "replayed"
+STANDS_BY_FOR = "stands_by_for_execution"
 UNCHANGED = "unchanged"
 OLDER_DEFINITION = "runs_older_definition"
 WAITING_FOR_INPUT = "waiting_for_input"
@@ -80,6 +83,10 @@ TAG_GENERATION = "dagster_jet/generation"
 TAG_KIND = "dagster_jet/kind"
 """Kind of a run, for `tag_concurrency_limits`: a stream holds a slot of the run queue for days."""
 KIND_STREAM, KIND_DRAINED, KIND_PARTITION = "stream", "drained", "partition"
+KIND_STANDBY = "standby"
+"""While the run stands by; once it has taken the job over it is a stream."""
+TAG_STANDBY = "dagster_jet/standby"
+"""Number of a supervisor's request for a standby."""
 TAG_PRIORITY = "dagster/priority"
 TAG_JOB = ".dagster/dagster_jet_job"
 """Streaming job of a run, with its store and namespace: two deployments on one instance may have

@@ -43,6 +43,8 @@ def check_definition(
     marks: Collection[WatchedObject],
     *,
     is_well: bool,
+    reason: tuple[str | None, str | None],
+    standby_comes: bool,
 ) -> DefinitionCheck:
     """Ends the run in favour of the next one if it is due, and says what is outdated.
 
@@ -53,12 +55,14 @@ def check_definition(
         record: record of the execution that has the job.
         marks: what earlier ticks have remembered about the definition that is loaded.
         is_well: whether the execution makes progress; one that is stuck is not ended.
+        reason: what `Retirement.reason` says.
+        standby_comes: a standby will soon wait, and the end of the run is put off until then.
 
     Raises:
         StoreError: the store could not be read.
     """
     text, found = "", [mark for mark in marks if mark.kind is ObjectKind.RETIRED]
-    why, obstacle = retirement.reason(jet, context.instance, record)
+    why, obstacle = reason
     mark = WatchedObject(ObjectKind.RETIRED, f"{record.execution_id} {retirement.definition}")
     follows = retirement.is_to_follow(record)
     if obstacle is not None:
@@ -69,6 +73,8 @@ def check_definition(
             f"; {why}, and a run that was started since has the other definition, too: its process "
             "loads other code than this code location. Reload the definitions"
         )
+    elif why is not None and is_well and standby_comes:
+        text = f"; {why}: the run is asked to end once its standby waits"
     elif why is not None and is_well:
         context.log.info(f"{record.job}: {why}; the next run continues from its terminal snapshot")
         with suppress(JobStateError):  # it has just ended

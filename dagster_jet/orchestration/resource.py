@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
-from dagster_jet.core.secret import Secret, Url, named, secret, shown
+from dagster_jet.core.secret import Secret, named, secret
 from dagster_jet.errors import ConfigurationError, JetError
+from dagster_jet.execution.events import StandingBy
 from dagster_jet.job_config import JobConfig
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_reports import AssetReports
@@ -22,12 +23,14 @@ from dagster_jet.orchestration.materialization import ReportedAsset
 from dagster_jet.orchestration.partition_job import PartitionJob, partition_job, partition_keys
 from dagster_jet.orchestration.report_schedule import ReportSchedule
 from dagster_jet.orchestration.reported_assets import asset_reports
+from dagster_jet.orchestration.resource_settings import by_name, dotted
 from dagster_jet.orchestration.run_config import (
     RunContext,
     accepts_old_rows,
     default_until,
     is_anew,
     is_of_stream,
+    is_standby,
     op_context,
     proceeds_if_running,
     start_options,
@@ -37,6 +40,7 @@ from dagster_jet.orchestration.run_config import (
 from dagster_jet.orchestration.run_notes import RunNotes
 from dagster_jet.orchestration.run_outputs import outputs, reported_again
 from dagster_jet.orchestration.store_watch import StoreWatch
+from dagster_jet.orchestration.takeover import Takeover
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.store.config import StoreConfig
 from dagster_jet.store.members import member_id_of, refuse_memory
@@ -155,12 +159,12 @@ class JetResource(dg.ConfigurableResource[Any]):
             pyspark: a `PySparkResource`, or anything with a `spark_config`; ours takes precedence.
         """
         if pyspark is not None:
-            own = _dotted(fields.get("spark_config") or {})
-            fields["spark_config"] = {**_dotted(pyspark.spark_config), **own}
+            own = dotted(fields.get("spark_config") or {})
+            fields["spark_config"] = {**dotted(pyspark.spark_config), **own}
         if isinstance(fields.get("store"), Sequence):
-            fields["store"] = [_by_name(url) for url in fields["store"]]
+            fields["store"] = [by_name(url) for url in fields["store"]]
         if fields.get("encryption_keys") is not None:
-            fields["encryption_keys"] = _by_name(fields["encryption_keys"])
+            fields["encryption_keys"] = by_name(fields["encryption_keys"])
         super().__init__(**fields)
         self._check_settings()
 
@@ -333,7 +337,9 @@ class JetResource(dg.ConfigurableResource[Any]):
         if_running: str | None,
     ) -> Generator[JetEvent, None, None]:
         """Runs the stream's job, launched by a supervisor, a schedule or a user."""
-        notes = RunNotes(context, self.jet.store, pipeline.name)
+        stands_by = is_standby(context, options)
+        definition = pipeline.graph.definition() if stands_by else None
+        notes = RunNotes(context, self.jet.store, pipeline.name, definition)
         notes.worker({})
         said = until or until_in(context)
         until = said or default_until(context, pipeline)
@@ -350,12 +356,19 @@ class JetResource(dg.ConfigurableResource[Any]):
         def started(execution_id: int) -> None:
             notes.execution(execution_id)
             notes.start(wish)
+            takeover.begins()
 
         proceeds = proceeds_if_running(context, if_running)
         warn_if_endless(context, until, pipeline.name)
         reports = asset_reports(pipeline, _assets_def(context), context.instance)
-        order = (context, pipeline, until, job_config, options, reports)
-        was_ours = yield from self._drive(*order, on_started=started, on_cancel=notes.cancel)
+        takeover = Takeover(notes, reports)
+        options = {**options, "standby": stands_by}
+        was_ours = yield from self._drive(
+            *(context, pipeline, until, job_config, options, reports),
+            on_started=started,
+            on_standby=takeover.stands_by,
+            on_cancel=notes.cancel,
+        )
         notes.execution(0)
         if was_ours or proceeds:
             is_committed = yield from reported_again(context, self.jet, pipeline, reports)
@@ -418,6 +431,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         reports: AssetReports,
         *,
         on_started: Callable[[int], None] = lambda execution_id: None,
+        on_standby: Callable[[StandingBy], None] = lambda event: None,
         on_cancel: Callable[[PipelineJob], None] = lambda job: None,
     ) -> Generator[JetEvent, None, bool]:
         """Runs the job and reports on it; returns whether this run had the job."""
@@ -441,6 +455,7 @@ class JetResource(dg.ConfigurableResource[Any]):
             log=context.log,
             drain_budget_seconds=self.drain_budget_seconds,
             on_started=on_started,
+            on_standby=on_standby,
             on_interrupt=lambda: on_cancel(job),
             is_idle=lambda: job.is_idle,
             warnings=store_watch.take,
@@ -465,25 +480,8 @@ class JetResource(dg.ConfigurableResource[Any]):
     def _spark_settings(self) -> dict[str, str]:
         return {
             name: str(value).lower() if isinstance(value, bool) else str(value)
-            for name, value in _dotted(self.spark_config).items()
+            for name, value in dotted(self.spark_config).items()
         }
-
-
-def _by_name(given: Url) -> str:
-    """Encodes an `EnvVar` or a `Secret` as text; Dagster would replace the first by its value."""
-    found = named(given)
-    return shown(found) if isinstance(found, Secret) else found
-
-
-def _dotted(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flattens nested tables to dotted names."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            flat.update(_dotted(value, f"{prefix}{name}."))
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
 
 
 def _pipeline(defined: DefinedPipeline | None) -> Pipeline:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import dagster as dg
 
+from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.snapshot.plan import compare_plans
 from dagster_jet.snapshot.protocol import StopKind
@@ -30,6 +32,7 @@ class Retirement:
 
     Attributes:
         max_age_seconds: limit on the run's age, by the clock of Dagster's storage; None: no limit.
+            The age of a standby counts from its takeover.
         pipeline: current definition of the pipeline; None: definitions are not compared.
         follows: which differences from the running definition end a run.
         definition: digest of `pipeline` as it was loaded; empty without a pipeline.
@@ -104,7 +107,11 @@ class Retirement:
         found = instance.get_run_record_by_id(record.lease.run_id)
         if found is None or found.start_time is None:
             return None
-        return time.time() - found.start_time
+        worker = RunWorker.from_tag(
+            found.dagster_run.tags.get(keys.TAG_WORKER), record.lease.run_id
+        )
+        took_over_at_s = 0 if worker is None else worker.took_over_at_s
+        return time.time() - max(found.start_time, took_over_at_s)
 
 
 def retire(jet: Jet, record: ExecutionRecord) -> None:

@@ -181,6 +181,13 @@ def start_options(context: RunContext, given: Mapping[str, Any]) -> dict[str, An
     return options | said
 
 
+def is_standby(context: RunContext, given: Mapping[str, Any]) -> bool:
+    """Whether the run stands by: the code or the run config says so, or a supervisor's request."""
+    return bool(start_options(context, given).get(_STANDBY)) or (
+        context.run.tags.get(keys.TAG_KIND) == keys.KIND_STANDBY
+    )
+
+
 def op_context(context: RunContext) -> dg.OpExecutionContext:
     if isinstance(context, dg.AssetExecutionContext):
         return context.op_execution_context

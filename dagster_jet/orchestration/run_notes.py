@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -34,11 +35,14 @@ class RunNotes:
         context: context of the run.
         store: the job's store.
         job: name of the job.
+        standby: of a run that stands by: digest of the pipeline's definition that it has. None: the
+            run does not stand by.
     """
 
     context: RunContext
     store: Store
     job: str
+    standby: str | None = None
 
     def worker(self, tags: Mapping[str, str]) -> None:
         """Tags the run with its worker process, so that a dead run differs from a busy one.
@@ -50,17 +54,30 @@ class RunNotes:
         if is_cancelled_by_hand(self.context.instance, run_id):
             # A retry policy in the run's own process: Dagster answers an interrupt with a retry.
             raise dg.Failure(f"{self.job!r} was cancelled.", allow_retries=False)
-        worker = RunWorker.here(run_id).to_tag()
+        worker = replace(RunWorker.here(run_id), definition=self.standby or "").to_tag()
+        kind = {} if self.standby is None else {keys.TAG_KIND: keys.KIND_STANDBY}
+        job = job_tag(self.store, self.job)
         self.context.instance.add_run_tags(
-            run_id,
-            {keys.TAG_WORKER: worker, keys.TAG_JOB: job_tag(self.store, self.job), **tags},
+            run_id, {keys.TAG_WORKER: worker, keys.TAG_JOB: job, **kind, **tags}
         )
 
-    def execution(self, execution_id: int) -> None:
-        """Tags the run with its execution; 0 once the job has ended while the run continues."""
+    def stands_by(self) -> None:
+        """Tags a run whose Spark is warm, and which waits for the job."""
         run_id = self.context.run.run_id
-        worker = replace(RunWorker.here(run_id), execution_id=execution_id)
-        self.context.instance.add_run_tags(run_id, {keys.TAG_WORKER: worker.to_tag()})
+        worker = replace(
+            RunWorker.here(run_id), stands_by=True, definition=self.standby or ""
+        ).to_tag()
+        self.context.instance.add_run_tags(run_id, {keys.TAG_WORKER: worker})
+
+    def execution(self, execution_id: int) -> None:
+        """Tags the run with its execution; 0 once the job has ended while the run continues. A run
+        that stood by is a stream from then on."""
+        run_id = self.context.run.run_id
+        worker, kind = replace(RunWorker.here(run_id), execution_id=execution_id), {}
+        if self.standby is not None and execution_id:
+            worker = replace(worker, took_over_at_s=time.time())
+            kind = {keys.TAG_KIND: keys.KIND_STREAM}
+        self.context.instance.add_run_tags(run_id, {keys.TAG_WORKER: worker.to_tag(), **kind})
 
     def is_wanted(self, until: str | timedelta | None) -> bool:
         """Whether this run may execute the job. A launch by hand ends a pause and resets the

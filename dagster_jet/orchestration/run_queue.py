@@ -39,16 +39,19 @@ class RunQueue:
         slots = queue.max_concurrent_runs
         return cls(None if slots < 0 else slots, min(limits, default=None))
 
-    def shortage(self, streams: int) -> str | None:
+    def shortage(self, streams: int, standbys: int = 0) -> str | None:
         """Returns what does not fit if so many streams run; None if all fits.
 
         Args:
             streams: number of streams.
+            standbys: number of runs that stand by beside them.
         """
-        if self.slots is not None and self.slots <= streams:
+        if self.slots is not None and self.slots <= streams + standbys:
+            each = "Each stream, and each standby," if standbys else "Each stream"
+            number = f"{streams} and {standbys}" if standbys else f"{streams}"
             return (
-                f"Dagster's run queue has {self.slots} slots. Each stream holds one for as long as "
-                f"it runs, and there are {streams}: no slot is left for other runs."
+                f"Dagster's run queue has {self.slots} slots. {each} holds one for as long as "
+                f"it runs, and there are {number}: no slot is left for other runs."
             )
         if self.stream_limit is not None and self.stream_limit < streams:
             return (
@@ -57,10 +60,11 @@ class RunQueue:
             )
         return None
 
-    def cure(self, streams: int) -> str:
+    def cure(self, streams: int, standbys: int = 0) -> str:
         """Returns settings of `dagster.yaml` with which so many streams, and other runs, fit."""
-        if self.slots is not None and self.slots <= streams:
-            return f"concurrency: {{runs: {{max_concurrent_runs: {streams + OTHERS}}}}}"
+        held = streams + standbys
+        if self.slots is not None and self.slots <= held:
+            return f"concurrency: {{runs: {{max_concurrent_runs: {held + OTHERS}}}}}"
         limit = f"{{key: {keys.TAG_KIND}, value: {keys.KIND_STREAM}, limit: {streams}}}"
         return f"concurrency: {{runs: {{tag_concurrency_limits: [{limit}]}}}}"
 
@@ -69,8 +73,10 @@ def warn_of_few_slots(context: dg.SensorEvaluationContext) -> None:
     """Warns in the log of a tick if the streams of this code location do not fit into the queue."""
     repository = context.repository_def
     sensors = () if repository is None else repository.sensor_defs
-    streams = sum(keys.META_PIPELINE in sensor.metadata for sensor in sensors)
+    supervisors = [s.metadata for s in sensors if keys.META_STANDBY in s.metadata]
+    streams = len(supervisors)
+    standbys = sum(bool(each[keys.META_STANDBY].value) for each in supervisors)
     queue = RunQueue.of(context.instance)
-    shortage = queue.shortage(streams)
+    shortage = queue.shortage(streams, standbys)
     if shortage is not None:
-        context.log.warning(f"{shortage} In dagster.yaml: {queue.cure(streams)}")
+        context.log.warning(f"{shortage} In dagster.yaml: {queue.cure(streams, standbys)}")

@@ -32,6 +32,9 @@ class RunWorker:
         parent_pid, parent_started: its parent process; 0 if there is no parent that counts.
         execution_id: newest execution of the job that the run has started; 0 before the first and
             after the job has ended, because the rest of the run does not concern the job.
+        stands_by: Spark is warm, and the run waits until the job is to be taken over.
+        definition: of a run that stands by: digest of the pipeline's definition that it has.
+        took_over_at_s: when such a run has taken the job over, by its own clock; 0: it has not.
     """
 
     run_id: str
@@ -42,6 +45,9 @@ class RunWorker:
     parent_pid: int
     parent_started: int
     execution_id: int = 0
+    stands_by: bool = False
+    definition: str = ""
+    took_over_at_s: float = 0
 
     @classmethod
     def here(cls, run_id: str) -> RunWorker:
@@ -79,10 +85,13 @@ class RunWorker:
         return self.host != socket.gethostname() or self.scope != pid_scope()
 
     @property
+    def is_dead(self) -> bool:
+        """Whether the process that runs the job provably no longer exists; its parent may."""
+        return not self.is_elsewhere and not is_alive(self.pid, self.started)
+
+    @property
     def is_gone(self) -> bool:
         """Whether both processes provably no longer exist; False for another host or boot."""
-        if self.is_elsewhere:
-            return False
-        if is_alive(self.pid, self.started):
+        if not self.is_dead:
             return False
         return not self.parent_pid or not is_alive(self.parent_pid, self.parent_started)

@@ -28,6 +28,8 @@ from dagster_jet.orchestration.sightings import (
     Sightings,
     WatchedObject,
 )
+from dagster_jet.orchestration.standby_decision import StandbyDecision, decide_standby
+from dagster_jet.orchestration.standby_runs import StandbyRuns
 from dagster_jet.orchestration.supervisor import (
     Decision,
     RestartPolicy,
@@ -72,6 +74,7 @@ def build_jet_supervisor_sensor(
     stuck_after_seconds: float = 300,
     max_run_age_seconds: float | None = None,
     follow_definition: Follows = "stages",
+    standby: bool = False,
     tags: Mapping[str, str] | None = None,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
@@ -113,6 +116,10 @@ def build_jet_supervisor_sensor(
             what their state depends on. "whole": also expressions, connectors, settings or the code
             of functions differ. "off": never. Without retirement, every tick says that an older
             definition runs. No effect if `pipeline` is only a name.
+        standby: keep one more run, which stands by with a warm Spark beside the run that has the
+            job and takes over when that dies or retires; see `Jet.run`. It holds a slot of the run
+            queue. It is requested once the execution has decided a snapshot, again when it was used
+            or has died, and anew when `pipeline` differs from its definition. It ends with the job.
         tags: additional tags of the runs. Without ``dagster/priority`` they leave Dagster's run
             queue before runs of other jobs.
         default_status: status of the sensor when it is first loaded.
@@ -140,14 +147,22 @@ def build_jet_supervisor_sensor(
         if context.cursor is None:
             warn_of_few_slots(context)
         with jet_of_tick(jet, context) as opened:
-            return supervise(context, opened, launches, policy, tags or {}, retirement=retirement)
+            return supervise(
+                context,
+                opened,
+                launches,
+                policy,
+                tags or {},
+                retirement=retirement,
+                standby=standby,
+            )
 
     return dg.SensorDefinition(
         name=name or f"{dagster_name(pipeline_name)}_supervisor",
         evaluation_fn=tick,
         minimum_interval_seconds=minimum_interval_seconds,
         description=f"Keeps the streaming job `{pipeline_name}` running.",
-        metadata={keys.META_PIPELINE: pipeline_name},
+        metadata={keys.META_PIPELINE: pipeline_name, keys.META_STANDBY: standby},
         default_status=default_status,
         required_resource_keys=required_key(jet),
         **({"job_name": job} if isinstance(job, str) else {"job": job}),
@@ -175,6 +190,7 @@ def supervise(
     tags: Mapping[str, str],
     clock: Clock = BootTime.now,
     retirement: Retirement = _NOBODY_RETIRES,
+    standby: bool = False,
 ) -> dg.SensorResult:
     """Evaluates one tick: report dead runs, observe, decide, reserve, request.
 
@@ -196,11 +212,12 @@ def supervise(
         run: WatchedObject(ObjectKind.FENCED, run)
         for run in fenced_runs(context.instance, launches, record)
     }
+    standbys = StandbyRuns.of(context.instance, launches, supervision)
     requested = launches.requested(context.instance, supervision)
     request = _request_of(supervision, hint(requested))
     before, definition = Sightings.from_cursor(context.cursor), retirement.definition
     marks = before.about(definition)
-    runs = [*launched.values(), *fenced.values()]
+    runs = [*launched.values(), *fenced.values(), *standbys.watched]
     sightings = before.after([lease, request, *runs, *marks], now)
     for run, seen in fenced.items():
         if record is not None and sightings.age_ms(seen, now) >= policy.start_timeout_ms:
@@ -219,19 +236,39 @@ def supervise(
         launched={
             run: sightings.age_ms(seen, now) for run, seen in launched.items() if run not in known
         },
+        standby=standbys.waiting,
     )
     decision = decide(situation, policy)
     text = f"{decision.verdict.value}: {decision.reason}"
-    look = DefinitionCheck()
+    look, beside = DefinitionCheck(), StandbyDecision("")
     if record is not None and decision.verdict in (Verdict.ADOPT, Verdict.STUCK):
         is_well = decision.verdict is Verdict.ADOPT
-        look = check_definition(context, jet, retirement, record, marks, is_well=is_well)
-        text += look.text
+        reason = retirement.reason(jet, context.instance, record)
+        if standby and is_well and reason[1] is None:
+            found = standbys.situation(context.instance, record, definition, sightings, now)
+            beside = decide_standby(found, policy)
+        look = check_definition(
+            context,
+            jet,
+            retirement,
+            record,
+            marks,
+            is_well=is_well,
+            reason=reason,
+            standby_comes=beside.is_coming,
+        )
+        text += look.text + beside.text
         sightings = sightings.after([lease, request, *runs, *look.marks], now)
     if decision.verdict in (Verdict.GIVE_UP, Verdict.STUCK):
         context.log.error(f"{pipeline}: {text}")
         if sightings.may_be_lost(before, now):
             raise JetTickError(f"{pipeline}: {text}")
+    asked = standbys.request(context.instance, jet, beside, definition, tags)
+    if asked is not None:
+        context.log.info(f"{pipeline}: {text}")
+        return dg.SensorResult(
+            run_requests=[asked], cursor=sightings.to_cursor(), asset_events=look.events
+        )
     if not decision.verdict.requests_a_run:
         cursor = sightings.to_cursor()
         return dg.SensorResult(skip_reason=text, cursor=cursor, asset_events=look.events)
@@ -250,7 +287,7 @@ def supervise(
 def _lease_as_it_is(record: ExecutionRecord | None) -> WatchedObject:
     lease = None if record is None else record.lease
     if record is None or lease is None:
-        return WatchedObject(ObjectKind.LEASE, "none")
+        return WatchedObject(ObjectKind.LEASE, f"{record.execution_id if record else 0} none")
     return WatchedObject(ObjectKind.LEASE, f"{record.execution_id} {lease.renewed_at_ms}")
 
 
@@ -284,7 +321,7 @@ def _reserve(
         execution_id_seen=record.execution_id if record else 0,
         snapshot_id_seen=record.snapshot.snapshot_id if record and record.snapshot else 0,
         healthy_ms_seen=record.healthy_ms if record else 0,
-        at_least=launches.unused_generation(instance) if expected == 0 else 1,
+        at_least=launches.unused_number(instance, keys.TAG_GENERATION) if expected == 0 else 1,
     )
 
 

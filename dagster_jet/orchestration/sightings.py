@@ -45,6 +45,8 @@ class ObjectKind(str, Enum):
     """A run that has lost the job to another run and has not ended."""
     OUTDATED = "outdated"
     """An execution of which Dagster knows that it runs an older definition than the loaded one."""
+    STANDBY = "standby"
+    """A run that stands by, or the newest request for one."""
     RETIRED = "retired"
     """An execution that was asked to end, so that the loaded definition is run."""
 

@@ -66,6 +66,8 @@ class RestartPolicy:
     healthy_ms: int = 60_000
     """Healthy running time since the request that counts as progress without a snapshot."""
     stuck_after_ms: int = 300_000
+    takeover_ms: int = 20_000
+    """Time-out for a standby from the loss of the owner, or its lease, until it has the job."""
 
     def backoff_ms(self, attempts: int) -> int:
         """Return the pause in ms after this number of requests in a row without progress."""
@@ -89,6 +91,7 @@ class Situation:
         owner_alive: whether the lease's process exists; None if unknown (another host).
         requested_run: Dagster's status of the newest requested run.
         launched: other unfinished runs of the job, none with the lease, and how long seen, in ms.
+        standby: the run that stands by and is not known to be gone.
     """
 
     record: ExecutionRecord | None
@@ -98,6 +101,7 @@ class Situation:
     owner_alive: bool | None = None
     requested_run: RunHint = RunHint.ABSENT
     launched: Mapping[str, int] = field(default_factory=dict)
+    standby: str | None = None
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,7 @@ def decide(situation: Situation, policy: RestartPolicy) -> Decision:
         return Decision(Verdict.WAIT, reason, names_failure=True)
     patience = _wait_for_requested_run(situation, policy)
     patience = patience or _wait_for_launched_run(situation, policy)
+    patience = patience or _wait_for_standby(situation, policy)
     if patience is not None:
         return Decision(Verdict.WAIT, patience)
     return _request(situation, policy)
@@ -219,6 +224,19 @@ def _wait_for_launched_run(situation: Situation, policy: RestartPolicy) -> str |
         return None
     run = min(young, key=lambda run: young[run])
     return f"run {run} was launched and may take the job; seen for {young[run] / 1000:.0f} s"
+
+
+def _wait_for_standby(situation: Situation, policy: RestartPolicy) -> str | None:
+    """Return why to wait for the standby to take the job over; None if it is not waited for."""
+    record = situation.record
+    if situation.standby is None or record is None or record.cause is StopCause.GAVE_UP:
+        return None
+    if not record.status.is_live and record.status is not JobStatus.NOT_RUNNING:
+        return None
+    ttl_ms = 0 if record.lease is None else record.lease.ttl_ms
+    if situation.lease_unchanged_ms >= ttl_ms + policy.takeover_ms:
+        return None
+    return f"{_why_down(record, situation)}; run {situation.standby}, which stands by, takes over"
 
 
 def _request(situation: Situation, policy: RestartPolicy) -> Decision:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from dagster_jet.ownership.liveness import LeaseWatch
+from dagster_jet.ownership.supervision import Intent, Supervision
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, StopCause
 
 _RETURNS_WITHIN_S = 60.0
@@ -22,27 +23,51 @@ class Succession(Enum):
     TAKES_OVER = "takes over"
     """Nobody has the job: its owner is dead, has shut down, or never was."""
     ENDS = "ends"
-    """The job has ended: completed, failed, suspended or cancelled."""
+    """The job has ended: completed, failed, suspended or cancelled. Or nobody wants it to run, or
+    another standby replaces this one."""
 
 
 @dataclass
 class SuccessionWatch:
-    """Watches a job's record for a standby."""
+    """Watches a job's record and supervision for a standby.
+
+    Attributes:
+        clock: monotonic, in seconds.
+        run_id: the orchestrator's id of the standby's run, by which a supervisor replaces it.
+    """
 
     clock: Callable[[], float] = time.monotonic
+    run_id: str | None = None
     _leases: LeaseWatch = field(init=False)
     _idle: tuple[ExecutionRecord, float] | None = None
     """A record without an owner, and when it was first seen."""
+    _has_seen: bool = False
+    """Whether there was a record; without one afterwards, the job was deleted."""
     expired: Lease | None = None
     """The lease of the dead owner, if this watch has seen it expire."""
 
     def __post_init__(self) -> None:
         self._leases = LeaseWatch(self.clock)
 
-    def sees(self, record: ExecutionRecord | None) -> Succession:
-        """Returns what the standby does now. None: the job never ran."""
+    def sees(
+        self, record: ExecutionRecord | None, supervision: Supervision | None = None
+    ) -> Succession:
+        """Returns what the standby does now.
+
+        Args:
+            record: the job's record; None: it never ran, or was deleted.
+            supervision: what is wanted of the job; None: that it runs.
+        """
+        if supervision is not None and self.run_id in supervision.replaced_standbys:
+            return Succession.ENDS
+        seen = self._sees(record)
+        is_wanted = supervision is None or supervision.intent is Intent.ALWAYS_ON
+        return seen if seen is not Succession.TAKES_OVER or is_wanted else Succession.ENDS
+
+    def _sees(self, record: ExecutionRecord | None) -> Succession:
         if record is None:
-            return Succession.TAKES_OVER
+            return Succession.ENDS if self._has_seen else Succession.TAKES_OVER
+        self._has_seen = True
         if record.status.is_live:
             self._idle = None
             if self._leases.sees(record) is not False:

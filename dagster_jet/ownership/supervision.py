@@ -54,6 +54,10 @@ class Supervision:
             means that a run has taken the job since.
         snapshot_id_seen: the newest snapshot at that time. A greater one means progress.
         healthy_ms_seen: total healthy time of executions at that time.
+        standby: number of the newest request for a standby; 0: none.
+        standby_attempts: consecutive such requests whose standby soon ended, this one included.
+        standby_definition: digest of the pipeline's definition that it was requested for.
+        replaced_standbys: orchestrator's ids of the runs that end in favour of that standby.
         token: identifies the writer of this value, for a writer whose outcome is unclear.
     """
 
@@ -69,7 +73,16 @@ class Supervision:
     snapshot_id_seen: int = 0
     token: str = ""
     healthy_ms_seen: int = 0
+    standby: int = 0
+    standby_attempts: int = 0
+    standby_definition: str = ""
+    replaced_standbys: tuple[str, ...] = ()
     format: int = SUPERVISION_FORMAT
+
+    @property
+    def standby_run_key(self) -> str:
+        """The run key of the newest request for a standby."""
+        return f"{self.job}:standby:{self.standby}"
 
     def to_bytes(self) -> bytes:
         """Return the value as JSON."""
@@ -87,7 +100,8 @@ class Supervision:
             "the supervision entry", fields["format"], SUPERVISION_FORMAT, job=fields["job"]
         )
         intents = {name: Intent(fields[name]) for name in ("intent", "before_pause")}
-        return cls(**{**fields, **intents})
+        replaced = tuple(fields.get("replaced_standbys", ()))
+        return cls(**{**fields, **intents, "replaced_standbys": replaced})
 
 
 def read_supervision(store: Store, job: str) -> Supervision | None:
@@ -142,6 +156,48 @@ def reserve_generation(
             execution_id_seen=execution_id_seen,
             snapshot_id_seen=snapshot_id_seen,
             healthy_ms_seen=healthy_ms_seen,
+        )
+
+    return _update(store, job, reserve)
+
+
+def reserve_standby(
+    store: Store,
+    job: str,
+    expected: int,
+    *,
+    attempts: int,
+    definition: str,
+    replaces: tuple[str, ...],
+    at_least: int = 1,
+) -> Supervision | None:
+    """Reserve the number of a standby; decides who may request its run.
+
+    Args:
+        store: the open store.
+        job: the streaming job's name.
+        expected: the number of the last request that the caller has seen (0: none yet).
+        attempts: consecutive requests whose standby soon ended, this one included.
+        definition: digest of the pipeline's definition that the standby is to have.
+        replaces: ids of the runs whose standby ends.
+        at_least: the lowest number to use, for a store that is behind the orchestrator.
+
+    Returns:
+        The reserved value, or None: another tick was faster, or a person wants the job down since.
+
+    Raises:
+        StoreError: the store could not be asked. A number may then be reserved without a run.
+    """
+
+    def reserve(current: Supervision) -> Supervision | None:
+        if current.standby != expected or current.intent is not Intent.ALWAYS_ON:
+            return None
+        return replace(
+            current,
+            standby=max(expected + 1, at_least),
+            standby_attempts=attempts,
+            standby_definition=definition,
+            replaced_standbys=replaces,
         )
 
     return _update(store, job, reserve)

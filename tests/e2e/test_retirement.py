@@ -6,47 +6,23 @@ Real workers, started as the supervisor's tick asks for them; what counts are th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 
-from dagster_jet import build_jet_supervisor_sensor
 from dagster_jet.ownership.supervision import Intent, read_supervision
 from dagster_jet.snapshot.record import JobStatus, StopCause
 from tests.long import long
 
-from .run_worker import Host, Worker, open_host
-from .tiny import committed_rows, jet_resource, put_file, tiny
+from .run_worker import Worker, open_host
+from .supervisor import Supervisor
+from .tiny import committed_rows, put_file
 
 
-class Supervisor:
-    """The sensor, ticked by hand; its definitions are reloaded between two ticks."""
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self.cursor: str | None = None
-
-    def tick(self, max_age: float | None = None, *, more: bool = False) -> dg.SensorResult:
-        sensor = build_jet_supervisor_sensor(
-            job="tiny_job",
-            pipeline=tiny(self.host.folder, more=more),
-            jet=jet_resource(self.host.folder),
-            max_run_age_seconds=max_age,
-        )
-        with dg.build_sensor_context(instance=self.host.instance, cursor=self.cursor) as context:
-            result = sensor(context)
-        assert isinstance(result, dg.SensorResult)
-        self.cursor = result.cursor
-        return result
-
-    def requests(self, run_key: str) -> Mapping[str, str]:
-        """The tags of the one run that a tick requests."""
-        requests = self.tick().run_requests
-        assert requests is not None and [request.run_key for request in requests] == [run_key]
-        return requests[0].tags
+class Retiring(Supervisor):
+    """Asks runs that are well to make room."""
 
     def retires(
         self, worker: Worker, why: str, max_age: float | None = None, *, more: bool = False
@@ -76,8 +52,9 @@ def has_copied(folder: Path, files: int) -> bool:
 @pytest.mark.parametrize(
     ("why", "asked"),
     [
-        ("the pipeline's definition has changed", {"more": True}),
-        pytest.param("hours old", {"max_age": 0.5}, marks=long),  # asked in the same way
+        # With a standby, which is asked for in the same way: `test_standby_runs.py`.
+        pytest.param("the pipeline's definition has changed", {"more": True}, marks=long),
+        pytest.param("hours old", {"max_age": 0.5}, marks=long),
     ],
 )
 def test_it_makes_room_for_the_next_version(
@@ -85,7 +62,7 @@ def test_it_makes_room_for_the_next_version(
 ) -> None:
     put_file(tmp_path, 0)
     with open_host(tmp_path) as host:
-        supervisor = Supervisor(host)
+        supervisor = Retiring(host)
         with host.worker(tags=supervisor.requests("tiny:1")) as first:
             first.wait_for("the first file", lambda: has_copied(tmp_path, 1))
             first.wait_for("a snapshot of its own", first.is_running)

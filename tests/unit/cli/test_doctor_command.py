@@ -84,6 +84,21 @@ def test_streams_that_wait_in_the_queue_count(home: Path) -> None:
     assert "run_monitoring: {enabled: true" in said
 
 
+def test_standbys_hold_slots_too(home: Path) -> None:
+    (home / "dagster.yaml").write_text("", encoding="utf-8")
+    tags = {"dagster_jet/kind": "standby", "dagster_jet/pipeline": "p0"}
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        create_run_for_test(instance, "a", status=DagsterRunStatus.STARTED, tags=tags)
+    settings = "concurrency: {runs: {max_concurrent_runs: 3}}"
+    shown = json.loads(doctor(home, settings, "--streams", "2", "--json").stdout)
+    assert (shown["streams"], shown["standbys"]) == (2, 1)
+    (slots,) = [one for one in shown["answers"] if "run queue" in one["question"]]
+    assert slots["verdict"] == "no" and "there are 2 and 1" in slots["meaning"], slots
+    assert slots["cure"] == "concurrency: {runs: {max_concurrent_runs: 13}}"
+    enough = doctor(home, settings, "--streams", "2", "--standbys", "0", "--json")
+    assert "The run queue has a slot for every stream, and more" not in refused(enough)
+
+
 def test_no_instance_is_a_sentence(home: Path) -> None:
     shown = CliRunner().invoke(app, ["doctor"], env={"DAGSTER_HOME": ""})
     assert shown.exit_code == 2 and "DAGSTER_HOME is not set" in shown.stderr

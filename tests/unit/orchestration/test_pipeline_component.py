@@ -106,12 +106,18 @@ def test_a_schedule_instead_of_a_supervisor(sandbox: DefsFolderSandbox) -> None:
 
 
 def test_settings_of_the_supervisor_and_of_the_checks(sandbox: DefsFolderSandbox) -> None:
-    supervisor = {"status": "running", "minimum_interval_seconds": 45, "stuck_after_seconds": 60}
+    supervisor = {
+        "status": "running",
+        "minimum_interval_seconds": 45,
+        "stuck_after_seconds": 60,
+        "standby": True,
+    }
     checks = {"schedule": "*/5 * * * *", "max_snapshot_age": "1 hour", "max_rejected_ratio": 0.5}
     attributes = {"arguments": {"folder": "/data"}, "supervisor": supervisor, "checks": checks}
     repository = loaded(sandbox, {**attributes, "resource": RESOURCE}).get_repository_def()
     sensor = repository.get_sensor_def("shop_supervisor")
     assert sensor.minimum_interval_seconds == 45
+    assert sensor.metadata["dagster_jet/standby"].value is True
     assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
     assert repository.get_schedule_def("shop_checks_schedule").cron_schedule == "*/5 * * * *"
     assert SupervisorSettings(**supervisor).given("stuck_after_seconds", "give_up_after") == {

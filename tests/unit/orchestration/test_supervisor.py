@@ -132,6 +132,36 @@ CASES = {
         Verdict.RESTART,
         "NOT_RUNNING",
     ),
+    "process gone, a standby is there": (
+        Situation(RUNNING, ASKED, NOW, 500, owner_alive=False, standby="s1"),
+        Verdict.WAIT,
+        "process 42 is gone; run s1, which stands by, takes over",
+    ),
+    "shut down, a standby is there": (
+        Situation(DOWN, ASKED, NOW, 19_999, standby="s1"),
+        Verdict.WAIT,
+        "run s1, which stands by, takes over",
+    ),
+    "the standby did not take over in time": (
+        Situation(DOWN, ASKED, NOW, 20_000, standby="s1"),
+        Verdict.RESTART,
+        "NOT_RUNNING",
+    ),
+    "it did not do so elsewhere": (
+        Situation(RUNNING, ASKED, NOW, TTL + 20_000, standby="s1"),
+        Verdict.RESTART,
+        "presumed dead",
+    ),
+    "a standby ends with a job that gave up": (
+        Situation(replace(DOWN, cause=StopCause.GAVE_UP), ASKED, NOW, standby="s1"),
+        Verdict.RESTART,
+        "NOT_RUNNING",
+    ),
+    "and with one that failed": (
+        Situation(FAILED, ASKED, NOW, standby="s1"),
+        Verdict.RESTART,
+        "disk full",
+    ),
     "completed": (
         Situation(replace(DOWN, status=JobStatus.COMPLETED), ASKED, NOW),
         Verdict.DONE,

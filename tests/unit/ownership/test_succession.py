@@ -8,6 +8,7 @@ import pytest
 
 from dagster_jet.ownership.lease import new_lease
 from dagster_jet.ownership.succession import Succession, SuccessionWatch
+from dagster_jet.ownership.supervision import Intent, Supervision
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, StopCause
 
 WAITS, TAKES_OVER, ENDS = Succession.WAITS, Succession.TAKES_OVER, Succession.ENDS
@@ -92,3 +93,25 @@ def test_a_process_that_begins_no_other_execution_within_a_minute_is_replaced() 
     assert watch.sees(failed) is WAITS
     clock.now = 121
     assert watch.sees(failed) is TAKES_OVER
+
+
+@pytest.mark.parametrize("intent", [Intent.PAUSED, Intent.DRAINED])
+def test_a_job_that_nobody_wants_to_run(intent: Intent) -> None:
+    """Failed before: a person cancelled the run, and the standby took the job over."""
+    watch, shut_down = SuccessionWatch(Clock()), ended(JobStatus.NOT_RUNNING, StopCause.SHUTDOWN)
+    assert watch.sees(live(lease()), Supervision("j", intent=intent)) is WAITS, "it still ends"
+    assert watch.sees(shut_down, Supervision("j", intent=intent)) is ENDS
+    assert watch.sees(shut_down, Supervision("j")) is TAKES_OVER
+
+
+def test_a_job_that_was_deleted() -> None:
+    watch = SuccessionWatch(Clock())
+    assert watch.sees(live(lease())) is WAITS
+    assert watch.sees(None) is ENDS
+
+
+def test_a_standby_that_another_one_replaces() -> None:
+    wanted = Supervision("j", replaced_standbys=("run-3",))
+    assert SuccessionWatch(Clock(), "run-3").sees(live(lease()), wanted) is ENDS
+    assert SuccessionWatch(Clock(), "run-4").sees(live(lease()), wanted) is WAITS
+    assert SuccessionWatch(Clock()).sees(live(lease()), wanted) is WAITS, "of no orchestrator"
