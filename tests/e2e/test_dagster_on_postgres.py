@@ -1,14 +1,17 @@
-"""Dagster with its storage on PostgreSQL, as larger deployments have it: a real server."""
+"""Dagster with the settings of `deploy/`: its storage is a real PostgreSQL server."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import copy
 
 import dagster as dg
-import yaml
+import pytest
 
 from dagster_jet import Jet
+from dagster_jet.core.answers import Verdict
 from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.orchestration.instance_check import InstanceCheck
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.sensor import supervise
 from dagster_jet.orchestration.supervisor import RestartPolicy
@@ -21,14 +24,21 @@ from .tiny import committed_rows, put_file
 LAUNCHES = Launches("tiny", "tiny_job")
 
 
-def test_runs_ticks_and_dead_runs(tmp_path: Path) -> None:
+def test_runs_ticks_and_dead_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    # By its driver's name: SQLAlchemy 2.1 takes psycopg 3, where Dagster's NOTIFY fails.
-    url = postgres().url.replace("postgresql://", "postgresql+psycopg2://")
-    config = {"telemetry": {"enabled": False}, "storage": {"postgres": {"postgres_url": url}}}
-    (home / "dagster.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    copy(Path(__file__).parents[2] / "deploy" / "dagster.yaml", home)
+    database = postgres()
+    for name, value in {
+        "HOST": "127.0.0.1", "PORT": database.port, "USER": database.user,
+        "PASSWORD": database.password, "DB": database.name,
+    }.items():  # fmt: skip
+        monkeypatch.setenv(f"DAGSTER_POSTGRES_{name}", str(value))
     with dg.DagsterInstance.from_config(str(home)) as instance:
+        found = InstanceCheck(instance, streams=12).answers()
+        doubts = [one.question for one in found if one.verdict is not Verdict.YES]
+        assert [one for one in doubts if not one.startswith("The daemon ")] == []
+        assert len(found) >= len(doubts) + 7
         for number in range(2):
             put_file(tmp_path, number)
             result = materialize(tmp_path, "drained", instance=instance)
