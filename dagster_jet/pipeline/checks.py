@@ -9,6 +9,7 @@ from dagster_jet.core.state_format import StateFormat
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.aggregates import Aggregate
 from dagster_jet.pipeline.event_time import EventTime
+from dagster_jet.pipeline.output_type import ALL
 from dagster_jet.pipeline.point import Point
 
 
@@ -69,4 +70,4 @@ def state_format_of(stage: Point, name: str, state_format: str) -> StateFormat:
 def time_kept(time: EventTime | None, output_schema: str) -> EventTime | None:
     """Returns the event time if the output still has its column."""
     columns = dict(split_ddl(output_schema))
-    return time if time is not None and time.column in columns else None
+    return time if time is not None and columns.keys() & {time.column, ALL} else None

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from dagster_jet.core.ddl import quoted_name, split_ddl
 from dagster_jet.operators.user.services import ServiceFactory
+from dagster_jet.pipeline.output_type import output_type
 from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructField, StructType
-
-_ALL = "*"
-"""In an output schema: the columns of the stream."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,7 @@ class ServiceMap:
 
         from dagster_jet.operators.user.service_calls import ServiceCalls
 
-        result = self._result_type(frame)
+        result = output_type(self.output_schema, frame.schema)
         calls = ServiceCalls(
             self.factory,
             self.function,
@@ -44,14 +40,3 @@ class ServiceMap:
             self.retries,
         )
         return frame.mapInArrow(OwnTask(calls, self.factory.stage), result)
-
-    def _result_type(self, frame: DataFrame) -> StructType:
-        from pyspark.sql.types import StructType
-
-        fields: list[StructField] = []
-        for name, kind in split_ddl(self.output_schema):
-            own = (
-                StructType.fromDDL(f"{quoted_name(name)} {kind}") if name != _ALL else frame.schema
-            )
-            fields += cast("StructType", own).fields
-        return StructType(fields)

@@ -261,7 +261,8 @@ class Stateful(Point):
             function: called with the key's `dagster_jet.State` (`state.value`, `state.clear()`) and
                 the row as a dict; returns a row, an iterable of rows, or None.
             create: returns the state of a new key. Not with `in_batches`.
-            output_schema: DDL of the rows that `function` returns ("key string, n bigint").
+            output_schema: DDL of the rows that `function` returns ("key string, n bigint"). `*`
+                stands for the columns of the stream ("*, n bigint").
             name: name of the stage, unique in the pipeline; saved state is matched by it.
             ttl: a state expires when the watermark is more than this past its last touch, and
                 before a row of its key whose event time is.
@@ -363,7 +364,7 @@ class Stateful(Point):
 
         Args:
             supplier: returns a new instance, for example the class itself; must be picklable.
-            output_schema: DDL of the rows that the processor emits.
+            output_schema: DDL of the rows that the processor emits, as in `map_stateful`.
             name: name of the stage, unique in the pipeline; saved state is matched by it.
             order: as in `map_stateful`.
             in_batches: input and output items are Arrow record batches instead of dicts.

@@ -81,6 +81,33 @@ class Stateless(Point, Generic[StageT]):
         is_constant = not _names_a_moment(condition)
         return self._append(TransformNode(name, (self._node,), keep, is_constant=is_constant))
 
+    def split(self, **conditions: str) -> dict[str, StageT]:
+        """Divides the stream by conditions: each row goes to the first one that is true for it.
+
+        Args:
+            conditions: SQL expressions of single rows, by the name of the part.
+
+        Returns:
+            A stage for each part by its name, and "rest" for the rows that meet no condition.
+
+        Raises:
+            PipelineError: there is no condition, or a part is named "rest".
+
+        Example:
+            >>> parts = rows.split(late="delay > 60", early="delay < 0")
+            >>> late, others = parts["late"], parts["rest"]
+        """
+        if not conditions or _REST in conditions:
+            wrong = "split() needs conditions, and no part of it can be named 'rest'."
+            raise self._refusal(wrong, 'For example split(late="delay > 60").')
+        parts, before = {}, "false"
+        for part, condition in {**conditions, _REST: "true"}.items():
+            is_true = f"coalesce(({condition}), false)"
+            chosen = f"{is_true} and not ({before})"
+            parts[part] = self.filter(chosen, name=self._builder.fresh(f"split_{part}"))
+            before = f"{before} or {is_true}"
+        return parts
+
     def select(self, *columns: str | Column, name: str | None = None) -> StageT:
         """Replaces the columns of the stream.
 
@@ -246,6 +273,7 @@ class Stateless(Point, Generic[StageT]):
         )
 
 
+_REST = "rest"
 _MOMENT = re.compile(r"""["']\s*(?:now|today|tomorrow|yesterday)\b""", re.IGNORECASE)
 
 

@@ -76,13 +76,11 @@ def previous_order(orders: Stage) -> Stage:
     """Each order beside the amount of the user's order before it."""
 
     def step(state: State[list[int]], row: dict[str, Any]) -> dict[str, Any]:
-        before = state.value[-1] if state.value else None
-        state.value = [row["amount"]]
-        return {"order_id": row["order_id"], "amount": row["amount"], "before": before}
+        before, state.value = state.value, [row["amount"]]
+        return {**row, "before": before[0] if before else None}
 
-    schema = "order_id string, amount long, before long"
     return orders.group_by("user").map_stateful(
-        step, create=list, output_schema=schema, name="previous_order"
+        step, create=list, output_schema="*, before long", name="previous_order"
     )
 
 
@@ -91,11 +89,16 @@ def running_total(orders: Stage) -> Stage:
 
     def step(state: State[int], row: dict[str, Any]) -> dict[str, Any]:
         state.value += row["amount"]
-        return {"order_id": row["order_id"], "total": state.value}
+        return {**row, "total": state.value}
 
     return orders.group_by("user").map_stateful(
-        step, create=int, output_schema="order_id string, total long", name="running_total"
+        step, create=int, output_schema="*, total long", name="running_total"
     )
+
+
+def by_currency(orders: Stage) -> dict[str, Stage]:
+    """Dollars to one place, small orders to another, what is left to a third."""
+    return orders.split(dollars="currency = 'USD'", small="amount < 100")
 
 
 def silent_users(clicks: Stage) -> Stage:
@@ -176,6 +179,7 @@ def gallery(service_url: str = "http://localhost:8000") -> Pipeline:
         "in_euros": in_euros(orders, rates),
         "scored": scored(orders),
         "checked": checked(orders, service_url),
+        **by_currency(orders),
     }
     for name, stage in stages.items():
         stage.write_to(sinks.files(f"/out/{name}", format="json"), name=f"{name}_out")

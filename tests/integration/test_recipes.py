@@ -138,6 +138,9 @@ SQL = {
         "select order_id, case when amount > 99 then 'high ' else 'low ' end || order_id "
         "from orders",
     ),
+    "dollars": ("order_id", "select order_id from orders where currency = 'USD'"),
+    "small": ("order_id", "select order_id from orders where currency <> 'USD' and amount < 100"),
+    "rest": ("order_id", "select order_id from orders where currency <> 'USD' and amount >= 100"),
     "in_euros": (
         "order_id euros",
         "select order_id, amount * rate from orders asof left join rates "

@@ -25,6 +25,7 @@ from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 from dagster_jet.operators.user.spark_processor import SparkProcessor
 from dagster_jet.pipeline.event_time import EventTime
+from dagster_jet.pipeline.output_type import output_type
 from dagster_jet.pipeline.stateful import (
     DeduplicateNode,
     JoinAsOfNode,
@@ -182,7 +183,7 @@ def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -
         stage=node.name,
         keys=node.keys,
         row_schema=arrow_schema(source.schema),
-        output_schema=arrow_schema(_parsed(node.output_schema)),
+        output_schema=arrow_schema(output_type(node.output_schema, source.schema)),
         function=node.function,
         create=node.create,
         ttl_ms=node.ttl_ms,
@@ -202,8 +203,8 @@ def plan_map_in_batches(
         stage=node.name,
         keys=node.keys,
         row_schema=arrow_schema(source.schema),
-        output_schema=arrow_schema(_parsed(node.output_schema)),
-        state_columns=arrow_schema(_parsed(node.state_schema)),
+        output_schema=arrow_schema(output_type(node.output_schema, source.schema)),
+        state_columns=arrow_schema(cast("StructType", StructType.fromDDL(node.state_schema))),
         function=node.function,
         ttl_ms=node.ttl_ms,
         on_evict=node.on_evict,
@@ -234,7 +235,7 @@ def plan_processor(
         stage=node.name,
         supplier=node.supplier,
         row_schema=arrow_schema(source.schema),
-        output_schema=arrow_schema(_parsed(node.output_schema)),
+        output_schema=arrow_schema(output_type(node.output_schema, source.schema)),
         row_keys=node.keys,
         in_batches=node.in_batches,
         partition_count=partitions.count,
@@ -257,10 +258,6 @@ def plan_processor(
 
 def _overrides(processor: type[Processor], *methods: str) -> bool:
     return any(getattr(processor, name) is not getattr(Processor, name) for name in methods)
-
-
-def _parsed(ddl: str) -> StructType:
-    return cast(StructType, StructType.fromDDL(ddl))
 
 
 def _addressed(

@@ -70,6 +70,10 @@ class Pairs(Processor):
         return inbox.peek() is None
 
 
+def scores(model: list[float], rows: Any) -> Any:
+    return rows
+
+
 def delays() -> Pipeline:
     p = Pipeline("delays")
     flights = (
@@ -107,6 +111,13 @@ def delays() -> Pipeline:
         .enrich(tables.map("prices", key="origin", schema="price double"), on="origin")
         .enrich(tables.sql(DATABASE, table="owners"), on="origin", how="inner", refresh="1 hour")
         .select("origin", "at", F.col("delay"))
+    )
+    scored = rich.map_using_service(
+        scores, create=list[float], close=list[float].clear, output_schema="*, score double"
+    )
+    parts = scored.split(late="score > 0.5", early="delay < 0")
+    parts["rest"].join_as_of(flights, on="origin", keep="1 day", name="rated").late_to(
+        sinks.files("/out/late_rates", format="json"), name="late_rates", side="right"
     )
     by_origin = rich.group_by("origin")
     hourly = (

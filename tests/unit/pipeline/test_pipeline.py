@@ -458,3 +458,16 @@ def test_a_connector_of_another_kind_is_refused(build):
 def test_a_schema_that_only_the_place_knows_is_not_asked_for():
     source = sources.files("/in", format="parquet")
     Pipeline("shop").read_from(source, name="rows")
+
+
+def test_the_parts_of_a_split_are_filters():
+    p = Pipeline("shop")
+    rows = p.read_from(sources.sequence(rate=1), name="n")
+    parts = rows.split(large="n > 9", odd="n % 2 = 1")
+    assert list(parts) == ["large", "odd", "rest"]
+    assert [part._node for part in parts.values()] == [
+        f"split_{part}_1" for part in ("large", "odd", "rest")
+    ]
+    for wrong in ({}, {"rest": "n > 9"}):
+        with pytest.raises(PipelineError, match="needs conditions, and no part"):
+            rows.split(**wrong)
