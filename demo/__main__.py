@@ -24,6 +24,9 @@ def main() -> int:
     parser.add_argument(
         "--kafka", action="store_true", help="flights through Kafka into PostgreSQL and Parquet"
     )
+    parser.add_argument(
+        "--lake", action="store_true", help="flights into tables of Delta Lake and Iceberg"
+    )
     parser.add_argument("--replay-seconds", type=float, default=45.0, help="time for all files")
     parser.add_argument("--folder", type=Path, default=REPOSITORY / ".demo", help="working folder")
     arguments = parser.parse_args()
@@ -39,6 +42,7 @@ def main() -> int:
         kill=not arguments.no_kill,
         replay_seconds=arguments.replay_seconds,
         kafka=arguments.kafka,
+        lake=arguments.lake,
     )
     try:
         return 0 if Story(options, console).tell() else 1

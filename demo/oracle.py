@@ -8,11 +8,21 @@ are read only through the sinks' epoch manifests, as a consumer would.
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import duckdb
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+
+from pipelines.airport_delays.into_lake import (
+    BADLY_DELAYED,
+    CATALOG,
+    HOURLY,
+    catalog_options,
+)
 
 _FLIGHTS = """
     select carrier, flight::int as flight, origin, dest, dep_delay::double as delay,
@@ -51,6 +61,14 @@ _GOT_BADLY_DELAYED = """
         "at": 'VARCHAR', airline: 'VARCHAR', carrier: 'VARCHAR', flight: 'INT', origin: 'VARCHAR',
         dest: 'VARCHAR', delay: 'DOUBLE', temp: 'DOUBLE', wind_speed: 'DOUBLE',
         precip: 'DOUBLE', visib: 'DOUBLE'})
+"""
+
+_GOT_HOURLY_DELTA = _GOT_HOURLY.replace("($files)", "($files, hive_partitioning = true)")
+
+_GOT_BADLY_DELAYED_ICEBERG = """
+    select epoch_us("at"::timestamptz) as "at", airline, carrier, flight, origin, dest, delay,
+           temp, wind_speed, precip, visib
+    from read_parquet($files)
 """
 
 _GOT_HOURLY_TABLE = """
@@ -172,6 +190,32 @@ def check_kafka_outputs(csv_folder: Path, messages: Path, tables: Path, out: Pat
             badly_delayed=(_GOT_BADLY_DELAYED_TABLE, _Found([str(tables / "badly_delayed.csv")])),
             bad_rows=(_GOT_BAD_MESSAGES, _found_in(out / "bad_rows")),
         )
+
+
+def check_lake_outputs(csv_folder: Path, inbox: Path, lake: Path, out: Path) -> Verdict:
+    """The same for tables of a lake. Their metadata name the files; DuckDB reads these.
+
+    Args:
+        csv_folder: as above.
+        inbox: what the job read.
+        lake: the folder of the tables.
+        out: the folder of the job's outputs in files.
+    """
+    with duckdb.connect() as db:
+        _table(db, "lines", _LINES, inbox=str(inbox / "*.json"))
+        return _verdict(
+            db,
+            csv_folder,
+            hourly=(_GOT_HOURLY_DELTA, _Found(DeltaTable(lake / HOURLY).file_uris())),
+            badly_delayed=(_GOT_BADLY_DELAYED_ICEBERG, _Found(_iceberg_files(lake))),
+            bad_rows=(_GOT_BAD_ROWS, _found_in(out / "bad_rows")),
+        )
+
+
+def _iceberg_files(lake: Path) -> list[str]:
+    with closing(load_catalog(CATALOG, **catalog_options(str(lake)))) as catalog:
+        tasks = catalog.load_table(BADLY_DELAYED).scan().plan_files()
+        return [task.file.file_path.removeprefix("file://") for task in tasks]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import psutil
+from deltalake import DeltaTable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -19,7 +20,7 @@ from dagster_jet import ExecutionRecord, Jet, JobStatus, StopKind
 from demo.dagster_process import REPOSITORY, DagsterProcess, stop_kept
 from demo.dataset import open_dataset
 from demo.observer import PIPELINE, Observer
-from demo.oracle import Verdict, check_kafka_outputs, check_outputs
+from demo.oracle import Verdict, check_kafka_outputs, check_lake_outputs, check_outputs
 from demo.replay import (
     BAD_LINES_COUNT,
     Replayer,
@@ -30,6 +31,7 @@ from demo.replay import (
 )
 from demo.report import Figures, print_report
 from demo.servers import Servers, started_servers
+from pipelines.airport_delays.into_lake import HOURLY
 
 POLL_SECONDS = 0.1
 STEP_TIMEOUT_SECONDS = 240
@@ -49,6 +51,7 @@ class Options:
     kill: bool = True
     replay_seconds: float = 45.0
     kafka: bool = False
+    lake: bool = False
 
 
 @dataclass
@@ -90,6 +93,7 @@ class Story:
         shutil.rmtree(folder, ignore_errors=True)
         data = folder / "data"
         (data / "inbox").mkdir(parents=True)
+        (data / "lake").mkdir()
         dataset = open_dataset(REPOSITORY / ".cache")
         write_reference(dataset, data / "reference")
         dagster = DagsterProcess(folder / "dagster_home", self._environment(data))
@@ -226,6 +230,9 @@ class Story:
             self.servers.write_messages(messages)
             self.servers.write_tables(tables)
             return check_kafka_outputs(folder / "csv", messages, tables, data / "out")
+        if self.options.lake:
+            self._say(_lake_in_words(data / "lake"))
+            return check_lake_outputs(folder / "csv", data / "inbox", data / "lake", data / "out")
         return check_outputs(folder / "csv", data / "inbox", data / "out")
 
     def _is_right(self, figures: Figures, verdict: Verdict) -> bool:
@@ -260,6 +267,7 @@ class Story:
             "JET_DATA": str(data),
             "JET_REPORT_INTERVAL_SECONDS": "1",
             "JET_SUPERVISOR_SECONDS": "5",
+            **({"JET_LAKE": str(data / "lake")} if self.options.lake else {}),
             **(self.servers.environment() if self.servers is not None else {}),
         }
 
@@ -304,6 +312,12 @@ class _Bars:
             self._asked = time.monotonic()
             self._progress.update(self._task, completed=self._rows)
         return self._rows
+
+
+def _lake_in_words(lake: Path) -> str:
+    history = DeltaTable(lake / HOURLY).history()
+    compactions = sum(one["operation"] == "OPTIMIZE" for one in history)
+    return f"The table {HOURLY!r} has {len(history)} versions; {compactions} are compactions."
 
 
 def _store_urls(data: Path) -> list[str]:

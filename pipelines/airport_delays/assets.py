@@ -16,6 +16,7 @@ from dagster_jet import (
     build_jet_supervisor_sensor,
     jet_assets,
 )
+from pipelines.airport_delays.into_lake import airport_delays_into_lake
 from pipelines.airport_delays.pipeline import airport_delays
 from pipelines.airport_delays.through_kafka import airport_delays_through_kafka
 from resources.jet import DATA
@@ -24,14 +25,17 @@ INBOX = DATA / "inbox"
 INBOX.mkdir(parents=True, exist_ok=True)
 KAFKA = os.environ.get("JET_KAFKA")
 """host:port of a broker: flights come from there, not from the inbox (`make demo KAFKA=1`)."""
+LAKE = os.environ.get("JET_LAKE")
+"""Folder of tables of Delta Lake and Iceberg, instead of files (`make demo LAKE=1`)."""
 
-pipeline = (
-    airport_delays_through_kafka(
-        KAFKA, Secret("JET_DATABASE_URL"), str(DATA / "reference"), str(DATA / "out")
-    )
-    if KAFKA
-    else airport_delays(str(INBOX), str(DATA / "reference"), str(DATA / "out"))
-)
+REFERENCE, OUT = str(DATA / "reference"), str(DATA / "out")
+if KAFKA:
+    database = Secret("JET_DATABASE_URL")
+    pipeline = airport_delays_through_kafka(KAFKA, database, REFERENCE, OUT)
+elif LAKE:
+    pipeline = airport_delays_into_lake(str(INBOX), REFERENCE, OUT, LAKE)
+else:
+    pipeline = airport_delays(str(INBOX), REFERENCE, OUT)
 
 
 @jet_assets(pipeline=pipeline)

@@ -31,21 +31,25 @@ def with_hour(flights: DataFrame) -> DataFrame:
 
 
 def airport_delays(inbox: str, reference: str, out: str) -> Pipeline:
-    """Reads flights as they depart; event time is the scheduled departure.
+    """Reads flights as they depart; event time is the scheduled departure."""
+    p = Pipeline("airport_delays")
+    hourly, badly = delays(flights_from(p, inbox, out), reference)
+    hourly.write_to(sinks.files(f"{out}/hourly", format="parquet"), name="hourly_out")
+    badly.write_to(sinks.files(f"{out}/badly_delayed", format="json"), name="badly_delayed_out")
+    return p
+
+
+def flights_from(p: Pipeline, inbox: str, out: str) -> Stage:
+    """Flights in files, and those that are none in files of their own.
 
     The longest delay in the data is 21 h 41 min, so flights arrive up to 21 h 40 min behind later
     ones: with an allowed lag of 22 hours none is late.
     """
-    p = Pipeline("airport_delays")
-    flights = (
+    return (
         p.read_from(sources.files(inbox, format="json", schema=FLIGHTS), name="flights")
         .with_timestamps("at", allowed_lag="22 hours", idle_timeout="0 seconds")
         .dead_letter_to(sinks.files(f"{out}/bad_rows", format="json"), name="bad_rows")
     )
-    hourly, badly = delays(flights, reference)
-    hourly.write_to(sinks.files(f"{out}/hourly", format="parquet"), name="hourly_out")
-    badly.write_to(sinks.files(f"{out}/badly_delayed", format="json"), name="badly_delayed_out")
-    return p
 
 
 def delays(flights: Stage, reference: str) -> tuple[Stage, Stage]:
