@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
+from dagster_jet.core.html_table import html_table
 from dagster_jet.exports.export import Export
 from dagster_jet.jobs.stored_job import StoredJob
 from dagster_jet.snapshot.protocol import StopKind
@@ -31,6 +32,13 @@ class JobResult:
     """Dead letters, of sources and of stages."""
     ignored_input: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Waiting input, which is not read, if a COMPLETED job was submitted again."""
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        facts = {one.name: getattr(self, one.name) for one in fields(self)}
+        facts["status"] = self.status.value
+        rows = [(name.replace("_", " "), fact) for name, fact in facts.items() if fact != {}]
+        return html_table("Result of a job", (), rows)
 
 
 class Job(StoredJob, ABC):

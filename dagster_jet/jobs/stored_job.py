@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dagster_jet.core.html_table import html_table
+from dagster_jet.errors import StoreError
 from dagster_jet.jobs.deletion import JobDeletion, delete_job, reset_job
 from dagster_jet.jobs.stored_snapshot import compare, find_snapshot
 from dagster_jet.observe.reading.explanation import Explanation, explain
@@ -46,6 +48,26 @@ class StoredJob:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: status and newest snapshot, as far as the store answers."""
+        try:
+            record = self.record()
+        except StoreError as error:
+            return html_table(f"Job {self.name}", (), [("store", error)])
+        if record is None:
+            return html_table(f"Job {self.name}", (), [("status", "never ran")])
+        newest = record.snapshot
+        facts = {
+            "status": record.status.value,
+            "execution": record.execution_id,
+            "restarts": record.restarts,
+            "newest snapshot": "none" if newest is None else newest.snapshot_id,
+            "cause of the end": None if record.cause is None else record.cause.value,
+            "failure": record.failure,
+        }
+        rows = [(name, fact) for name, fact in facts.items() if fact is not None]
+        return html_table(f"Job {self.name}", (), rows)
 
     @property
     def status(self) -> JobStatus:

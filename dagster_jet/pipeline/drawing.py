@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dagster_jet.core.html_table import html_table
 from dagster_jet.pipeline.graph import Graph, Node, SinkNode, SourceNode
 from dagster_jet.pipeline.stateful import StatefulNode
 
@@ -20,6 +21,15 @@ def as_text(name: str, graph: Graph) -> str:
         arrow = f"  <- {reads}" if reads else ""
         lines.append(f"  {node.name:{width}}  {_described(node)}  ({_kind(node)}){arrow}")
     return "\n".join(lines)
+
+
+def as_html(name: str, graph: Graph) -> str:
+    """A table with the same rows."""
+    rows = [
+        (node.name, _kind(node), _described(node), ", ".join(graph.named_upstreams(node.name)))
+        for node in _named(graph)
+    ]
+    return html_table(f"Pipeline {name}", ("name", "kind", "definition", "reads"), rows)
 
 
 def as_mermaid(graph: Graph) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 from dagster_jet.contract import Sink, Source
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.builder import GraphBuilder
-from dagster_jet.pipeline.drawing import as_mermaid, as_text
+from dagster_jet.pipeline.drawing import as_html, as_mermaid, as_text
 from dagster_jet.pipeline.graph import Graph, Node, SinkNode, SourceNode
 from dagster_jet.pipeline.stage import SourceStage
 from dagster_jet.pipeline.stateful import StatefulMapNode
@@ -144,6 +144,10 @@ class Pipeline:
         names = [", ".join(n.name for n in of) for of in (graph.sources, graph.stages, graph.sinks)]
         parts = [f"{what} {given}" for what, given in zip(_KINDS, names, strict=True) if given]
         return f"<Pipeline {self.name!r}: {'; '.join(parts) or 'empty'}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return as_html(self.name, Graph(dict(self._builder.nodes)))
 
     def renamed(self, name: str) -> Pipeline:
         """Returns the same stages as another job with its own record, state and positions.

@@ -6,6 +6,7 @@ import pytest
 
 from dagster_jet import Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
+from dagster_jet.core.html_table import html_table
 from dagster_jet.errors import PipelineError
 
 
@@ -47,3 +48,13 @@ def test_in_a_debugger() -> None:
     assert repr(Pipeline("new")) == "<Pipeline 'new': empty>"
     stage = Pipeline("p").read_from(sources.sequence(rate=1), name="numbers")
     assert repr(stage) == "<SourceStage 'numbers' of the pipeline 'p'>"
+
+
+def test_in_a_notebook() -> None:
+    shown = flights()._repr_html_()
+    assert shown.startswith("<table><caption>Pipeline flights</caption><tr><th>name</th>")
+    assert "<tr><td>hourly</td><td>aggregate</td><td>keys k; window" in shown
+    assert (
+        "<td>out</td><td>sink</td><td>files: /out, json</td><td>hourly</td></tr></table>" in shown
+    )
+    assert "<td>a&lt;b</td>" in html_table("t", (), [("a<b", 1)])
