@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.long import long
+
 BIN = Path(sys.executable).parent
 REPOSITORY = Path(__file__).parents[2]
 PROJECT = """\
@@ -89,6 +91,7 @@ totals.write_to(sinks.kafka(Secret("NOWHERE"), topic="totals"), name="out")
 """
 
 
+@long  # one of them is in `test_wheel.py`, and what all three define is in the unit tests
 def test_two_are_scaffolded_and_run_unchanged_beside_a_demo(project: Path) -> None:
     """The demo reads from and writes to a Kafka that is not there."""
     demo = project / "src" / "lake" / "defs" / "cities"

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from email.parser import Parser
 from importlib import metadata
 from pathlib import Path
 
+import dagster as dg
+import psutil
 import pytest
 from packaging.requirements import Requirement
 
 import dagster_jet
+from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.orchestration.run_worker import RunWorker
 from tests.e2e.test_component import DEFINITIONS
 from tests.e2e.test_component import PROJECT as LAKE
-from tests.long import long
+from tests.servers import wait_until
+from tests.servers.members import free_port
+
+from .tiny import committed_rows
 
 REPOSITORY = Path(__file__).parents[2]
 PROJECT = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
@@ -86,8 +96,8 @@ def wanted(requirements: Iterable[str], *extras: str) -> list[Requirement]:
 
 @pytest.fixture(scope="module")
 def with_dg(empty_environment: Path) -> Path:
-    """The same environment with `dg`, which is not declared."""
-    link(["dagster-dg-cli"], empty_environment)
+    """The same environment with `dg` and Dagster's webserver, which are not declared."""
+    link(["dagster-dg-cli", "dagster-webserver"], empty_environment)
     script = empty_environment / "bin" / "dg"
     _, program = Path(sys.executable).with_name("dg").read_text(encoding="utf-8").split("\n", 1)
     script.write_text(f"#!{empty_environment}/bin/python\n{program}", encoding="utf-8")
@@ -95,13 +105,18 @@ def with_dg(empty_environment: Path) -> Path:
     return empty_environment
 
 
+def variables(home: Path) -> dict[str, str]:
+    """Of a new shell."""
+    kept = {k: v for k, v in os.environ.items() if k in ("JAVA_HOME", "JDK_JAVA_OPTIONS")}
+    return {**kept, "HOME": str(home), "DAGSTER_JET_CLASS_ARCHIVE": "off"}
+
+
 def run_in(environment: Path, folder: Path, *command: str) -> str:
     """Runs a command as in a new shell, outside the checkout. Returns its output."""
-    kept = {k: v for k, v in os.environ.items() if k in ("JAVA_HOME", "JDK_JAVA_OPTIONS")}
     path = f"{environment / 'bin'}:{os.environ['PATH']}"
     done = subprocess.run(
         command, cwd=folder,
-        env={**kept, "PATH": path, "HOME": str(folder), "DAGSTER_JET_CLASS_ARCHIVE": "off"},
+        env={**variables(folder), "PATH": path},
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -162,16 +177,77 @@ def test_the_terminal_works_with_what_is_declared(empty_environment: Path, tmp_p
     assert "snapshots" in run_in(empty_environment, tmp_path, "dagster-jet", "--help")
 
 
-@long
-def test_a_component_is_scaffolded_and_loads(with_dg: Path, tmp_path: Path) -> None:
-    """`test_component.py` also runs what is scaffolded, with the checkout."""
-    made = tmp_path / "src" / "lake"
+def project(environment: Path, root: Path) -> None:
+    """As `create-dagster project` makes it, installed."""
+    made = root / "src" / "lake"
     (made / "defs").mkdir(parents=True)
-    (tmp_path / "pyproject.toml").write_text(LAKE, encoding="utf-8")
+    (root / "pyproject.toml").write_text(LAKE, encoding="utf-8")
     (made / "__init__.py").touch()
     (made / "definitions.py").write_text(DEFINITIONS, encoding="utf-8")
-    (libraries,) = (with_dg / "lib").glob("python3*/site-packages")
-    (libraries / "lake.pth").write_text(str(tmp_path / "src"), encoding="utf-8")
+    (libraries,) = (environment / "lib").glob("python3*/site-packages")
+    (libraries / "lake.pth").write_text(str(root / "src"), encoding="utf-8")
+
+
+@contextmanager
+def dagster_of(environment: Path, root: Path) -> Iterator[None]:
+    """Runs `dg dev` of a project until the block ends, with its code servers and runs."""
+    path = f"{environment / 'bin'}:{os.environ['PATH']}"
+    with (root / "dagster.log").open("w") as log:
+        process = subprocess.Popen(
+            ["dg", "dev", "--port", str(free_port())],
+            cwd=root,
+            env={**variables(root), "PATH": path, "DAGSTER_HOME": str(root)},
+            stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    dagster = psutil.Process(process.pid)
+    try:
+        yield
+    finally:
+        family = [dagster, *dagster.children(recursive=True)]
+        for one in family:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        psutil.wait_procs(family)
+        process.wait()
+
+
+def test_the_first_ten_minutes(
+    with_dg: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A new user's: scaffold, `dg dev`, the sensor on, rows; the run is killed, and heals."""
+    began = time.monotonic()
+    steps: list[str] = []
+
+    def done(step: str) -> None:
+        steps.append(f"{(time.monotonic() - began) / 60:4.1f} min  {step}")
+
+    def numbers() -> list[int]:
+        return [row["value"] for row in committed_rows(tmp_path / "data" / "x")]
+
+    project(with_dg, tmp_path)
     run_in(with_dg, tmp_path, "dg", "scaffold", "defs", "dagster_jet.JetPipelineComponent", "x")
-    run_in(with_dg, tmp_path, "dg", "check", "defs")
-    assert "x/out" in run_in(with_dg, tmp_path, "dg", "list", "defs", "--json")
+    settings = tmp_path / "src" / "lake" / "defs" / "x" / "defs.yaml"
+    settings.write_text(settings.read_text("utf-8") + "  supervisor: running\n", encoding="utf-8")
+    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n", encoding="utf-8")
+    done("scaffolded")
+    with (
+        dagster_of(with_dg, tmp_path),
+        dg.DagsterInstance.from_config(str(tmp_path)) as instance,
+    ):
+        wait_until(numbers, within=300)
+        done(f"{len(numbers())} rows are committed")
+        (killed,) = instance.get_runs()
+        worker = RunWorker.from_tag(killed.tags.get(keys.TAG_WORKER), killed.run_id)
+        assert worker is not None
+        os.kill(worker.pid, signal.SIGKILL)
+        committed = len(numbers())
+        done(f"its process is killed after {committed} rows")
+        wait_until(lambda: len(numbers()) > committed, within=300)
+        done(f"{len(numbers())} rows: another run continues")
+        assert sorted(numbers()) == list(range(len(numbers()))), "none is lost or doubled"
+        successor, failed = instance.get_runs()
+        assert failed.run_id == killed.run_id and failed.status is dg.DagsterRunStatus.FAILURE
+        assert successor.status is dg.DagsterRunStatus.STARTED
+    with capsys.disabled():
+        print("", *steps, sep="\n")
+    assert time.monotonic() - began < 600
