@@ -148,3 +148,27 @@ def test_a_table_in_a_bucket_keeps_the_contract(s3: S3Folder, server: AwsServer)
             set_back={"an emptied bucket": partial(emptied, s3)},
         )
     assert not s3.uploads()
+
+
+def test_maintenance_in_a_bucket(s3: S3Folder) -> None:
+    """Partitions have names that a listing may show in another spelling."""
+    sink = sinks.delta(s3.url, partition_by="text", storage_options=s3.storage_options)
+    sink._of_rows.append(columns_of_rows(SCHEMA))
+    sink.claim_place("j", "out")
+    options = options_of(data_folder(s3.url, sink.storage_options))
+    kept = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+    deltalake.DeltaTable(s3.url, storage_options=options).alter.set_table_properties(kept)
+    sink = sink.at_start("j", "out", on_one_host=False)
+    odd = {"text": "é/ =%20+"}
+    lost = stage(sink, rows(1, **odd))
+    for epoch in (1, 2):
+        commit(sink, stage(sink, rows(epoch, **odd), epoch=epoch, execution=2))
+    staged = stage(sink, rows(3, **odd), epoch=3)
+    done = sink.maintenance("j", "out").run(0, 1 << 20)
+    assert (done["files_replaced"], done["files_removed"], done["files_staged"]) == (2, 3, 1)
+    names = s3.every_name()
+    assert staged[0].target in names and lost[0].target not in names
+    commit(sink, staged)
+    assert in_table(s3) == Counter([1, 2, 3])
+    assert sink.maintenance("j", "out").run(0, 1 << 20)["files_removed"] == 2
+    assert in_table(s3) == Counter([1, 2, 3])

@@ -44,6 +44,30 @@ def test_a_table_in_a_bucket(s3: S3Folder, tmp_path: Path) -> None:
         assert len(version.paths()) == 3
 
 
+def test_maintenance_in_a_bucket(s3: S3Folder, tmp_path: Path) -> None:
+    place: Any = {**options_at(tmp_path), "warehouse": s3.url}
+    options = dict(s3.storage_options)
+    made = sinks.iceberg("lake", NAME, catalog_options=place, storage_options=options)
+    made._of_rows.append(SCHEMA)
+    made.claim_place("j", "out")
+    sink = made.at_start("j", "out", on_one_host=False)
+    lost = stage(sink, rows(1))
+    for epoch in (1, 2):
+        commit(sink, stage(sink, rows(epoch), epoch=epoch, execution=2), by())
+    staged = stage(sink, rows(3), epoch=3)
+    with closing(sink._catalog()) as catalog, catalog.load_table(NAME).transaction() as change:
+        change.set_properties({"history.expire.max-snapshot-age-ms": "0"})
+    done = sink.maintenance("j", "out").run(0, 1 << 20)
+    assert (done["snapshots_expired"], done["files_staged"]) == (1, 1)
+    names = " ".join(s3.every_name())
+    assert staged[0].target in names and lost[0].target not in names
+    assert names.count("/snap-") == 1
+    commit(sink, staged, by())
+    with closing(sink._catalog()) as catalog:
+        found = catalog.load_table(NAME).scan().to_arrow()["id"].to_pylist()
+    assert sorted(found) == [1, 2, 3]
+
+
 def test_a_bucket_that_is_not_there_ends_the_start(s3: S3Folder, tmp_path: Path) -> None:
     place: Any = {**options_at(tmp_path), "warehouse": "s3://not-there/lake"}
     made = sinks.iceberg(
