@@ -42,6 +42,7 @@ from dagster_jet.orchestration.control_job import build_jet_control_job
 from dagster_jet.orchestration.demo_mode import in_demo_mode
 from dagster_jet.orchestration.drained_schedule import build_jet_schedule
 from dagster_jet.orchestration.event_iterator import JetEvent
+from dagster_jet.orchestration.lake_maintenance import build_jet_lake_maintenance
 from dagster_jet.orchestration.pipeline_scaffolder import PipelineScaffolder
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.sensor import build_jet_supervisor_sensor
@@ -145,6 +146,14 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
             {"max_snapshot_age": "1 hour"},
         ),
     ] = True
+    lake_maintenance: Annotated[
+        str | None,
+        described(
+            "A cron schedule of the maintenance of tables of Delta Lake and Iceberg, beside the "
+            "stream: compaction, expiry, removal of old files. It is on when it is first loaded.",
+            "0 3 * * *",
+        ),
+    ] = None
     control: Annotated[
         bool,
         described(
@@ -264,13 +273,19 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
             return dg.Definitions(assets=[assets], jobs=[job], resources=self._resources(demo))
         jet = self._resource_key
         checks = self._checks(assets)
-        return dg.Definitions(
+        made = dg.Definitions(
             assets=[assets, *build_jet_source_assets(pipeline, translator)],
             asset_checks=checks,
             jobs=[job, build_jet_control_job(pipeline, jet=jet)] if self.control else [job],
             sensors=self._supervisors(job, pipeline),
             schedules=[*self._schedules(assets), *self._check_schedules(checks)],
             resources=self._resources(demo),
+        )
+        cron = self.lake_maintenance
+        if cron is None or self.demo_mode:  # the demo has files only
+            return made
+        return dg.Definitions.merge(
+            made, build_jet_lake_maintenance(assets, jet=jet, cron_schedule=cron)
         )
 
     @property
@@ -299,6 +314,12 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
                 "of its own.",
                 cure="Give an automation_condition, for example "
                 "{{ automation_condition.on_cron('@daily') }}.",
+            )
+        if self.partitions is not None and self.lake_maintenance is not None:
+            raise ConfigurationError(
+                "lake_maintenance: it is for tables of a stream, and each partition is a job of "
+                "its own.",
+                cure="Maintain the tables by an asset of your own.",
             )
 
     def _pipeline(

@@ -105,6 +105,20 @@ def test_a_schedule_instead_of_a_supervisor(sandbox: DefsFolderSandbox) -> None:
     assert schedule.cron_schedule == "0 * * * *"
 
 
+def test_tables_of_a_lake_are_maintained(sandbox: DefsFolderSandbox) -> None:
+    attributes = {
+        "arguments": {"folder": "/data"},
+        "resource": RESOURCE,
+        "lake_maintenance": "0 3 * * *",
+    }
+    code = PIPELINE.replace('files(f"{folder}/out", format="json")', 'delta(f"{folder}/out")')
+    repository = loaded(sandbox, attributes, code).get_repository_def()
+    schedule = repository.get_schedule_def("shop_lake_maintenance_schedule")
+    assert schedule.cron_schedule == "0 3 * * *"
+    keys = {key.to_user_string() for key in repository.asset_graph.get_all_asset_keys()}
+    assert "shop/out_maintenance" in keys
+
+
 def test_settings_of_the_supervisor_and_of_the_checks(sandbox: DefsFolderSandbox) -> None:
     supervisor = {
         "status": "running",
@@ -167,6 +181,11 @@ def test_what_the_scaffold_writes_loads(sandbox: DefsFolderSandbox) -> None:
         ({"pipeline": "pipeline.py:shoe"}, "has no 'shoe'"),
         ({}, "cannot be called without arguments: missing a required argument: 'folder'"),
         ({"pipeline": "nowhere.at_all:shop"}, "cannot be imported: No module named 'nowhere'"),
+        ({"arguments": {"folder": "/data"}, "lake_maintenance": "0 3 * * *",
+          "resource": RESOURCE}, "no sink of the pipeline is a table of Delta Lake or Iceberg"),
+        ({"arguments": {"folder": "/data"}, "lake_maintenance": "0 3 * * *",
+          "partitions": {"type": "static", "partition_keys": ["a"]}},
+         "lake_maintenance: it is for"),
         ({"arguments": {"folder": "/data"}, "resource": {"store": ["file:///a"],
           "snapshot_interval": "5 parsecs"}}, "'5 parsecs' is not a duration"),
     ],
