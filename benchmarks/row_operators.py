@@ -20,6 +20,7 @@ from dagster_jet.operators.address import ADDRESS
 from dagster_jet.operators.deduplicate import Deduplicate
 from dagster_jet.operators.in_event_order import InEventOrder
 from dagster_jet.operators.interval_join import IntervalJoin
+from dagster_jet.operators.join_as_of import JoinAsOf
 from dagster_jet.operators.operator import ARRIVAL_COLUMN, MemoryState, Operator, StepInput
 from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
@@ -92,6 +93,7 @@ def operators() -> Mapping[str, Operator]:
         found[f"interval join, {how}"] = IntervalJoin(
             pa.schema([KEY]), left, right, (-LAG_MS, LAG_MS), how
         )
+    found["join as of"] = JoinAsOf.of("rated", pa.schema([KEY]), left, right)
     return found
 
 

@@ -20,7 +20,15 @@ ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs"
 STAGES = {
     f"dagster_jet.pipeline.{name}"
-    for name in ("joins", "outputs", "pipeline", "stage", "stateless", "with_timestamps")
+    for name in (
+        "with_functions",
+        "joins",
+        "outputs",
+        "pipeline",
+        "stage",
+        "stateless",
+        "with_timestamps",
+    )
 }
 WITH_A_STORE = {"dagster_jet.jet", "dagster_jet.jobs.stored_job", "dagster_jet.maps.user_map"}
 
