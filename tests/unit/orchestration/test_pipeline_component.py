@@ -274,6 +274,17 @@ def test_partitions_and_what_may_be_said_of_assets_and_op(sandbox: DefsFolderSan
     assert [hook.name for hook in assets.hook_defs] == ["tell_us"]
 
 
+@pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.PreviewWarning")
+def test_two_with_equal_settings_share_their_resource(sandbox: DefsFolderSandbox) -> None:
+    """As they are scaffolded. Dagster refuses two objects with one resource key."""
+    for name in ("shop", "bank"):
+        sandbox.scaffold_component(component_cls=JetPipelineComponent, defs_path=name)
+    with sandbox.build_all_defs() as definitions:
+        repository = definitions.get_repository_def()
+    assert repository.has_job("shop_job") and repository.has_job("bank_job")
+    assert isinstance(definitions.resources["jet"], JetResource)
+
+
 def test_a_demo_needs_no_server(sandbox: DefsFolderSandbox) -> None:
     attributes = {
         "arguments": {"folder": "/data", "word": "{{ secret.SHOP_WORD }}"},
