@@ -26,30 +26,38 @@ _ROWS = [{"k": "a", "ts": second * 1000, "v": second} for second in range(20)]
 
 
 def run_sample(open_session: Callable[[], SparkSession], folder: Path) -> None:
-    """Runs the job to its end, in a folder that all of Spark's tasks can read and write."""
+    """Runs the job to its end, in a folder that all of Spark's tasks can read and write.
+
+    A second execution continues from a snapshot of the first, as that of a restarted job does.
+    """
     store = Store.open(StoreConfig(tuple(f"file://{folder}/{member}" for member in "abc")))
     try:
-        pipeline = _pipeline(folder)
-        order = Order(
-            job=pipeline.name,
-            graph=pipeline.graph,
-            config=JobConfig(snapshot_interval="0 ms", max_items_per_epoch=len(_ROWS)),
-            options=StartOptions(),
-            until=parse_until("completed"),
-            store=store,
-            work_dir=folder / "work",
-        )
-        driver = Driver(order, open_session, lambda event: None, None, Exporting())
-        driver.run(StopSignal(), MembersRepairer(store, order.job, None, lambda event: None))
+        for number, until in enumerate(("drained", "completed")):
+            _write_input(folder, number)
+            pipeline = _pipeline(folder)
+            order = Order(
+                job=pipeline.name,
+                graph=pipeline.graph,
+                config=JobConfig(snapshot_interval="0 ms", max_items_per_epoch=len(_ROWS)),
+                options=StartOptions(),
+                until=parse_until(until),
+                store=store,
+                work_dir=folder / "work",
+            )
+            driver = Driver(order, open_session, lambda event: None, None, Exporting())
+            driver.run(StopSignal(), MembersRepairer(store, order.job, None, lambda event: None))
     finally:
         store.close()
 
 
-def _pipeline(folder: Path) -> Pipeline:
-    for number in range(3):
-        path = folder / "in" / f"{number}.json"
+def _write_input(folder: Path, number: int) -> None:
+    for part in range(2):
+        path = folder / "in" / f"{number}-{part}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join(map(json.dumps, _ROWS)))
+
+
+def _pipeline(folder: Path) -> Pipeline:
     p = Pipeline("warm_up")
     rows = p.read_from(
         sources.files(f"{folder}/in", format="json", schema="k string, ts long, v long"), name="in"

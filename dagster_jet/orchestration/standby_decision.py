@@ -95,7 +95,9 @@ def decide_standby(situation: StandbySituation, policy: RestartPolicy) -> Standb
             return StandbyDecision(f"; run {run.run_id} stands by")
     coming = _on_its_way(situation, current, policy)
     if coming is not None:
-        return StandbyDecision(coming, is_coming=True)
+        # A full queue does not keep a run from its end for ever.
+        is_soon = situation.waited_ms < policy.start_timeout_ms
+        return StandbyDecision(coming, is_coming=bool(current) or is_soon)
     if record.status is not JobStatus.RUNNING or record.fruitless_now:
         # Otherwise a job that dies at each start would do so without a back-off.
         return StandbyDecision("; a standby follows once the execution has decided a snapshot")

@@ -113,7 +113,7 @@ NOT_REQUESTED = {
 }
 COMING = {
     "it waits in the queue": (
-        replace(KNOWN, runs=(), requested_run=RunHint.QUEUED),
+        replace(KNOWN, runs=(), requested_run=RunHint.QUEUED, waited_ms=5_000),
         "j:standby:1, a standby, is waiting in Dagster's run queue",
     ),
     "Dagster does not know the request yet": (
@@ -150,3 +150,10 @@ def test_it_is_waited_for(case: str) -> None:
     decision = decide_standby(situation, POLICY)
     assert decision.attempts is None and decision.is_coming
     assert text in decision.text
+
+
+def test_the_end_of_a_run_is_not_put_off_by_a_full_queue() -> None:
+    queued = replace(KNOWN, runs=(), requested_run=RunHint.QUEUED)
+    late = replace(queued, waited_ms=POLICY.start_timeout_ms)
+    assert not decide_standby(late, POLICY).is_coming
+    assert decide_standby(late, POLICY).attempts is None, "it is not requested twice"
