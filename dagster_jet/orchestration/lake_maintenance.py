@@ -1,6 +1,8 @@
 """Maintenance of a pipeline's tables of Delta Lake and Iceberg, as assets with a schedule."""
 
 # No `from __future__ import annotations`: Dagster reads the context's annotation at run time.
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -129,12 +131,9 @@ def _maintained(table: _Table, jet: JetResource | str, outage_ms: int) -> dg.Ass
     def maintained(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
         with opened_jet(context.resources, jet) as opened:
             maintenance = table.sink.with_store(opened.store).maintenance(job, stage)
-        try:
-            return dg.MaterializeResult(
-                metadata=dict(maintenance.run(outage_ms, table.target_bytes))
-            )
-        except JetError as error:
-            raise dg.Failure(description=str(error), allow_retries=False) from error
+        with _failures_named():
+            done = maintenance.run(outage_ms, table.target_bytes)
+        return dg.MaterializeResult(metadata=dict(done))
 
     return maintained
 
@@ -148,7 +147,8 @@ def _checked(table: _Table, most: int) -> dg.AssetChecksDefinition:
     )
     def small_files() -> dg.AssetCheckResult:
         maintenance = table.sink.maintenance(table.job, table.stage)
-        found = maintenance.small_files(table.target_bytes)
+        with _failures_named():
+            found = maintenance.small_files(table.target_bytes)
         return dg.AssetCheckResult(
             passed=found.small <= most,
             severity=dg.AssetCheckSeverity.WARN,
@@ -157,6 +157,15 @@ def _checked(table: _Table, most: int) -> dg.AssetChecksDefinition:
         )
 
     return small_files
+
+
+@contextmanager
+def _failures_named() -> Iterator[None]:
+    """Ends the step with the sentence of an error, without its stack."""
+    try:
+        yield
+    except JetError as error:
+        raise dg.Failure(description=str(error), allow_retries=False) from error
 
 
 def _said(found: "SmallFiles", most: int, cure: str) -> str:

@@ -80,6 +80,16 @@ def test_a_table_that_forgets_too_fast_fails_the_run(tmp_path: Path, table: str)
     assert len(deltalake.DeltaTable(table).file_uris()) == FILES
 
 
+def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
+    defs = definitions(tmp_path, sinks.delta(f"{tmp_path}/none"))
+    alone = dg.define_asset_job("alone", dg.AssetSelection.all_asset_checks())
+    job = dg.Definitions.merge(defs, dg.Definitions(jobs=[alone])).resolve_job_def("alone")
+    done = job.execute_in_process(raise_on_error=False)
+    (failed,) = [one for one in done.all_events if one.is_step_failure]
+    said = failed.step_failure_data.user_failure_data.description
+    assert "there is no table" in said and "Start the job, which creates it" in said
+
+
 def test_a_pipeline_without_a_lake_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no sink of the pipeline is a table"):
         definitions(tmp_path, sinks.files(f"{tmp_path}/out", format="json"))
