@@ -26,7 +26,10 @@ class ObservedStream(dg.Model, dg.Resolvable):
     kinds: ClassVar[tuple[str, ...]] = ()
 
     key: Annotated[str, described("Key of the asset, with slashes.", "payments/enriched")]
-    description: Annotated[str | None, described("Description of the asset.")] = None
+    description: Annotated[
+        str | None,
+        described("Description of the asset.", "Payments, enriched with their accounts."),
+    ] = None
     deps: Annotated[
         list[str], described("Keys of the assets that the stream reads.", ["kafka/payments"])
     ] = []  # noqa: RUF012  # pydantic copies it
