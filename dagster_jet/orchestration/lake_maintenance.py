@@ -18,7 +18,7 @@ from dagster_jet.orchestration.resource import JetResource
 
 if TYPE_CHECKING:
     from dagster_jet.connectors.lake.lake_sink import LakeSink
-    from dagster_jet.connectors.lake.maintenance import SmallFiles
+    from dagster_jet.connectors.lake.table_maintenance import SmallFiles
 
 EVERY_NIGHT = "0 3 * * *"
 _CHECK = "small_files"

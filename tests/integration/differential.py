@@ -179,7 +179,7 @@ def nexmark_query(query: str, jet: Jet, folder: Path) -> None:
     stream, output = stream_of(folder), folder / "out"
     p = nexmark.pipeline(query, folder / "in", output, RACE.model, **SHARED)
     play_stream(jet, p, folder, stream)
-    verdict = nexmark_oracle.check(query, RACE.model, stream, output)
+    verdict = nexmark_oracle.check(query, RACE.model, folder / "in", output)
     assert verdict.is_exact and verdict.expected, verdict
 
 

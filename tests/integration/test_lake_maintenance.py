@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from dagster_jet.connectors.lake.lake_sink import LakeSink
-from dagster_jet.connectors.lake.maintenance import TableMaintenance
+from dagster_jet.connectors.lake.table_maintenance import TableMaintenance
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
 from tests.long import long

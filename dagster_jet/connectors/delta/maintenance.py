@@ -17,7 +17,7 @@ from dagster_jet.connectors.delta.table_log import TableLog, delta_library, erro
 from dagster_jet.connectors.files.places.location import StorageOptions, scheme_of
 from dagster_jet.connectors.lake.committer import first_line
 from dagster_jet.connectors.lake.data_folder import data_folder
-from dagster_jet.connectors.lake.maintenance import BUSY, SmallFiles, TableMaintenance
+from dagster_jet.connectors.lake.table_maintenance import BUSY, SmallFiles, TableMaintenance
 from dagster_jet.errors import SinkError, SinkUnavailableError
 from dagster_jet.system.backoff import attempts
 

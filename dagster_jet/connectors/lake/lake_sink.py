@@ -6,8 +6,8 @@ from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from dagster_jet.connectors.lake.maintenance import TableMaintenance
 from dagster_jet.connectors.lake.staged_names import Owner
+from dagster_jet.connectors.lake.table_maintenance import TableMaintenance
 from dagster_jet.contract import Sink
 from dagster_jet.store import Store
 

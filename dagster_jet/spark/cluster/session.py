@@ -50,6 +50,10 @@ SQL_DEFAULTS: Mapping[str, str] = {
     "spark.sql.files.openCostInBytes": "65536",
     # Call sites in error messages cost a stack walk and several JVM calls per column.
     "spark.sql.dataFrameQueryContext.enabled": "false",
+    # Below a bound in bytes Spark measures every column after every row it sends to Python, which
+    # doubles the cost of flat rows and is quadratic in null lists. The rows of an epoch have a
+    # bound in bytes already; batches keep Spark's bound in rows.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
 """SQL settings of our session only."""
 

@@ -13,7 +13,7 @@ import pytest
 
 from dagster_jet.connectors.delta.maintenance import DeltaMaintenance, kept_ms
 from dagster_jet.connectors.iceberg.maintenance import IcebergMaintenance
-from dagster_jet.connectors.lake.maintenance import SmallFiles
+from dagster_jet.connectors.lake.table_maintenance import SmallFiles
 from dagster_jet.errors import ConfigurationError
 
 from . import delta_table, iceberg_table
