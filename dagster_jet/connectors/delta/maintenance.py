@@ -18,7 +18,7 @@ from dagster_jet.connectors.files.places.location import StorageOptions, scheme_
 from dagster_jet.connectors.lake.committer import first_line
 from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.connectors.lake.table_maintenance import BUSY, SmallFiles, TableMaintenance
-from dagster_jet.errors import SinkError, SinkUnavailableError
+from dagster_jet.errors import SinkUnavailableError
 from dagster_jet.system.backoff import attempts
 
 _KEPT = {
@@ -72,15 +72,7 @@ class DeltaMaintenance(TableMaintenance):
 
     def _opened(self) -> TableLog:
         options = options_of(data_folder(self.table, self.storage_options))
-        log = TableLog.open(self.table, options)
-        if log is None:
-            raise SinkError(
-                f"there is no table {self.table!r}.",
-                job=self.job,
-                stage=self.stage,
-                cure="Start the job, which creates it.",
-            )
-        return log
+        return self.existing(TableLog.open(self.table, options))
 
     def _compact(self, target_bytes: int) -> Mapping[str, int]:
         """Writes small files together. A commit of a MERGE meanwhile lets it fail; appends do
@@ -120,12 +112,9 @@ class DeltaMaintenance(TableMaintenance):
     def _vacuum(self) -> Mapping[str, int]:
         """Removes files that no version needs within the table's retention, but for staged ones."""
         log = self._opened()
-        exactly, repeatable = map(log.marker, self.applications())
         found = log.table.vacuum(dry_run=True, full=True)
-        staged = {path for path in found if self.is_staged(path, (exactly, repeatable))}
         folder = data_folder(self.table, self.storage_options)
-        folder.remove([path for path in found if path not in staged])
-        return {"files_removed": len(found) - len(staged), "files_staged": len(staged)}
+        return self.remove_committed(folder, found, log.marker)
 
 
 def kept_ms(text: str) -> int | None:

@@ -11,7 +11,6 @@ from dagster_jet.connectors.delta.table_log import TableLog, reading_errors_name
 from dagster_jet.connectors.lake.added_rows import AddedFile
 from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.connectors.lake.table_reader import Found, TableReader
-from dagster_jet.errors import SourceError
 
 
 @dataclass
@@ -47,15 +46,7 @@ class DeltaReader(TableReader):
 
     def _opened(self, version: int | None = None) -> TableLog:
         options = options_of(data_folder(self.source.url, self.source.storage_options))
-        log = TableLog.open(self.source.url, options, version)
-        if log is None:
-            raise SourceError(
-                f"there is no table {self.source.url!r}.",
-                job=self.job,
-                stage=self.stage,
-                cure="Bring it back.",
-            )
-        return log
+        return self.existing(TableLog.open(self.source.url, options, version))
 
     def _beginning(self, log: TableLog) -> tuple[int, int]:
         """Returns the version whose contents a new job reads, or -1, and the first version."""

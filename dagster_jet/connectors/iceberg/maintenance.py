@@ -19,7 +19,7 @@ from dagster_jet.connectors.iceberg.table_version import TableVersion
 from dagster_jet.connectors.lake.committer import first_line
 from dagster_jet.connectors.lake.staged_names import APPLICATIONS
 from dagster_jet.connectors.lake.table_maintenance import BUSY, SmallFiles, TableMaintenance
-from dagster_jet.errors import SinkError, SinkUnavailableError
+from dagster_jet.errors import SinkUnavailableError
 from dagster_jet.system.backoff import attempts
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class IcebergMaintenance(TableMaintenance):
             if not old:
                 return found, []
             failure = found.expire([one.snapshot_id for one in old])
-            found = self._found(TableVersion.open(found.table.catalog, self.table, self.branch))
+            found = self.existing(TableVersion.open(found.table.catalog, self.table, self.branch))
             if not any(found.metadata.snapshot_by_id(one.snapshot_id) for one in old):
                 return found, old
         raise SinkUnavailableError(
@@ -96,26 +96,13 @@ class IcebergMaintenance(TableMaintenance):
     @contextmanager
     def _opened(self) -> Iterator[TableVersion]:
         with closing(self.catalog.open(self.storage_options)) as catalog:
-            yield self._found(TableVersion.open(catalog, self.table, self.branch))
-
-    def _found(self, version: TableVersion | None) -> TableVersion:
-        if version is None:
-            raise SinkError(
-                f"there is no table {self.table!r}.",
-                job=self.job,
-                stage=self.stage,
-                cure="Start the job, which creates it.",
-            )
-        return version
+            yield self.existing(TableVersion.open(catalog, self.table, self.branch))
 
     def _remove_attempts(self, version: TableVersion) -> Mapping[str, int]:
         """Removes files of committed epochs that no snapshot has: those of attempts that lost."""
         folder = folder_at(version.data, self.storage_options)
-        exactly, repeatable = map(version.marker, self.applications())
         found = set(folder.paths(self.owner.beginning)) - version.paths()
-        staged = {path for path in found if self.is_staged(path, (exactly, repeatable))}
-        folder.remove(found - staged)
-        return {"files_removed": len(found - staged), "files_staged": len(staged)}
+        return self.remove_committed(folder, found, version.marker)
 
 
 def expiring(metadata: TableMetadata, before_ms: int) -> list[Snapshot]:

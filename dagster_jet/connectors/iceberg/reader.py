@@ -96,14 +96,7 @@ class IcebergReader(TableReader):
         except Exception:
             self.close()
             raise
-        if version is None:
-            raise SourceError(
-                f"there is no table {self.source.name!r}.",
-                job=self.job,
-                stage=self.stage,
-                cure="Bring it back.",
-            )
-        return version
+        return self.existing(version)
 
     def _snapshots(self, version: TableVersion) -> TableSnapshots:
         source = self.source

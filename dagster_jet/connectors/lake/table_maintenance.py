@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
+from dagster_jet.connectors.lake.data_folder import DataFolder
 from dagster_jet.connectors.lake.staged_names import Owner, StagedName
 from dagster_jet.core.durations import in_words
-from dagster_jet.errors import ConfigurationError
+from dagster_jet.errors import ConfigurationError, SinkError
+
+T = TypeVar("T")
 
 BUSY = "Nothing is lost. Let the job commit less often: JobConfig(snapshot_interval=...)."
 _SMALL_SHARE = 4
@@ -87,6 +90,34 @@ class TableMaintenance(ABC):
     @abstractmethod
     def errors_named(self) -> AbstractContextManager[None]:
         """Converts errors of the library and of the place to `JetError`."""
+
+    def existing(self, table: T | None) -> T:
+        """Returns the table.
+
+        Raises:
+            SinkError: there is none.
+        """
+        if table is None:
+            raise SinkError(
+                f"there is no table {self.table!r}.",
+                job=self.job,
+                stage=self.stage,
+                cure="Start the job, which creates it.",
+            )
+        return table
+
+    def remove_committed(
+        self, folder: DataFolder, paths: Collection[str], marker: Callable[[str], int]
+    ) -> dict[str, int]:
+        """Removes files that no version needs, but for staged ones, and counts both.
+
+        Args:
+            marker: epoch that the table names for the id of a marker.
+        """
+        exactly, repeatable = map(marker, self.applications())
+        staged = {path for path in paths if self.is_staged(path, (exactly, repeatable))}
+        folder.remove([path for path in paths if path not in staged])
+        return {"files_removed": len(paths) - len(staged), "files_staged": len(staged)}
 
     def is_staged(self, path: str, markers: tuple[int, int]) -> bool:
         """Returns whether phase 2 may still commit a file. Files of other sinks count as staged:

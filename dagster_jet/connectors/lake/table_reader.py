@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from dagster_jet.errors import SourceError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+T = TypeVar("T")
 _BYTES_PER_ROW = 100
 """Guess for a file whose rows are not known."""
 
@@ -58,6 +59,17 @@ class TableReader(SourceReader):
     @abstractmethod
     def poll(self) -> Found:
         """Lists the files of the versions that come next."""
+
+    def existing(self, table: T | None) -> T:
+        """Returns the table, or raises `SourceError` if there is none."""
+        if table is None:
+            raise SourceError(
+                f"there is no table {self.source.name!r}.",
+                job=self.job,
+                stage=self.stage,
+                cure="Bring it back.",
+            )
+        return table
 
     def check_table(self, table_id: str) -> None:
         """Raises `SourceError` if the table is another one than the job has read."""

@@ -22,6 +22,8 @@ from dagster_jet.testing.check_source import check_source
 from tests.integration.child import open_jet
 from tests.long import long
 
+from .table_reads import planned, read
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -49,25 +51,6 @@ def restored(url: str, position: Any, **options: Any) -> Any:
     reader = opened(url, **options)
     reader.restore(json.loads(json.dumps(position)), None)
     return reader
-
-
-def planned(reader: Any, max_rows: int = 1_000) -> list[tuple[int, int, int | None]]:
-    """Version, first row and end of the pieces that wait."""
-    reader.accept(reader.poll())
-    found = []
-    while split := reader.plan(max_rows):
-        found += [(one.file.version, one.first, one.end) for one in split]
-    return found
-
-
-def read(spark: SparkSession, reader: Any) -> list[Any]:
-    reader.accept(reader.poll())
-    rows: list[Any] = []
-    while split := reader.plan(1_000_000):
-        part = reader.frame(spark, split).rows.collect()
-        reader.verify(split, len(part))
-        rows += part
-    return rows
 
 
 @long  # each of its epochs is a Spark job

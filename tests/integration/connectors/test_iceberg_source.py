@@ -28,6 +28,8 @@ from tests.integration.child import open_jet
 from tests.long import long
 from tests.unit.connectors.iceberg_rows import NAME, by_library, options_at
 
+from .table_reads import planned, read
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -78,25 +80,6 @@ class Lake:
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path / "a b=c%20")
-
-
-def planned(reader: Any, max_rows: int = 1_000) -> list[tuple[int, int, int | None]]:
-    """Sequence number, first row and end of the pieces that wait."""
-    reader.accept(reader.poll())
-    found = []
-    while split := reader.plan(max_rows):
-        found += [(one.file.version, one.first, one.end) for one in split]
-    return found
-
-
-def read(spark: SparkSession, reader: Any) -> list[Any]:
-    reader.accept(reader.poll())
-    rows: list[Any] = []
-    while split := reader.plan(1_000_000):
-        part = reader.frame(spark, split).rows.collect()
-        reader.verify(split, len(part))
-        rows += part
-    return rows
 
 
 @long  # each of its epochs is a Spark job
