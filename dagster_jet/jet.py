@@ -7,34 +7,33 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import ConfigurationError, JobStateError
 from dagster_jet.execution.events import JobEvent
-from dagster_jet.execution.start_connectors import at_start, effective_guarantees, on_store
+from dagster_jet.execution.start_connectors import effective_guarantees
 from dagster_jet.execution.stopping import UntilSpec, parse_until
 from dagster_jet.exports.export import Export
 from dagster_jet.exports.export_list import delete_export, read_exports
 from dagster_jet.job_config import JobConfig
 from dagster_jet.jobs.job import Job, JobResult
 from dagster_jet.jobs.left_open import LeftOpen
+from dagster_jet.jobs.pipeline_change import plan_change
 from dagster_jet.jobs.pipeline_job import PipelineJob
 from dagster_jet.jobs.remote_job import RemoteJob
-from dagster_jet.jobs.stored_snapshot import find_snapshot
 from dagster_jet.jobs.wiring import Order
 from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.ownership.liveness import observed
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY
 from dagster_jet.pipeline.pipeline import Pipeline
-from dagster_jet.snapshot.adaptation import Adaptation, Plan, needed
-from dagster_jet.snapshot.plan import COLUMNS, compare_plans
+from dagster_jet.snapshot.adaptation import Adaptation, Plan
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.start_options import StartOptions
@@ -370,22 +369,8 @@ class Jet:
         Example:
             >>> refused = [c for c in jet.plan(pipeline) if c.is_refused]  # doctest: +SKIP
         """
-        begun = snapshot is not None or bool(self.job(pipeline.name).snapshots())
-        of_job = None if isinstance(snapshot, str) and not snapshot.isdigit() else pipeline.name
-        found = find_snapshot(self.store, of_job, snapshot) if begun else None
-        by_word = Adaptation(dict(renamed or {}), frozenset(dropped_state))
-        wanted = pipeline.graph.plan()
-        saved = found.manifest.plan if found is not None else {}
-        if saved:
-            saved = by_word.plan(saved, wanted, pipeline.name)
-        changes = compare_plans(saved, wanted)
-        has_columns = any(COLUMNS in plan for plan in saved.values())
-        if has_columns and not any(change.is_refused for change in changes):
-            wanted = self._analysed(pipeline)
-            if found is not None:
-                saved = by_word.plan(found.manifest.plan, wanted, pipeline.name)
-            changes = compare_plans(saved, wanted)
-        return Plan(changes, by_word.and_also(needed(changes, saved, wanted)))
+        words = Adaptation(dict(renamed or {}), frozenset(dropped_state))
+        return plan_change(self.store, self.session, pipeline, snapshot, words)
 
     def guarantees(
         self, pipeline: Pipeline, config: JobConfig | None = None
@@ -402,16 +387,6 @@ class Jet:
             'exactly-once'
         """
         return effective_guarantees(pipeline.graph, (config or JobConfig()).guarantee)
-
-    def _analysed(self, pipeline: Pipeline) -> dict[str, Any]:
-        """The plan of a pipeline as its start would make it."""
-        from dagster_jet.spark.planning.analysis import analyse
-        from dagster_jet.spark.runtime import SparkRuntime
-
-        graph, count = on_store(pipeline.graph, self.store), self.store.partition_count
-        with closing(SparkRuntime(self.session(), pipeline.name, {}, 1)) as runtime:
-            graph = at_start(graph, pipeline.name, on_one_host=runtime.is_local)
-            return analyse(runtime, graph, count).stage_plans()
 
     def jobs(self) -> list[ExecutionRecord]:
         """Returns the records of all jobs that ever ran in this namespace, sorted by name.
