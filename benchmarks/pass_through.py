@@ -25,7 +25,7 @@ from benchmarks.jet_query import open_jet
 from benchmarks.ratios import ratio
 from benchmarks.thread_cpu import cpu_ms
 from dagster_jet.connectors.files.checksum import file_checksum
-from dagster_jet.connectors.files.sink import FilesSink
+from dagster_jet.connectors.files.files_sink import FilesSink
 from dagster_jet.spark.tasks.barrier import ACK_SCHEMA, Barrier
 from dagster_jet.spark.tasks.sink_task import SinkTask
 from dagster_jet.spark.tasks.stage_input import OwnSink

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dagster_jet.connectors.files import FilesTable
     from dagster_jet.connectors.files.formats import FileFormat
     from dagster_jet.connectors.maps import MapTable
-    from dagster_jet.connectors.sql.table import SqlTable
+    from dagster_jet.connectors.sql.sql_table import SqlTable
     from dagster_jet.core.secret import Secret
 
 
@@ -88,7 +88,7 @@ def sql(url: str | Secret, *, table: str, asset: str | Sequence[str] | None = No
         >>> customers = sql("postgresql://me@host/db", table="customers")
     """
     from dagster_jet.connectors.sql.place import SqlPlace
-    from dagster_jet.connectors.sql.table import SqlTable
+    from dagster_jet.connectors.sql.sql_table import SqlTable
 
     return SqlTable(SqlPlace(url, table), asset_path(asset))
 

@@ -23,9 +23,9 @@ from benchmarks.kafka_race.messages import PARTITIONS, SCHEMA, Messages
 from benchmarks.ratios import Ratio, ratio
 from dagster_jet import Jet
 from dagster_jet.connectors.kafka.cluster import Cluster
+from dagster_jet.connectors.kafka.kafka_reader import KafkaReader, Reading
 from dagster_jet.connectors.kafka.offsets import Partition, Topics
 from dagster_jet.connectors.kafka.ranges import Range
-from dagster_jet.connectors.kafka.reader import KafkaReader, Reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

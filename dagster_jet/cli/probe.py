@@ -204,7 +204,7 @@ def _kind_of(url: Url) -> _Kind:
 
 
 def _sql() -> _Kind:
-    from dagster_jet.connectors.sql import probe as sql
+    from dagster_jet.connectors.sql import sql_probe as sql
 
     return _Kind(
         lambda asked: sql.probe(asked.url, asked.interval),
@@ -214,7 +214,7 @@ def _sql() -> _Kind:
 
 
 def _kafka() -> _Kind:
-    from dagster_jet.connectors.kafka import probe as kafka
+    from dagster_jet.connectors.kafka import kafka_probe as kafka
     from dagster_jet.connectors.kafka.cluster import Cluster
 
     def cluster(asked: Asked) -> Cluster:
@@ -229,7 +229,7 @@ def _kafka() -> _Kind:
 
 
 def _rabbitmq() -> _Kind:
-    from dagster_jet.connectors.rabbitmq import probe as rabbitmq
+    from dagster_jet.connectors.rabbitmq import rabbitmq_probe as rabbitmq
 
     def probe_it(asked: Asked) -> list[Answer]:
         if asked.queue is None:
@@ -244,7 +244,7 @@ def _rabbitmq() -> _Kind:
 
 
 def _sqs() -> _Kind:
-    from dagster_jet.connectors.sqs import probe as sqs
+    from dagster_jet.connectors.sqs import sqs_probe as sqs
 
     return _Kind(
         lambda asked: sqs.probe(asked.url, asked.interval, asked.region, asked.endpoint_url)
@@ -252,13 +252,13 @@ def _sqs() -> _Kind:
 
 
 def _delta() -> _Kind:
-    from dagster_jet.connectors.delta import probe as delta
+    from dagster_jet.connectors.delta import delta_probe as delta
 
     return _Kind(lambda asked: delta.probe(asked.url))
 
 
 def _iceberg() -> _Kind:
-    from dagster_jet.connectors.iceberg import probe as iceberg
+    from dagster_jet.connectors.iceberg import iceberg_probe as iceberg
 
     return _Kind(lambda asked: iceberg.probe(asked.url, asked.options or {}))
 

@@ -45,7 +45,7 @@ def _node(pipeline: Pipeline, node: Node, folder: str) -> Node:
         return replace(node, source=sources.items(rows, schema=ddl, rate=_ROWS_PER_SECOND))
     if isinstance(node, SinkNode):
         return replace(node, sink=sinks.files(f"{folder}/{node.name}", format="json"))
-    from dagster_jet.connectors.sql.table import SqlTable
+    from dagster_jet.connectors.sql.sql_table import SqlTable
 
     if isinstance(node, EnrichNode) and isinstance(node.table, SqlTable):
         raise ConfigurationError(

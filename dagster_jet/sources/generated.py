@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dagster_jet.connectors.generated.items import ItemsSource
-    from dagster_jet.connectors.generated.nexmark.source import NexmarkSource
+    from dagster_jet.connectors.generated.nexmark.nexmark_source import NexmarkSource
     from dagster_jet.connectors.generated.sequence import SequenceSource
 
 
@@ -83,7 +83,7 @@ def nexmark(
         >>> auctions = nexmark(count=50_000)
     """
     from dagster_jet.connectors.generated.nexmark.model import Model
-    from dagster_jet.connectors.generated.nexmark.source import NexmarkSource
+    from dagster_jet.connectors.generated.nexmark.nexmark_source import NexmarkSource
 
     group = max(1, events_per_second // 10)
     return NexmarkSource(Model(count, events_per_second, group=group, seed=seed), rate)

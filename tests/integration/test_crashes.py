@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dagster_jet import JobConfig
-from dagster_jet.connectors.files.sink import FilesSink
+from dagster_jet.connectors.files.files_sink import FilesSink
 from dagster_jet.contract import CommitContext
 from dagster_jet.errors import (
     ArtifactLostError,

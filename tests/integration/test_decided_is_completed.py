@@ -15,7 +15,7 @@ import pytest
 
 from dagster_jet import Jet, JobConfig, Pipeline
 from dagster_jet.connectors.files import FilesSink
-from dagster_jet.connectors.maps.sink import MapSink
+from dagster_jet.connectors.maps.map_sink import MapSink
 from dagster_jet.contract import CommitContext
 from dagster_jet.errors import BadRowError, SinkUnavailableError
 from dagster_jet.execution.epoch_driver import EpochDriver

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dagster_jet import JobConfig
-from dagster_jet.connectors.files.source import FilesReader
+from dagster_jet.connectors.files.files_source import FilesReader
 from dagster_jet.errors import InputLostError
 from dagster_jet.execution.events import InputLost
 from dagster_jet.snapshot.record import JobStatus

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dagster_jet import Jet, JetMap, JobConfig, JobResult, JournalConfig, Pipeline, sinks, sources
-from dagster_jet.connectors.maps import sink as map_sink
+from dagster_jet.connectors.maps import map_sink
 from dagster_jet.errors import BadRowError, PipelineError, SourceError
 from dagster_jet.execution.events import ItemsLost, SnapshotCommitted
 from dagster_jet.snapshot.record import JobStatus

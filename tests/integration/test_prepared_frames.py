@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from dagster_jet import Pipeline, sinks, sources, tables, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.connectors.files.source import FilesSource
+from dagster_jet.connectors.files.files_source import FilesSource
 from dagster_jet.contract import BadRowRule
 from dagster_jet.pipeline import LateStage, Stage
 from dagster_jet.pipeline.graph import EnrichNode

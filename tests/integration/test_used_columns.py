@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from dagster_jet import Pipeline, Stage, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.connectors.files.fewer_columns import filling
-from dagster_jet.connectors.files.source import FilesReader
+from dagster_jet.connectors.files.files_source import FilesReader
 from dagster_jet.spark.planning.analysis import analyse
 from dagster_jet.spark.runtime import SparkRuntime
 

@@ -17,7 +17,7 @@ from dagster_jet import Jet, JobConfig, JournalConfig, Pipeline, sinks, sources,
 from dagster_jet import aggregates as agg
 from dagster_jet.connectors.files import parquet_tasks, text_tasks
 from dagster_jet.connectors.generated import items
-from dagster_jet.connectors.generated.nexmark import source as nexmark
+from dagster_jet.connectors.generated.nexmark import nexmark_source as nexmark
 from dagster_jet.connectors.maps import entries, journal
 from dagster_jet.dag import ItemProcessor
 from dagster_jet.errors import JetError

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_jet import sinks, sources
-from dagster_jet.connectors.files.source import FilesReader
+from dagster_jet.connectors.files.files_source import FilesReader
 from dagster_jet.connectors.reopening import destination_of
 from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.execution.source_journals import SourceJournals

@@ -1,4 +1,4 @@
-"""A file's name says what is in it: none is given more than twice, but for a connector's parts."""
+"""A file's name says what is in it: none is given more than twice."""
 
 from __future__ import annotations
 
@@ -7,16 +7,8 @@ from pathlib import Path
 
 import dagster_jet
 
-PARTS = {"source.py", "reader.py", "sink.py", "committer.py", "table.py", "probe.py"}
-"""docs/architecture.md: every connector's package calls its parts so."""
-
 
 def test_no_file_name_stands_more_than_twice() -> None:
     package = Path(dagster_jet.__file__).parent
-    found = Counter(
-        path.name
-        for path in package.rglob("*.py")
-        if path.name != "__init__.py"
-        and not (path.name in PARTS and package / "connectors" in path.parents)
-    )
+    found = Counter(path.name for path in package.rglob("*.py") if path.name != "__init__.py")
     assert {name: times for name, times in found.items() if times > 2} == {}

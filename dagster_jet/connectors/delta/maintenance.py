@@ -15,8 +15,8 @@ import pyarrow as pa
 from dagster_jet.connectors.delta.log_folder import options_of, sync_log
 from dagster_jet.connectors.delta.table_log import TableLog, delta_library, errors_named
 from dagster_jet.connectors.files.places.location import StorageOptions, scheme_of
-from dagster_jet.connectors.lake.committer import first_line
 from dagster_jet.connectors.lake.data_folder import data_folder
+from dagster_jet.connectors.lake.lake_committer import first_line
 from dagster_jet.connectors.lake.table_maintenance import BUSY, SmallFiles, TableMaintenance
 from dagster_jet.errors import SinkUnavailableError
 from dagster_jet.system.backoff import attempts

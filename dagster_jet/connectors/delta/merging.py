@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_jet.connectors.change_columns import unknown_key, unknown_value
-from dagster_jet.connectors.delta.committer import DeltaCommitter
+from dagster_jet.connectors.delta.delta_committer import DeltaCommitter
 from dagster_jet.connectors.delta.fitness import unfit
 from dagster_jet.connectors.delta.folding import folded_changes, folded_rows
 from dagster_jet.connectors.delta.table_log import TableLog

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dagster_jet.connectors.delta.columns import Columns, columns_of
 from dagster_jet.connectors.delta.folding import IS_GONE, Folded
-from dagster_jet.connectors.lake.committer import first_line
+from dagster_jet.connectors.lake.lake_committer import first_line
 from dagster_jet.errors import (
     ConfigurationError,
     JetError,

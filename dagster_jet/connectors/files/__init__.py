@@ -1,7 +1,7 @@
 """Files as a replayable source, a table and a transactional sink."""
 
-from dagster_jet.connectors.files.sink import FilesSink
-from dagster_jet.connectors.files.source import FilesSource
-from dagster_jet.connectors.files.table import FilesTable
+from dagster_jet.connectors.files.files_sink import FilesSink
+from dagster_jet.connectors.files.files_source import FilesSource
+from dagster_jet.connectors.files.files_table import FilesTable
 
 __all__ = ["FilesSink", "FilesSource", "FilesTable"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.iceberg.storage import library_options
-from dagster_jet.connectors.lake.committer import first_line
+from dagster_jet.connectors.lake.lake_committer import first_line
 from dagster_jet.core.secret import Secret, holds_password, named
 from dagster_jet.errors import (
     ConfigurationError,

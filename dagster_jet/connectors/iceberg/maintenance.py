@@ -16,7 +16,7 @@ from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.iceberg.catalog import CatalogPlace, errors_named
 from dagster_jet.connectors.iceberg.storage import folder_at
 from dagster_jet.connectors.iceberg.table_version import TableVersion
-from dagster_jet.connectors.lake.committer import first_line
+from dagster_jet.connectors.lake.lake_committer import first_line
 from dagster_jet.connectors.lake.staged_names import APPLICATIONS
 from dagster_jet.connectors.lake.table_maintenance import BUSY, SmallFiles, TableMaintenance
 from dagster_jet.errors import SinkUnavailableError

@@ -16,7 +16,7 @@ import pyarrow as pa
 from dagster_jet.connectors.iceberg.data_file import IcebergLayout, data_file_of
 from dagster_jet.connectors.iceberg.fields import inner_not_null, of_table
 from dagster_jet.connectors.iceberg.partition_fields import PartitionField
-from dagster_jet.connectors.lake.committer import first_line
+from dagster_jet.connectors.lake.lake_committer import first_line
 from dagster_jet.connectors.lake.staged_file import kept_in
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import ConfigurationError

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from dagster_jet.connectors.kafka.held_committer import HeldKafkaCommitter
 from dagster_jet.connectors.kafka.held_rows import HeldWriter
+from dagster_jet.connectors.kafka.kafka_sink import KafkaSink
 from dagster_jet.connectors.kafka.markers import HELD_SUFFIX
 from dagster_jet.connectors.kafka.newest_execution import NewestExecution
-from dagster_jet.connectors.kafka.sink import KafkaSink
 from dagster_jet.connectors.kafka.transaction_coordinator import (
     TransactionCoordinator,
     client_settings,

@@ -2,7 +2,7 @@
 
 from dagster_jet.connectors.maps.entries import MapEntriesSource
 from dagster_jet.connectors.maps.journal import MapJournalSource
-from dagster_jet.connectors.maps.sink import MapSink
-from dagster_jet.connectors.maps.table import MapTable
+from dagster_jet.connectors.maps.map_sink import MapSink
+from dagster_jet.connectors.maps.map_table import MapTable
 
 __all__ = ["MapEntriesSource", "MapJournalSource", "MapSink", "MapTable"]

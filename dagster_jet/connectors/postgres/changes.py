@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from dagster_jet.connectors.change_columns import CHANGE_COLUMNS
 from dagster_jet.connectors.postgres import change_rows
+from dagster_jet.connectors.postgres.changes_reader import ChangesReader
 from dagster_jet.connectors.postgres.published_table import PublishedTable, published_tables
-from dagster_jet.connectors.postgres.reader import ChangesReader
 from dagster_jet.connectors.postgres.server import Server, server_of
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy

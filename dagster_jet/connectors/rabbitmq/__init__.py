@@ -1,5 +1,5 @@
 """RabbitMQ queues as a source. Messages are acknowledged once a snapshot contains them."""
 
-from dagster_jet.connectors.rabbitmq.source import RabbitSource
+from dagster_jet.connectors.rabbitmq.rabbitmq_source import RabbitSource
 
 __all__ = ["RabbitSource"]

@@ -19,7 +19,7 @@ from dagster_jet.connectors.sql.held_rows import (
 from dagster_jet.connectors.sql.markers import HELD
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.prepared import NO_PREPARED, prepared_transactions
-from dagster_jet.connectors.sql.sink import SqlSink, url_of
+from dagster_jet.connectors.sql.sql_sink import SqlSink, url_of
 from dagster_jet.contract import Committer, Held, SinkWriter, TransactionId
 from dagster_jet.core.secret import shown
 from dagster_jet.errors import ConfigurationError

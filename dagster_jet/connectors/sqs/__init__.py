@@ -1,5 +1,5 @@
 """SQS queues as a source. Messages are deleted once a snapshot contains them."""
 
-from dagster_jet.connectors.sqs.source import SqsSource
+from dagster_jet.connectors.sqs.sqs_source import SqsSource
 
 __all__ = ["SqsSource"]

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from dagster_jet import sources
-from dagster_jet.connectors.postgres.reader import ChangesReader
+from dagster_jet.connectors.postgres.changes_reader import ChangesReader
 from tests.integration.connectors.secret_urls import as_secret
 from tests.servers.postgres import PostgresDatabase, postgres
 

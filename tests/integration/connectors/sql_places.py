@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dagster_jet import Secret, sinks
 from dagster_jet.connectors.change_columns import LSN, OLD, OP, ROW, UNCHANGED
-from dagster_jet.connectors.sql.sink import SqlSink
+from dagster_jet.connectors.sql.sql_sink import SqlSink
 from dagster_jet.store import Store, StoreConfig
 from dagster_jet.testing.sink_rows import SCHEMA, Row
 

@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from dagster_jet.connectors.postgres import reader as reader_module
-from dagster_jet.connectors.postgres.reader import ChangesReader
+from dagster_jet.connectors.postgres import changes_reader as reader_module
+from dagster_jet.connectors.postgres.changes_reader import ChangesReader
 from dagster_jet.contract import Backlog
 from dagster_jet.errors import InputLostError, Reaction, SourceError, SourceUnavailableError
 from tests.integration.connectors.changes_reading import changes, database, drop_slots, read

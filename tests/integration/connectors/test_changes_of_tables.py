@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dagster_jet.connectors.postgres.reader import ChangesReader
+from dagster_jet.connectors.postgres.changes_reader import ChangesReader
 from dagster_jet.connectors.postgres.types import reads
 from dagster_jet.contract import Backlog, BadRowRule
 from dagster_jet.errors import BadRowError, ConfigurationError, Reaction, SourceError

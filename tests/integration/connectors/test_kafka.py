@@ -25,9 +25,9 @@ import pytest
 from dagster_jet import Jet, JobConfig, Pipeline, Secret, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.connectors.kafka.cluster import Cluster
+from dagster_jet.connectors.kafka.kafka_reader import KafkaReader
 from dagster_jet.connectors.kafka.markers import PARTITIONS, Marker, Owner
 from dagster_jet.connectors.kafka.producing import EpochProducer
-from dagster_jet.connectors.kafka.reader import KafkaReader
 from dagster_jet.connectors.trial import forget
 from dagster_jet.contract import CommitContext
 from dagster_jet.errors import (

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet import sinks
-from dagster_jet.connectors.kafka import committer as roll_forward
 from dagster_jet.connectors.kafka import held_committer, producing, transactions
+from dagster_jet.connectors.kafka import kafka_committer as roll_forward
 from dagster_jet.connectors.kafka.transactions import send_rows
 from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import SinkUnavailableError

@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Producer
 
 from dagster_jet import Jet, Pipeline, aggregates, sinks, sources, windows
-from dagster_jet.connectors.kafka import reader as kafka_reader
-from dagster_jet.connectors.kafka.reader import KafkaReader
+from dagster_jet.connectors.kafka import kafka_reader
+from dagster_jet.connectors.kafka.kafka_reader import KafkaReader
 from dagster_jet.connectors.trial import forget
 from dagster_jet.errors import InputLostError
 from dagster_jet.testing import collected

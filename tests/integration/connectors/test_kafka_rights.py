@@ -23,9 +23,9 @@ from confluent_kafka.admin import (
 
 from dagster_jet import Secret, sinks, sources
 from dagster_jet.connectors.kafka import KafkaSink
-from dagster_jet.connectors.kafka import probe as probe_module
+from dagster_jet.connectors.kafka import kafka_probe as probe_module
 from dagster_jet.connectors.kafka.cluster import Cluster
-from dagster_jet.connectors.kafka.committer import KafkaCommitter
+from dagster_jet.connectors.kafka.kafka_committer import KafkaCommitter
 from dagster_jet.connectors.kafka.markers import PARTITIONS
 from dagster_jet.connectors.kafka.offsets import Offsets, Topics
 from dagster_jet.connectors.kafka.transaction_coordinator import client_settings

@@ -15,7 +15,7 @@ import pytest
 
 from dagster_jet import sources
 from dagster_jet.connectors.postgres.change_rows import lsn_of, lsn_text
-from dagster_jet.connectors.postgres.reader import ChangesReader
+from dagster_jet.connectors.postgres.changes_reader import ChangesReader
 from dagster_jet.contract import Backlog
 from dagster_jet.errors import (
     BadRowError,
@@ -114,7 +114,7 @@ def test_the_end_of_the_input_is_where_the_log_ended_then(
     database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A poll asks for so many changes; others go on writing."""
-    monkeypatch.setattr("dagster_jet.connectors.postgres.reader.MESSAGES_AT_ONCE", 5)
+    monkeypatch.setattr("dagster_jet.connectors.postgres.changes_reader.MESSAGES_AT_ONCE", 5)
     reader = changes(database).open("j", "in", None)
     for number in range(9):
         insert(database, "t", [{"id": number}])
@@ -206,7 +206,7 @@ def test_a_transaction_that_a_snapshot_divides_is_read_once(database: PostgresDa
 def test_more_than_a_poll_takes_comes_with_the_next(
     database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_jet.connectors.postgres.reader.MESSAGES_AT_ONCE", 5)
+    monkeypatch.setattr("dagster_jet.connectors.postgres.changes_reader.MESSAGES_AT_ONCE", 5)
     reader = changes(database).open("j", "in", None)
     for n in range(6):
         insert(database, "t", [{"id": 10 * n + m, "text": "x"} for m in range(3)])

@@ -16,7 +16,7 @@ import pytest
 
 from dagster_jet import JobConfig, Secret, sources
 from dagster_jet.connectors.message_reader import UNPROVEN_S
-from dagster_jet.connectors.rabbitmq.reader import RabbitReader
+from dagster_jet.connectors.rabbitmq.rabbitmq_reader import RabbitReader
 from dagster_jet.contract import Backlog, BadRowRule
 from dagster_jet.errors import ConfigurationError, JetError, SourceError, SourceUnavailableError
 from dagster_jet.execution.events import EpochCompleted, ExecutionRestarting

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet.connectors.held import held_ids
-from dagster_jet.connectors.sql import committer, place
+from dagster_jet.connectors.sql import place, sql_committer
 from dagster_jet.connectors.sql.held_rows import PREFIX
 from dagster_jet.connectors.sql.row_writer import write_rows
 from dagster_jet.contract import CommitContext, TransactionId
@@ -126,7 +126,7 @@ def halfway(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]],
                 todo.pop()()
             return count
 
-        monkeypatch.setattr(committer, "write_rows", written)
+        monkeypatch.setattr(sql_committer, "write_rows", written)
 
     return meanwhile
 

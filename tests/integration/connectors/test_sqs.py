@@ -18,8 +18,8 @@ import pytest
 
 from dagster_jet import JobConfig, sources
 from dagster_jet.connectors.sqs import receivers
-from dagster_jet.connectors.sqs.probe import probe
-from dagster_jet.connectors.sqs.reader import SqsReader
+from dagster_jet.connectors.sqs.sqs_probe import probe
+from dagster_jet.connectors.sqs.sqs_reader import SqsReader
 from dagster_jet.contract import BadRowRule
 from dagster_jet.errors import ConfigurationError, JetError, SourceError
 from dagster_jet.execution.events import ExecutionRestarting

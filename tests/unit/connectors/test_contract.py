@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dagster_jet.connectors.kafka.reader import KafkaReader
+from dagster_jet.connectors.kafka.kafka_reader import KafkaReader
 from dagster_jet.contract import (
     Acknowledges,
     Committer,

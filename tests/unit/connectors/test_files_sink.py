@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dagster_jet.connectors.files.sink import FilesSink
+from dagster_jet.connectors.files.files_sink import FilesSink
 from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import (
     ArtifactLostError,

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet import sinks, sources, tables
+from dagster_jet.connectors.files.files_source import FilesReader
 from dagster_jet.connectors.files.memory import FileMemory
 from dagster_jet.connectors.files.places.place import InputFile
-from dagster_jet.connectors.files.source import FilesReader
 from dagster_jet.errors import (
     ConfigurationError,
     InputLostError,

@@ -13,7 +13,7 @@ import confluent_kafka.admin
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dagster_jet.connectors.kafka import probe as probing
+from dagster_jet.connectors.kafka import kafka_probe as probing
 from dagster_jet.connectors.kafka import rights
 from dagster_jet.connectors.kafka.admin_client import Administration
 from dagster_jet.connectors.kafka.cluster import Cluster

@@ -10,7 +10,7 @@ import pytest
 
 from dagster_jet import sinks, sources
 from dagster_jet.connectors.maps.journal import JournalTask, MapJournalReader, _shares
-from dagster_jet.connectors.maps.sink import MapSink
+from dagster_jet.connectors.maps.map_sink import MapSink
 from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import (
     ArtifactLostError,
@@ -277,7 +277,7 @@ def test_commits_repeated_late_and_out_of_order_change_nothing(
 def test_a_commit_that_fails_anywhere_is_repeated(
     store: Store, journaled: JetMap, point: str, hit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_jet.connectors.maps.sink.CHUNK_CHANGES_MAX", 2)
+    monkeypatch.setattr("dagster_jet.connectors.maps.map_sink.CHUNK_CHANGES_MAX", 2)
     sink = bound(store)
     rows = {f"k{n}": str(n) for n in range(5)}  # three chunks
     artifacts = staged(sink, 1, rows) + staged(sink, 1, {"x": "1"}, shard=1)
@@ -346,7 +346,7 @@ def test_orphans_of_older_executions_are_removed(store: Store) -> None:
 
 
 def test_an_aborted_writer_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dagster_jet.connectors.maps.sink.CHUNK_CHANGES_MAX", 1)
+    monkeypatch.setattr("dagster_jet.connectors.maps.map_sink.CHUNK_CHANGES_MAX", 1)
     sink = bound(store)
     writer = sink.open_writer(TransactionId("j", "out", 1, 1, 1, 0, "x"))
     keys, values = pa.array(["a", "b", None]), pa.array([b"1", b"2", b"3"])

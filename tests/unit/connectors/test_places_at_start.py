@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_jet import sinks, sources, tables
-from dagster_jet.connectors.files.source import FilesReader, FilesSource
+from dagster_jet.connectors.files.files_source import FilesReader, FilesSource
 from dagster_jet.errors import ConfigurationError, SourceError
 
 BUILDS = [

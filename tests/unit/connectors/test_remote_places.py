@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet import sinks, sources
+from dagster_jet.connectors.files.files_sink import FilesSink
+from dagster_jet.connectors.files.files_source import FilesReader
 from dagster_jet.connectors.files.places import location
 from dagster_jet.connectors.files.places.remote import RemoteOutput
-from dagster_jet.connectors.files.sink import FilesSink
 from dagster_jet.connectors.files.slices import Slice
-from dagster_jet.connectors.files.source import FilesReader
 from dagster_jet.connectors.files.text_tasks import Header, ReadCsv
 from dagster_jet.connectors.reopening import destination_of
 from dagster_jet.connectors.task_shares import FixedShares

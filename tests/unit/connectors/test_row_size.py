@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_jet import sources
-from dagster_jet.connectors.files.source import FilesReader
+from dagster_jet.connectors.files.files_source import FilesReader
 from dagster_jet.contract import Lag
 from dagster_jet.execution.source_polling import poll_now
 
@@ -83,5 +83,5 @@ def test_a_look_is_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def no_more(*_: object) -> None:
         raise AssertionError("looked again")
 
-    monkeypatch.setattr("dagster_jet.connectors.files.source.row_size", no_more)
+    monkeypatch.setattr("dagster_jet.connectors.files.files_source.row_size", no_more)
     assert poll_now(reader).items == 100

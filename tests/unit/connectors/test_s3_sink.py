@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet import sinks, sources
+from dagster_jet.connectors.files.files_sink import FilesSink
 from dagster_jet.connectors.files.places import s3_output
-from dagster_jet.connectors.files.sink import FilesSink
 from dagster_jet.connectors.reopening import destination_of
 from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.core.secret import Secret

@@ -12,9 +12,9 @@ import pytest
 
 from dagster_jet import sources
 from dagster_jet.connectors.files import slices
+from dagster_jet.connectors.files.files_source import FilesReader, FilesSource
 from dagster_jet.connectors.files.parquet_footer import row_groups
 from dagster_jet.connectors.files.slices import Slice
-from dagster_jet.connectors.files.source import FilesReader, FilesSource
 from dagster_jet.connectors.files.text_lines import blocks
 from dagster_jet.contract import InputFate
 from dagster_jet.errors import SourceError

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from dagster_jet import sources
+from dagster_jet.connectors.files.files_source import FilesReader
 from dagster_jet.connectors.files.places.local import LocalInput
 from dagster_jet.connectors.files.places.place import Listing
-from dagster_jet.connectors.files.source import FilesReader
 from dagster_jet.errors import InputLostError, SourceError
 from dagster_jet.execution.source_journals import SourceJournals
 from dagster_jet.execution.source_polling import poll_now

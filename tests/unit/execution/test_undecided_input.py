@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet import sources
-from dagster_jet.connectors.files.source import FilesReader
+from dagster_jet.connectors.files.files_source import FilesReader
 from dagster_jet.execution.source_journals import SourceJournals
 from dagster_jet.execution.source_polling import poll_now
 from dagster_jet.execution.undecided_input import EPOCH_COLUMN, UndecidedInput

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet import sources
-from dagster_jet.connectors.files.sink import FilesSink
-from dagster_jet.connectors.files.source import FilesReader
+from dagster_jet.connectors.files.files_sink import FilesSink
+from dagster_jet.connectors.files.files_source import FilesReader
 from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import JetError, SourceError
 from dagster_jet.execution.source_journals import SourceJournals

@@ -28,9 +28,9 @@ from dagster_jet.connectors.files.places.location import (
 )
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.iceberg.catalog import CatalogPlace, errors_named, iceberg_library
-from dagster_jet.connectors.iceberg.committer import IcebergCommitter
 from dagster_jet.connectors.iceberg.data_file import IcebergLayout
 from dagster_jet.connectors.iceberg.fields import misfit, of_table
+from dagster_jet.connectors.iceberg.iceberg_committer import IcebergCommitter
 from dagster_jet.connectors.iceberg.maintenance import IcebergMaintenance
 from dagster_jet.connectors.iceberg.partition_fields import PartitionField
 from dagster_jet.connectors.iceberg.storage import folder_at, place_of

@@ -17,7 +17,7 @@ import pyarrow as pa
 from dagster_jet.connectors.earlier_epochs import refuse_earlier_epochs
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.kafka.cluster import Cluster, client_library
-from dagster_jet.connectors.kafka.committer import KafkaCommitter
+from dagster_jet.connectors.kafka.kafka_committer import KafkaCommitter
 from dagster_jet.connectors.kafka.marker_topic import check_marker_topic
 from dagster_jet.connectors.kafka.markers import MARKER_TOPIC, Owner, has_markers
 from dagster_jet.connectors.kafka.messages import message_columns

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from dagster_jet.connectors.change_columns import in_order, table_columns
 from dagster_jet.connectors.delta.columns import Columns, check_partition_by, columns_of_rows
-from dagster_jet.connectors.delta.committer import DeltaCommitter
 from dagster_jet.connectors.delta.data_file import STATISTICS_MAX, DeltaLayout
+from dagster_jet.connectors.delta.delta_committer import DeltaCommitter
 from dagster_jet.connectors.delta.fitness import unfit
 from dagster_jet.connectors.delta.keys import check_changes, check_key, check_keyed_by
 from dagster_jet.connectors.delta.log_folder import LOG, check_place, options_of

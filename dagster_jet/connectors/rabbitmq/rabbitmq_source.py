@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.rabbitmq.message_table import METADATA_DDL
 from dagster_jet.connectors.rabbitmq.queue_facts import ask_queue
-from dagster_jet.connectors.rabbitmq.reader import RabbitReader, Reading
+from dagster_jet.connectors.rabbitmq.rabbitmq_reader import RabbitReader, Reading
 from dagster_jet.connectors.rabbitmq.server import RabbitServer
 from dagster_jet.connectors.values import JsonObjects, RawValues
 from dagster_jet.contract import BadRowRule, Source

@@ -13,7 +13,6 @@ from dagster_jet.connectors.earlier_epochs import refuse_earlier_epochs
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.connectors.sql.column_fit import Shape
-from dagster_jet.connectors.sql.committer import SqlCommitter
 from dagster_jet.connectors.sql.engines import check_engines
 from dagster_jet.connectors.sql.failures import as_sink_errors
 from dagster_jet.connectors.sql.markers import EPOCHS, REPEATABLE, Fence, Markers, Owner
@@ -21,6 +20,7 @@ from dagster_jet.connectors.sql.mirror import ChangesWriter, refused_changes
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.refused_values import IS_REFUSED, RefusedValues, marked, refused_row
 from dagster_jet.connectors.sql.rights import create_markers, lacking_rights
+from dagster_jet.connectors.sql.sql_committer import SqlCommitter
 from dagster_jet.connectors.sql.supported import check_supported
 from dagster_jet.connectors.sql.table_shape import shape_of
 from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StagedInStore

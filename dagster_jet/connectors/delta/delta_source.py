@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from dagster_jet.connectors.delta.delta_reader import DeltaReader
+from dagster_jet.connectors.delta.delta_sink import DeltaSink
 from dagster_jet.connectors.delta.fitness import unreadable
 from dagster_jet.connectors.delta.log_folder import check_place, options_of
-from dagster_jet.connectors.delta.reader import DeltaReader
-from dagster_jet.connectors.delta.sink import DeltaSink
 from dagster_jet.connectors.delta.table_log import TableLog, delta_library, reading_errors_named
 from dagster_jet.connectors.files.cluster import check_reachable
 from dagster_jet.connectors.files.places.location import StorageOptions, absolute, storage_options

@@ -9,7 +9,12 @@ from datetime import timedelta
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.sqs.message_table import METADATA_DDL
 from dagster_jet.connectors.sqs.queue import HIDDEN_MAX_S, SqsQueue
-from dagster_jet.connectors.sqs.reader import VISIBILITY_MIN_S, Reading, SqsReader, visibility_of
+from dagster_jet.connectors.sqs.sqs_reader import (
+    VISIBILITY_MIN_S,
+    Reading,
+    SqsReader,
+    visibility_of,
+)
 from dagster_jet.connectors.values import JsonObjects, RawValues
 from dagster_jet.contract import BadRowRule, Source
 from dagster_jet.core.guarantee import Guarantee

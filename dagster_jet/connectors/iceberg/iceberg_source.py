@@ -14,8 +14,8 @@ from dagster_jet.connectors.iceberg.catalog import (
     iceberg_library,
     reading_errors_named,
 )
-from dagster_jet.connectors.iceberg.reader import IcebergReader
-from dagster_jet.connectors.iceberg.sink import IcebergSink, checked_storage, checked_table
+from dagster_jet.connectors.iceberg.iceberg_reader import IcebergReader
+from dagster_jet.connectors.iceberg.iceberg_sink import IcebergSink, checked_storage, checked_table
 from dagster_jet.connectors.iceberg.storage import place_of
 from dagster_jet.connectors.iceberg.table_version import TableVersion
 from dagster_jet.connectors.lake.staged_names import Owner

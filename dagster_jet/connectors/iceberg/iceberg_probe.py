@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from dagster_jet.connectors.iceberg.catalog import CatalogPlace, errors_named
 from dagster_jet.connectors.iceberg.storage import folder_at
 from dagster_jet.connectors.iceberg.table_version import TableVersion
-from dagster_jet.connectors.lake.probe import fits, writes_files
+from dagster_jet.connectors.lake.lake_probe import fits, writes_files
 from dagster_jet.core.answers import Answer
 from dagster_jet.core.secret import Url, named, text_of
 from dagster_jet.errors import ConfigurationError

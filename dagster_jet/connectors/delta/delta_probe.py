@@ -7,7 +7,7 @@ from dagster_jet.connectors.delta.log_folder import check_place, options_of
 from dagster_jet.connectors.delta.table_log import TableLog, reading_errors_named
 from dagster_jet.connectors.files.places.location import absolute, scheme_of
 from dagster_jet.connectors.lake.data_folder import data_folder
-from dagster_jet.connectors.lake.probe import creates_once, fits, writes_files
+from dagster_jet.connectors.lake.lake_probe import creates_once, fits, writes_files
 from dagster_jet.core.answers import Answer
 from dagster_jet.core.secret import Url, text_of
 

@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from dagster_jet.connectors.files.bad_rows import divided, forgiving
 from dagster_jet.connectors.files.cluster import check_reachable
+from dagster_jet.connectors.files.files_sink import FilesSink
 from dagster_jet.connectors.files.input_folder import InputFolder
 from dagster_jet.connectors.files.memory import FileMemory, file_of_row, mark_of
 from dagster_jet.connectors.files.parquet_schema import check_schema, schema_of_first
@@ -55,7 +56,6 @@ from dagster_jet.connectors.files.places.place import InputFile, InputPlace
 from dagster_jet.connectors.files.recognition import Compared, Recognition
 from dagster_jet.connectors.files.row_frames import Rows
 from dagster_jet.connectors.files.row_size import RowSize, row_size
-from dagster_jet.connectors.files.sink import FilesSink
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_lines import is_readable
 from dagster_jet.connectors.files.waiting_files import WaitingFiles

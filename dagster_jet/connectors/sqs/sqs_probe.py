@@ -7,7 +7,7 @@ from contextlib import closing
 from datetime import timedelta
 
 from dagster_jet.connectors.sqs.queue import HIDDEN_MAX_S, SqsQueue
-from dagster_jet.connectors.sqs.reader import VISIBILITY_MIN_S
+from dagster_jet.connectors.sqs.sqs_reader import VISIBILITY_MIN_S
 from dagster_jet.core.answers import Answer, answered, in_words
 from dagster_jet.core.secret import Url
 from dagster_jet.errors import SourceError, SourceUnavailableError

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dagster_jet.connectors.kafka.cluster import Cluster, client_library
+from dagster_jet.connectors.kafka.kafka_reader import KafkaReader, Reading
 from dagster_jet.connectors.kafka.offsets import Offsets, Start, Topics
 from dagster_jet.connectors.kafka.read_task import METADATA_DDL
-from dagster_jet.connectors.kafka.reader import KafkaReader, Reading
 from dagster_jet.connectors.kafka.rights import check_rights
 from dagster_jet.connectors.values.avro_records import AvroRecords
 from dagster_jet.contract import BadRowRule, Source

@@ -14,8 +14,8 @@ from dagster_jet.connectors.delta.fitness import unfit
 from dagster_jet.connectors.delta.log_folder import options_of, sync_log
 from dagster_jet.connectors.delta.table_log import TableLog, errors_named
 from dagster_jet.connectors.files.places.location import StorageOptions
-from dagster_jet.connectors.lake.committer import TableCommitter
 from dagster_jet.connectors.lake.data_folder import DataFolder, data_folder
+from dagster_jet.connectors.lake.lake_committer import TableCommitter
 from dagster_jet.contract import CommitContext
 from dagster_jet.snapshot.manifest import Artifact
 

@@ -12,8 +12,8 @@ from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.iceberg.catalog import CatalogPlace, errors_named
 from dagster_jet.connectors.iceberg.storage import folder_at
 from dagster_jet.connectors.iceberg.table_version import TableVersion
-from dagster_jet.connectors.lake.committer import TableCommitter
 from dagster_jet.connectors.lake.data_folder import DataFolder
+from dagster_jet.connectors.lake.lake_committer import TableCommitter
 from dagster_jet.connectors.lake.staged_file import kept_in
 from dagster_jet.contract import CommitContext
 from dagster_jet.snapshot.manifest import Artifact
