@@ -62,6 +62,7 @@ def delta(
     key: str | Sequence[str] = (),
     order_by: str | None = None,
     partition_by: str | Sequence[str] = (),
+    schema_evolution: Literal["stop", "extend"] = "stop",
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
     storage_options: Mapping[str, str | Secret] | None = None,
     shared: bool = False,
@@ -83,6 +84,8 @@ def delta(
             highest value of this column is written; by default an arbitrary one.
         partition_by: column or columns by which the table is partitioned; by default those of the
             table. Types: text, integers, boolean, date.
+        schema_evolution: what a start does if rows have a column that the table lacks: "stop", or
+            "extend" to add it to the table. It is null in the rows that are there.
         guarantee: as for `files`.
         storage_options: options of a bucket, as for `files`.
         shared: whether a local folder is the same on every machine of a cluster.
@@ -101,7 +104,17 @@ def delta(
     keys = (key,) if isinstance(key, str) else tuple(key)
     storage = tuple((storage_options or {}).items())
     limit = guarantee_named(guarantee)
-    return DeltaSink(str(uri), mode, keys, order_by, by, limit, storage, shared)
+    return DeltaSink(
+        str(uri),
+        mode,
+        keys,
+        order_by,
+        by,
+        limit,
+        storage,
+        shared,
+        schema_evolution=schema_evolution,
+    )
 
 
 def iceberg(
@@ -112,6 +125,7 @@ def iceberg(
     partition_by: str | Sequence[str] = (),
     branch: str = "main",
     catalog_options: Mapping[str, str | Secret] | None = None,
+    schema_evolution: Literal["stop", "extend"] = "stop",
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
     storage_options: Mapping[str, str | Secret] | None = None,
     shared: bool = False,
@@ -133,6 +147,8 @@ def iceberg(
         branch: of the table; one other than "main" has to exist.
         catalog_options: properties by which `pyiceberg` opens the catalog: `type`, `uri`,
             `warehouse`. By default those of its configuration file.
+        schema_evolution: as for `delta`; "extend" widens types, too: int to long, float to double,
+            and decimals.
         guarantee: as for `files`.
         storage_options: options of a bucket, as for `files`.
         shared: whether a local folder is the same on every machine of a cluster.
@@ -158,6 +174,7 @@ def iceberg(
         guarantee_named(guarantee),
         tuple((storage_options or {}).items()),
         shared,
+        schema_evolution=schema_evolution,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -37,6 +37,15 @@ class Columns:
         """Returns the schema for the log. Every column may be null."""
         fields = [_field(name, type) for name, type in self.types.items()]
         return json.dumps({"type": "struct", "fields": fields})
+
+    def lacking(self, rows: Columns) -> Columns:
+        """Returns the columns of rows that the table lacks, under any spelling."""
+        known = {name.lower() for name in self.types}
+        return Columns({n: type for n, type in rows.types.items() if n.lower() not in known})
+
+    def with_columns(self, more: Columns) -> Columns:
+        """Returns these columns and more, which may be null."""
+        return replace(self, types={**self.types, **more.types})
 
     def misfit(self, rows: Columns) -> str | None:
         """Returns why rows with these columns do not fit the table; None if they do."""

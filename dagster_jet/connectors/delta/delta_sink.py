@@ -95,6 +95,7 @@ class DeltaSink(LakeSink):
     """Columns of the stream, as `check_columns` has seen them last."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         delta_library()
         object.__setattr__(self, "url", absolute(self.url))
         storage = storage_options(self.url, dict(self.storage_options))
@@ -171,11 +172,18 @@ class DeltaSink(LakeSink):
                 )
 
     def claim_place(self, job: str, stage: str) -> None:
-        """Creates the table if it is missing, with the columns of the stream."""
+        """Creates the table if it is missing, with the columns of the stream, or adds those that it
+        lacks, if that is asked for."""
+        if not self._of_rows:
+            return
+        rows = self._of_rows[-1]
         with errors_named(self.url, job, stage, is_start=True):
-            if self._of_rows and self._opened() is None:
+            log = self._opened()
+            if log is None:
                 options = options_of(data_folder(self.url, self.storage_options))
-                TableLog.create(self.url, options, self._of_rows[-1], self.partition_by)
+                TableLog.create(self.url, options, rows, self.partition_by)
+            elif self._extends and (lacking := log.columns().lacking(rows)).types:
+                log.add_columns(lacking)
 
     def check_columns(self, rows: DataFrame, job: str, stage: str) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -188,13 +196,15 @@ class DeltaSink(LakeSink):
             columns = columns_of_rows(schema)
             check_keyed_by(columns, self.key, self.order_by)
             check_partition_by(columns, self._partition_by)
-            wrong = None if self.table is None else self.table.columns.misfit(columns)
+            self._of_rows.append(columns)
+            known = self._columns_after_start
+            wrong = None if known is None else known.misfit(columns)
             if wrong is not None:
                 raise PipelineError(
                     f"the rows do not fit the table {self.url!r}: {wrong}.",
-                    cure="Change the rows with select(), or the table.",
+                    cure="Change the rows with select(), or the table. "
+                    'schema_evolution="extend" adds columns to it.',
                 )
-        self._of_rows.append(columns)
 
     # --- phase 1 ---
 
@@ -254,9 +264,7 @@ class DeltaSink(LakeSink):
     # --- phase 2 ---
 
     def open_committer(self, job: str, stage: str) -> DeltaCommitter:
-        columns = None if self.table is None else self.table.columns
-        if columns is None and self._of_rows:
-            columns = self._of_rows[-1]
+        columns = self._columns_after_start
         given = (self.url, self._owner(job, stage), self.storage_options, columns)
         if self._merges:
             return MergeCommitter(*given, self.key, self.mode == "mirror")
@@ -269,6 +277,14 @@ class DeltaSink(LakeSink):
     @property
     def _merges(self) -> bool:
         return self.mode != "append"
+
+    @property
+    def _columns_after_start(self) -> Columns | None:
+        """The table's columns when this start has created or extended it; None: not known."""
+        rows = self._of_rows[-1] if self._of_rows else None
+        if self.table is None or rows is None or not self._extends:
+            return rows if self.table is None else self.table.columns
+        return self.table.columns.with_columns(self.table.columns.lacking(rows))
 
     @property
     def _partition_by(self) -> tuple[str, ...]:

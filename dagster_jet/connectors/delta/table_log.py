@@ -79,6 +79,15 @@ class TableLog:
             storage_options=dict(options),
         )
 
+    def add_columns(self, columns: Columns) -> None:
+        """Adds columns, which are null in the rows that are there.
+
+        Raises:
+            DeltaError: another writer has changed the columns meanwhile.
+        """
+        schema = delta_library().Schema.from_json(columns.as_json())
+        self.table.alter.add_columns(schema.fields)
+
     def look(self) -> bool:
         """Goes on to the newest version; False if that fails, so that the log is opened anew."""
         try:

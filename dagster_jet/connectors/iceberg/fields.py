@@ -6,11 +6,32 @@ import pyarrow as pa
 
 _SMALL = frozenset({pa.int8(), pa.int16(), pa.uint8()})
 
+_WIDER = {pa.int32(): pa.int64(), pa.float32(): pa.float64()}
+
 
 def of_table(schema: pa.Schema) -> pa.Schema:
     """Returns the columns that a table has for rows: every part may be null, and integers have 4 or
     8 bytes."""
     return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
+
+
+def extended(table: pa.Schema, rows: pa.Schema) -> pa.Schema:
+    """Returns the columns of a table with those of rows that it lacks, under any spelling, and with
+    types that are widened for the rows, as far as the format allows it."""
+    ours, known = of_table(rows), {name.lower() for name in table.names}
+    kept = [
+        field.with_type(ours.field(field.name).type)
+        if field.name in ours.names and _is_wider(ours.field(field.name).type, field.type)
+        else field
+        for field in table
+    ]
+    return pa.schema([*kept, *(field for field in ours if field.name.lower() not in known)])
+
+
+def _is_wider(type: pa.DataType, than: pa.DataType) -> bool:
+    if pa.types.is_decimal(type) and pa.types.is_decimal(than):
+        return bool(type.scale == than.scale and type.precision > than.precision)
+    return bool(_WIDER.get(than) == type)
 
 
 def misfit(table: pa.Schema, rows: pa.Schema) -> str | None:

@@ -29,7 +29,7 @@ from dagster_jet.connectors.files.places.location import (
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.iceberg.catalog import CatalogPlace, errors_named, iceberg_library
 from dagster_jet.connectors.iceberg.data_file import IcebergLayout
-from dagster_jet.connectors.iceberg.fields import misfit, of_table
+from dagster_jet.connectors.iceberg.fields import extended, misfit, of_table
 from dagster_jet.connectors.iceberg.iceberg_committer import IcebergCommitter
 from dagster_jet.connectors.iceberg.maintenance import IcebergMaintenance
 from dagster_jet.connectors.iceberg.partition_fields import PartitionField
@@ -66,12 +66,13 @@ class IcebergSink(LakeSink):
     """The table at this start; None before the start, and if there is no table."""
     _of_rows: list[pa.Schema] = field(default_factory=list, init=False, compare=False, repr=False)
     """Columns of the stream, as `check_columns` has seen them last."""
-    _created: list[IcebergLayout] = field(
+    _changed: list[IcebergLayout] = field(
         default_factory=list, init=False, compare=False, repr=False
     )
-    """The table that this start has created."""
+    """The table that this start has created or extended."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         iceberg_library()
         object.__setattr__(self, "storage_options", checked_storage(self.storage_options))
         checked_table(self.table)
@@ -171,24 +172,38 @@ class IcebergSink(LakeSink):
                 )
 
     def claim_place(self, job: str, stage: str) -> None:
-        """Creates the table if it is missing, with the columns of the stream."""
+        """Creates the table if it is missing, with the columns of the stream, or extends it if that
+        is asked for."""
         if not self._of_rows:
             return
         with self._opened(job, stage) as version:
-            if version is not None:
+            if version is not None and self._fits(version.columns):
                 return
-        with errors_named(self._name, job, stage, is_start=True), closing(self._catalog()) as found:
-            TableVersion.create(found, self.table, self._of_rows[-1], self._asked)
+            if version is not None and self._extends:
+                version.extend(self._of_rows[-1])
+        if version is None:
+            with (
+                errors_named(self._name, job, stage, is_start=True),
+                closing(self._catalog()) as found,
+            ):
+                TableVersion.create(found, self.table, self._of_rows[-1], self._asked)
         with self._opened(job, stage) as version:
             assert version is not None, "the table was just created"
             self._check_place(version, job, stage, is_reachable=True)
-            self._created.append(version.layout())
+            self._changed.append(version.layout())
+
+    def _fits(self, columns: pa.Schema) -> bool:
+        """Returns whether rows can be written to a table with these columns as it is."""
+        return not self._of_rows or misfit(columns, self._of_rows[-1]) is None
 
     def check_columns(self, rows: DataFrame, job: str, stage: str) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         columns = of_table(to_arrow_schema(rows.schema, timezone="UTC"))
-        wrong = None if self.found is None else misfit(self.found.columns, columns)
+        known = None if self.found is None else self.found.columns
+        if known is not None and self._extends:
+            known = extended(known, columns)
+        wrong = None if known is None else misfit(known, columns)
         for one in self._asked if self.found is None else ():
             if one.column not in columns.names:
                 wrong = f"they have no column {one.column!r}, which partition_by names"
@@ -199,7 +214,8 @@ class IcebergSink(LakeSink):
                 f"the rows do not fit the table {self._name!r}: {wrong}.",
                 job=job,
                 stage=stage,
-                cure="Change the rows with select(), or the table.",
+                cure="Change the rows with select(), or the table. "
+                'schema_evolution="extend" adds columns to it and widens types.',
             )
         self._of_rows.append(columns)
 
@@ -224,10 +240,10 @@ class IcebergSink(LakeSink):
         return DataWriter(self._name, folder, owner, layout, transaction)
 
     def _layout(self, transaction: TransactionId) -> IcebergLayout:
-        """Returns the table as of the start. A task whose driver created the table may have to look
-        itself."""
-        known = self.found or next(iter(self._created), None)
-        if known is not None:
+        """Returns the table as of the start. A task whose driver created or extended the table may
+        have to look itself."""
+        known = next(iter(self._changed), self.found)
+        if known is not None and self._fits(known.columns):
             return known
         with self._opened(transaction.job, transaction.sink) as version:
             if version is None:

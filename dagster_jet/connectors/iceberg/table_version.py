@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet.connectors.iceberg.data_file import IcebergLayout, data_file_of
-from dagster_jet.connectors.iceberg.fields import inner_not_null, of_table
+from dagster_jet.connectors.iceberg.fields import extended, inner_not_null, of_table
 from dagster_jet.connectors.iceberg.partition_fields import PartitionField
 from dagster_jet.connectors.lake.lake_committer import first_line
 from dagster_jet.connectors.lake.staged_file import kept_in
@@ -75,6 +75,24 @@ class TableVersion:
                             f"a table cannot be partitioned by {field}: {first_line(error)}."
                         ) from error
             made.commit_transaction()
+
+    def extend(self, rows: pa.Schema) -> None:
+        """Adds the columns that the table lacks for rows, and widens types (`extended`), if nobody
+        has changed the columns since the look at them.
+
+        Raises:
+            Exception: of the catalog.
+        """
+        from pyiceberg.table.update import AssertTableUUID
+
+        columns, table = extended(self.columns, rows), self.table
+        if columns.equals(self.columns):
+            return
+        transaction = table.transaction()
+        with transaction.update_schema() as update:
+            update.union_by_name(pa.schema(columns.remove_metadata()))
+        same = AssertTableUUID(uuid=self.metadata.table_uuid)
+        table.catalog.commit_table(table, (*transaction._requirements, same), transaction._updates)
 
     @property
     def metadata(self) -> TableMetadata:

@@ -9,17 +9,32 @@ from typing import TypeVar
 from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.connectors.lake.table_maintenance import TableMaintenance
 from dagster_jet.contract import Sink
+from dagster_jet.errors import ConfigurationError
 from dagster_jet.store import Store
 
 S = TypeVar("S", bound="LakeSink")
+EVOLUTIONS = ("stop", "extend")
 
 
 @dataclass(frozen=True)
 class LakeSink(Sink):
     """Sink of a table whose metadata keep the sink's marker."""
 
+    schema_evolution: str = field(default="stop", compare=False, repr=False, kw_only=True)
+    """What a start does with columns that the table lacks: one of `EVOLUTIONS`."""
     home: tuple[str, str] = field(default=("", ""), compare=False, repr=False, kw_only=True)
     """Store id, and the namespace in the store."""
+
+    def __post_init__(self) -> None:
+        if self.schema_evolution not in EVOLUTIONS:
+            raise ConfigurationError(
+                f"schema_evolution: {self.schema_evolution!r} is unknown.",
+                cure=f"Use one of {', '.join(EVOLUTIONS)}.",
+            )
+
+    @property
+    def _extends(self) -> bool:
+        return self.schema_evolution == "extend"
 
     def with_store(self: S, store: Store) -> S:
         """Only records the namespace, within which names of jobs are unique; stores nothing."""
