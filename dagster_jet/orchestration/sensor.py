@@ -11,43 +11,25 @@ import dagster as dg
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.dagster_name import dagster_name
-from dagster_jet.orchestration.dead_runs import (
-    fenced_runs,
-    report_dead_runs,
-    report_fenced_run,
-)
-from dagster_jet.orchestration.launches import Launches, hint
+from dagster_jet.orchestration.dead_runs import report_dead_runs, report_fenced_run
+from dagster_jet.orchestration.launches import Launches
+from dagster_jet.orchestration.observed_job import ObservedJob, observe
 from dagster_jet.orchestration.outdated import DefinitionCheck, check_definition
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.retirement import Follows, Retirement
 from dagster_jet.orchestration.run_queue import warn_of_few_slots
-from dagster_jet.orchestration.sightings import (
-    BootTime,
-    Clock,
-    ObjectKind,
-    Sightings,
-    WatchedObject,
-)
+from dagster_jet.orchestration.sightings import BootTime, Clock
 from dagster_jet.orchestration.standby_decision import StandbyDecision, decide_standby
-from dagster_jet.orchestration.standby_runs import StandbyRuns
 from dagster_jet.orchestration.supervisor import (
     Decision,
     RestartPolicy,
-    RunHint,
     Situation,
     Verdict,
     decide,
 )
 from dagster_jet.orchestration.tick import JetTickError, jet_of_tick, required_key
-from dagster_jet.ownership.lease import is_owner_alive
-from dagster_jet.ownership.record_keeper import read_record
-from dagster_jet.ownership.supervision import (
-    Supervision,
-    read_supervision,
-    reserve_generation,
-)
+from dagster_jet.ownership.supervision import Supervision, reserve_generation
 from dagster_jet.pipeline import Pipeline
-from dagster_jet.snapshot.record import ExecutionRecord, Lease
 
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import (
@@ -199,108 +181,80 @@ def supervise(
         JetTickError: the job is stuck or was given up, and nothing new was seen. The tick that sees
             it first succeeds, because a failed tick remembers nothing.
     """
-    now, pipeline, launches = clock(), launches.pipeline, launches.of(jet.store)
+    pipeline, launches = launches.pipeline, launches.of(jet.store)
     for death in report_dead_runs(context.instance, launches):
         context.log.warning(f"{pipeline}: {death}")
-    record = read_record(jet.store, pipeline)
-    supervision = read_supervision(jet.store, pipeline)
-    lease = _lease_as_it_is(record)
-    launched = {
-        run: WatchedObject(ObjectKind.RUN, run) for run in launches.unfinished(context.instance)
-    }
-    fenced = {
-        run: WatchedObject(ObjectKind.FENCED, run)
-        for run in fenced_runs(context.instance, launches, record)
-    }
-    standbys = StandbyRuns.of(context.instance, launches, supervision)
-    requested = launches.requested(context.instance, supervision)
-    request = _request_of(supervision, hint(requested))
-    before, definition = Sightings.from_cursor(context.cursor), retirement.definition
-    marks = before.about(definition)
-    runs = [*launched.values(), *fenced.values(), *standbys.watched]
-    sightings = before.after([lease, request, *runs, *marks], now)
-    for run, seen in fenced.items():
-        if record is not None and sightings.age_ms(seen, now) >= policy.start_timeout_ms:
-            said = report_fenced_run(context.instance, run, record)
-            if said is not None:
-                context.log.warning(f"{pipeline}: {said}")
-    known = {record.lease.run_id if record is not None and record.lease is not None else None}
-    known.add(requested.run_id if requested is not None else None)
-    situation = Situation(
-        record=record,
-        supervision=supervision,
-        waited_ms=sightings.age_ms(request, now),
-        lease_unchanged_ms=sightings.age_ms(lease, now),
-        owner_alive=_owner_alive(record),
-        requested_run=hint(requested),
-        launched={
-            run: sightings.age_ms(seen, now) for run, seen in launched.items() if run not in known
-        },
-        standby=standbys.waiting,
+    seen = observe(context, jet, launches, retirement.definition, clock())
+    _report_fenced_runs(context, seen, policy)
+    decision = decide(seen.situation, policy)
+    look, beside = _look_at_execution(
+        context, jet, seen, decision, policy, retirement, wants_standby=standby
     )
-    decision = decide(situation, policy)
-    text = f"{decision.verdict.value}: {decision.reason}"
-    look, beside = DefinitionCheck(), StandbyDecision("")
-    if record is not None and decision.verdict in (Verdict.ADOPT, Verdict.STUCK):
-        is_well = decision.verdict is Verdict.ADOPT
-        reason = retirement.reason(jet, context.instance, record)
-        if standby and is_well and reason[1] is None:
-            found = standbys.situation(context.instance, record, definition, sightings, now)
-            beside = decide_standby(found, policy)
-        look = check_definition(
-            context,
-            jet,
-            retirement,
-            record,
-            marks,
-            is_well=is_well,
-            reason=reason,
-            standby_comes=beside.is_coming,
-        )
-        text += look.text + beside.text
-        sightings = sightings.after([lease, request, *runs, *look.marks], now)
+    text = f"{decision.verdict.value}: {decision.reason}{look.text}{beside.text}"
+    sightings = seen.sightings(look.marks)
     if decision.verdict in (Verdict.GIVE_UP, Verdict.STUCK):
         context.log.error(f"{pipeline}: {text}")
-        if sightings.may_be_lost(before, now):
+        if sightings.may_be_lost(seen.before, seen.now):
             raise JetTickError(f"{pipeline}: {text}")
-    asked = standbys.request(context.instance, jet, beside, definition, tags)
+    cursor = sightings.to_cursor()
+    asked = seen.standbys.request(context.instance, jet, beside, retirement.definition, tags)
     if asked is not None:
         context.log.info(f"{pipeline}: {text}")
-        return dg.SensorResult(
-            run_requests=[asked], cursor=sightings.to_cursor(), asset_events=look.events
-        )
+        return dg.SensorResult(run_requests=[asked], cursor=cursor, asset_events=look.events)
     if not decision.verdict.requests_a_run:
-        cursor = sightings.to_cursor()
         return dg.SensorResult(skip_reason=text, cursor=cursor, asset_events=look.events)
-    reserved = _reserve(context.instance, jet, launches, situation, decision)
+    reserved = _reserve(context.instance, jet, launches, seen.situation, decision)
     if reserved is None:
         lost = f"wait: another tick or a user was faster ({decision.reason})"
-        return dg.SensorResult(skip_reason=lost, cursor=sightings.to_cursor())
+        return dg.SensorResult(skip_reason=lost, cursor=cursor)
     context.log.info(f"{pipeline}: {text}; requesting run {reserved.run_key}")
-    request = _request_of(reserved, RunHint.ABSENT)
-    sightings = sightings.after([lease, request, *runs, *marks], now)
     return dg.SensorResult(
-        run_requests=[_run_request(reserved, launches, tags)], cursor=sightings.to_cursor()
+        run_requests=[_run_request(reserved, launches, tags)],
+        cursor=seen.sightings(seen.marks, reserved).to_cursor(),
     )
 
 
-def _lease_as_it_is(record: ExecutionRecord | None) -> WatchedObject:
-    lease = None if record is None else record.lease
-    if record is None or lease is None:
-        return WatchedObject(ObjectKind.LEASE, f"{record.execution_id if record else 0} none")
-    return WatchedObject(ObjectKind.LEASE, f"{record.execution_id} {lease.renewed_at_ms}")
+def _report_fenced_runs(
+    context: dg.SensorEvaluationContext, seen: ObservedJob, policy: RestartPolicy
+) -> None:
+    record = seen.situation.record
+    for run, age_ms in seen.fenced.items():
+        if record is not None and age_ms >= policy.start_timeout_ms:
+            said = report_fenced_run(context.instance, run, record)
+            if said is not None:
+                context.log.warning(f"{record.job}: {said}")
 
 
-def _request_of(supervision: Supervision | None, run: RunHint) -> WatchedObject:
-    """Returns another object once the run has left the queue: then its start begins to count."""
-    mark = " queued" if run is RunHint.QUEUED else ""
-    generation = supervision.generation if supervision else 0
-    return WatchedObject(ObjectKind.REQUEST, f"{generation}{mark}")
-
-
-def _owner_alive(record: ExecutionRecord | None) -> bool | None:
-    lease: Lease | None = None if record is None else record.lease
-    return None if lease is None else is_owner_alive(lease)
+def _look_at_execution(
+    context: dg.SensorEvaluationContext,
+    jet: Jet,
+    seen: ObservedJob,
+    decision: Decision,
+    policy: RestartPolicy,
+    retirement: Retirement,
+    *,
+    wants_standby: bool,
+) -> tuple[DefinitionCheck, StandbyDecision]:
+    """Check the definition of the execution that has the job, and whether it needs a standby."""
+    record, beside = seen.situation.record, StandbyDecision("")
+    if record is None or decision.verdict not in (Verdict.ADOPT, Verdict.STUCK):
+        return DefinitionCheck(marks=tuple(seen.marks)), beside
+    is_well = decision.verdict is Verdict.ADOPT
+    reason = retirement.reason(jet, context.instance, record)
+    if wants_standby and is_well and reason[1] is None:
+        found = seen.standby_situation(context.instance, record, retirement.definition)
+        beside = decide_standby(found, policy)
+    look = check_definition(
+        context,
+        jet,
+        retirement,
+        record,
+        seen.marks,
+        is_well=is_well,
+        reason=reason,
+        standby_comes=beside.is_coming,
+    )
+    return look, beside
 
 
 def _reserve(

@@ -116,49 +116,69 @@ class Decision:
 
 
 def decide(situation: Situation, policy: RestartPolicy) -> Decision:
-    """Return what to do about the job now.
+    """Return what to do about the job now: the first rule that applies decides.
 
     Args:
         situation: the observed state of the job.
         policy: time-outs and back-off.
     """
-    record, supervision = situation.record, situation.supervision
-    is_resumed = (
-        record is not None
-        and supervision is not None
-        and supervision.resumed_execution >= record.execution_id
+    return (
+        _if_over(situation)
+        or _if_held(situation, policy)
+        or _if_unwanted(situation)
+        or _if_awaited(situation, policy)
+        or _request(situation, policy)
     )
-    if record is not None:
-        if record.status is JobStatus.COMPLETED:
-            return Decision(Verdict.DONE, "the job is COMPLETED")
-        if record.cause is StopCause.CANCEL:
-            newest = record.snapshot
-            if newest is None or newest.committed:
-                return Decision(Verdict.DONE, "the job was cancelled")
-            return Decision(
-                Verdict.WAIT,
-                f"the job was cancelled, and epoch {newest.epoch_id}, which is decided, is not "
-                "known to be in all sinks: start the job once more, which commits it",
-            )
-        if record.lease is not None and _is_held(record, situation):
-            who = _who_holds(record, record.lease, situation)
-            activity = record.lease.activity
-            if activity is not None and activity.is_stuck(policy.stuck_after_ms):
-                return Decision(Verdict.STUCK, f"{who}: {activity}")
-            return Decision(Verdict.ADOPT, who)
+
+
+def _if_over(situation: Situation) -> Decision | None:
+    record = situation.record
+    if record is not None and record.status is JobStatus.COMPLETED:
+        return Decision(Verdict.DONE, "the job is COMPLETED")
+    if record is None or record.cause is not StopCause.CANCEL:
+        return None
+    newest = record.snapshot
+    if newest is None or newest.committed:
+        return Decision(Verdict.DONE, "the job was cancelled")
+    return Decision(
+        Verdict.WAIT,
+        f"the job was cancelled, and epoch {newest.epoch_id}, which is decided, is not "
+        "known to be in all sinks: start the job once more, which commits it",
+    )
+
+
+def _if_held(situation: Situation, policy: RestartPolicy) -> Decision | None:
+    record = situation.record
+    if record is None or record.lease is None or not _is_held(record, situation):
+        return None
+    who = _who_holds(record, record.lease, situation)
+    activity = record.lease.activity
+    if activity is not None and activity.is_stuck(policy.stuck_after_ms):
+        return Decision(Verdict.STUCK, f"{who}: {activity}")
+    return Decision(Verdict.ADOPT, who)
+
+
+def _if_unwanted(situation: Situation) -> Decision | None:
+    record, supervision = situation.record, situation.supervision
     if supervision is not None and supervision.intent is not Intent.ALWAYS_ON:
         return Decision(Verdict.WAIT, _UNWANTED[supervision.intent])
-    if record is not None and record.status is JobStatus.SUSPENDED and not is_resumed:
-        why = record.failure or "on request"
-        resume = f"'dagster-jet job {record.job} resume', or launch it by hand"
-        reason = f"the job is SUSPENDED ({why}); {resume}"
-        return Decision(Verdict.WAIT, reason, names_failure=True)
-    patience = _wait_for_requested_run(situation, policy)
-    patience = patience or _wait_for_launched_run(situation, policy)
-    patience = patience or _wait_for_standby(situation, policy)
-    if patience is not None:
-        return Decision(Verdict.WAIT, patience)
-    return _request(situation, policy)
+    if record is None or record.status is not JobStatus.SUSPENDED:
+        return None
+    if supervision is not None and supervision.resumed_execution >= record.execution_id:
+        return None
+    why = record.failure or "on request"
+    resume = f"'dagster-jet job {record.job} resume', or launch it by hand"
+    reason = f"the job is SUSPENDED ({why}); {resume}"
+    return Decision(Verdict.WAIT, reason, names_failure=True)
+
+
+def _if_awaited(situation: Situation, policy: RestartPolicy) -> Decision | None:
+    reason = (
+        _wait_for_requested_run(situation, policy)
+        or _wait_for_launched_run(situation, policy)
+        or _wait_for_standby(situation, policy)
+    )
+    return None if reason is None else Decision(Verdict.WAIT, reason)
 
 
 _UNWANTED = {
