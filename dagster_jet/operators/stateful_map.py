@@ -136,11 +136,16 @@ class StatefulMap:
             return None
         return watermark_ms - self.ttl_ms - 1
 
+    @property
+    def _is_called_without_rows(self) -> bool:
+        """Whether a step needs expired keys that have no rows."""
+        return self.on_evict is not None
+
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived
         rows, late = drop_late(arrived, None if self.ttl_ms is None else given.before_ms)
         expired = self.expired_until(given.after_ms)
-        notified_until = None if self.on_evict is None else expired
+        notified_until = expired if self._is_called_without_rows else None
         saved = saved_rows(rows, state, self.state_schema, notified_until)
         touched = TouchedKeys.of(self.keys, saved, rows)
         calls, delta = self._call(touched, given)
@@ -162,8 +167,8 @@ class StatefulMap:
             state_format=self.state_format, has_time=self.has_time, checks_each=checks_each,
         )  # fmt: skip
         delta = self._touch(touched, calls, given)
-        self._evict(touched.untouched, calls, given.after_ms)
-        return calls, delta
+        others = self._evict(touched.untouched, calls, given)
+        return calls, pa.concat_tables([delta, others])
 
     def _touch(self, touched: TouchedKeys, calls: UserCalls, given: StepInput) -> pa.Table:
         """Calls the function with all rows; returns the states that changed."""
@@ -172,7 +177,7 @@ class StatefulMap:
         states: list[bytes | None] = []
         last: dict[int, Any] = {}
         saved_states = touched.saved.column(STATE_COLUMN).to_pylist()
-        lives = self._lives(touched, saved_states, calls)
+        lives = self._lives(touched, saved_states, calls, expired)
         for number, (before, (state, touch)) in enumerate(zip(saved_states, lives, strict=True)):
             touches[number] = touch
             if expired is not None and touch <= expired:
@@ -182,7 +187,7 @@ class StatefulMap:
                     last[number] = state.value
                 continue
             after = None if state.is_cleared else calls.save(state.value, touched.starts[number])
-            moved = self.ttl_ms is not None and touch > touched.saved_touches[number]
+            moved = self.ttl_ms is not None and touch != touched.saved_touches[number]
             if after != before or moved:
                 changed.append(number)
                 states.append(after)
@@ -198,7 +203,11 @@ class StatefulMap:
         )
 
     def _lives(
-        self, touched: TouchedKeys, saved_states: Sequence[bytes | None], calls: UserCalls
+        self,
+        touched: TouchedKeys,
+        saved_states: Sequence[bytes | None],
+        calls: UserCalls,
+        expired: int | None,
     ) -> Iterator[tuple[State[Any], int]]:
         """Calls the function with all rows; yields for each key its state and last touch.
 
@@ -244,15 +253,17 @@ class StatefulMap:
             key = touched.firsts(np.asarray([number]))
             self._notify_evicted(key, np.asarray([touch]), [state.value], calls)
 
-    def _evict(self, untouched: pa.Table, calls: UserCalls, after_ms: int | None) -> None:
-        """Calls `on_evict` for expired saved keys without rows in this step."""
+    def _evict(self, untouched: pa.Table, calls: UserCalls, given: StepInput) -> pa.Table:
+        """Calls `on_evict` for expired saved keys without rows in this step; no state changes."""
+        unchanged = self.state_schema.empty_table()
         if self.on_evict is None or untouched.num_rows == 0:
-            return
-        expiring = is_up_to(event_times(untouched), self.expired_until(after_ms))
+            return unchanged
+        expiring = is_up_to(event_times(untouched), self.expired_until(given.after_ms))
         known = untouched.column(STATE_COLUMN).is_valid().to_numpy()
         over = untouched.filter(pa.array(expiring & known))
         values = (calls.load(s, None) for s in over.column(STATE_COLUMN).to_pylist())
         self._notify_evicted(over, event_times(over), values, calls)
+        return unchanged
 
     def _notify_evicted(
         self, keys: pa.Table, touches: np.ndarray, values: Iterable[Any], calls: UserCalls

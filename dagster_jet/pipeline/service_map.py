@@ -30,7 +30,7 @@ class ServiceMap:
 
         from dagster_jet.operators.user.service_calls import ServiceCalls
 
-        result = output_type(self.output_schema, frame.schema)
+        result = output_type(self.output_schema, frame.schema, self.factory.stage)
         calls = ServiceCalls(
             self.factory,
             self.function,

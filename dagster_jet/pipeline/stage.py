@@ -18,6 +18,7 @@ from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.graph import Node
 from dagster_jet.pipeline.joins import Joins
 from dagster_jet.pipeline.outputs import DeadLetters, JoinedLateRows, LateRows, WithSinks
+from dagster_jet.pipeline.over_rows import OverRows
 from dagster_jet.pipeline.stateful import (
     AggregateNode,
     DeduplicateNode,
@@ -29,7 +30,6 @@ from dagster_jet.pipeline.user_functions import (
     RowOrder,
 )
 from dagster_jet.pipeline.windows import Window
-from dagster_jet.pipeline.with_functions import WithFunctions
 from dagster_jet.pipeline.with_timestamps import WithTimestamps
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ WINDOW_END = "window_end"
 IS_EARLY = "is_early"
 
 
-class Stateful(WithFunctions["Stage", "LateStage", "DeadLetterStage", "LateDeadLetterStage"]):
+class Stateful(OverRows["Stage", "LateStage", "DeadLetterStage", "LateDeadLetterStage"]):
     """A stream with or without keys, and the operations that keep a state per key."""
 
     def window(self, window: Window, *, early_results: Duration | None = None) -> WindowedStage:

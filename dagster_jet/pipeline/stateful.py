@@ -201,6 +201,7 @@ class StatefulMapNode(StatefulNode):
     keeps_dead_letters: bool = False
     """Rows that fail in the function go to dead-letter sinks; otherwise they fail the job."""
     saved_as: StateFormat = StateFormat.PLAIN
+    on_timer: Callable[..., Any] | None = None
     kind: ClassVar = StageKind.MAP_STATEFUL
 
     @property
@@ -216,6 +217,7 @@ class StatefulMapNode(StatefulNode):
             "keys": list(self.keys),
             "ttl": self.ttl_ms is not None,
             "order": _order(self),
+            "timers": self.on_timer is not None,
             PLAIN: _plain({"states": self.saved_as}),
         }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dagster_jet.core.state_format import StateFormat
@@ -24,6 +24,7 @@ def stateful_map_node(
     time: EventTime | None,
     in_event_order: bool,
     on_evict: Callable[..., Any] | None,
+    on_timer: Callable[..., Any] | None,
     keeps_dead_letters: bool,
     state_format: StateFormat,
     in_batches: bool,
@@ -42,6 +43,11 @@ def stateful_map_node(
             "on_evict would never be called: without a ttl no state expires.",
             "Give a ttl, or leave on_evict out.",
         )
+    if on_timer is not None:
+        _check_timers(refusal, in_event_order, {
+            "ttl": ttl_ms is not None, 'on_error="dead-letter"': keeps_dead_letters,
+            "in_batches=True": in_batches,
+        })  # fmt: skip
     if not in_batches:
         if state_schema is not None:
             raise refusal(
@@ -56,7 +62,7 @@ def stateful_map_node(
             )
         return StatefulMapNode(
             name, (upstream,), keys, function, create, on_evict, ttl_ms, output_schema, time,
-            in_event_order, keeps_dead_letters, state_format,
+            in_event_order, keeps_dead_letters, state_format, on_timer,
         )  # fmt: skip
     if keeps_dead_letters:
         raise refusal(
@@ -88,3 +94,23 @@ def stateful_map_node(
         time,
         in_event_order,
     )
+
+
+def _check_timers(
+    refusal: Callable[[str, str], PipelineError], in_event_order: bool, others: Mapping[str, bool]
+) -> None:
+    """
+    Args:
+        others: options that on_timer excludes, and whether they are given.
+    """
+    if not in_event_order:
+        raise refusal(
+            "on_timer needs rows in order of event time: otherwise its calls depend on epochs.",
+            "Call with_timestamps() on the source, and leave order out.",
+        )
+    for option, is_given in others.items():
+        if is_given:
+            raise refusal(
+                f"on_timer is not available with {option}.",
+                "Leave one of them out; on_timer may call state.clear().",
+            )

@@ -78,7 +78,7 @@ class Stateless(Point, Generic[StageT]):
         def keep(frame: DataFrame) -> DataFrame:
             return frame.where(condition)
 
-        is_constant = not _names_a_moment(condition)
+        is_constant = not names_a_moment(condition)
         return self._append(TransformNode(name, (self._node,), keep, is_constant=is_constant))
 
     def split(self, **conditions: str) -> dict[str, StageT]:
@@ -131,7 +131,7 @@ class Stateless(Point, Generic[StageT]):
             selected = [functions.expr(c) if isinstance(c, str) else c for c in columns]
             return frame.select(*selected, *more)
 
-        is_constant = not any(map(_names_a_moment, columns))
+        is_constant = not any(map(names_a_moment, columns))
         return self._append(
             TransformNode(name, (self._node,), project, is_projection=True, is_constant=is_constant)
         )
@@ -277,6 +277,6 @@ _REST = "rest"
 _MOMENT = re.compile(r"""["']\s*(?:now|today|tomorrow|yesterday)\b""", re.IGNORECASE)
 
 
-def _names_a_moment(condition: str | Column) -> bool:
+def names_a_moment(condition: str | Column) -> bool:
     """Whether a text has `timestamp'now'` or the like; Spark evaluates it while parsing."""
     return isinstance(condition, str) and _MOMENT.search(condition) is not None

@@ -27,6 +27,8 @@ RowFunction: TypeAlias = "Callable[[State[S], Row], Rows]"
 """(state, row) -> rows; see `map_stateful`."""
 OnEvict: TypeAlias = Callable[[Row, S, int], Rows]
 """(key, expired state, a watermark in ms) -> rows."""
+OnTimer: TypeAlias = "Callable[[State[S], Row, int], Rows]"
+"""(state, key, time of the timer in ms) -> rows."""
 TableFunction: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
 """(states, rows) -> (results, changed states), Arrow tables or None; see `map_stateful`."""
 OnEvictTable: TypeAlias = Callable[[Any, Any], Any]

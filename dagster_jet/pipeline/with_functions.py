@@ -16,6 +16,7 @@ from dagster_jet.pipeline.user_functions import (
     OnError,
     OnEvict,
     OnEvictTable,
+    OnTimer,
     RowFunction,
     RowOrder,
     S,
@@ -59,6 +60,7 @@ class WithFunctions(Point, Generic[StageT, LateT, DeadT, LateDeadT]):
         ttl: Duration | None = None,
         order: Literal["event time"] | None = None,
         on_evict: OnEvict[S] | None = None,
+        on_timer: OnTimer[S] | None = None,
         on_error: Literal["fail"] = "fail",
         state_format: StateFormatName = "plain",
     ) -> LateT: ...
@@ -187,6 +189,7 @@ class WithFunctions(Point, Generic[StageT, LateT, DeadT, LateDeadT]):
         ttl: Duration | None = None,
         order: RowOrder | None = None,
         on_evict: Callable[..., Any] | None = None,
+        on_timer: Callable[..., Any] | None = None,
         on_error: OnError = "fail",
         state_format: StateFormatName = "plain",
         in_batches: bool = False,
@@ -213,6 +216,10 @@ class WithFunctions(Point, Generic[StageT, LateT, DeadT, LateDeadT]):
                 order; those of different partitions arrive in no defined order.
             on_evict: called with the key, its expired state, and the first watermark, in ms since
                 1970, under which the state has expired; may return rows, too.
+            on_timer: called with the key's state, the key, and the time in ms since 1970, when
+                event time has passed the timer that `state.set_timer(time)` has set. It may set it
+                again, and return rows. At the end of the input all timers are called. Not with
+                `ttl`, in batches, with dead letters, or in order of arrival.
             on_error: treatment of a row for which `function` raises, or returns rows that do not
                 fit `output_schema`. "fail": the job fails, and the error names the row.
                 "dead-letter": the row goes to the sink of `dead_letter_to`, which must follow, and
@@ -253,6 +260,7 @@ class WithFunctions(Point, Generic[StageT, LateT, DeadT, LateDeadT]):
             time=time,
             in_event_order=in_event_order,
             on_evict=on_evict,
+            on_timer=on_timer,
             keeps_dead_letters=on_error == "dead-letter",
             state_format=state_format_of(self, name, state_format),
             in_batches=in_batches,

@@ -72,28 +72,64 @@ def unpaid(orders: Stage, payments: Stage) -> Stage:
     )
 
 
-def previous_order(orders: Stage) -> Stage:
-    """Each order beside the amount of the user's order before it."""
-
-    def step(state: State[list[int]], row: dict[str, Any]) -> dict[str, Any]:
-        before, state.value = state.value, [row["amount"]]
-        return {**row, "before": before[0] if before else None}
-
-    return orders.group_by("user").map_stateful(
-        step, create=list, output_schema="*, before long", name="previous_order"
+def running_values(orders: Stage) -> Stage:
+    """Each order beside the amount of the user's order before it, and the total so far."""
+    return orders.group_by("user").running(
+        before="lag(amount)", total="sum(amount)", n="count(*)", name="running_values"
     )
 
 
-def running_total(orders: Stage) -> Stage:
-    """Each order with the total of the user so far."""
+def next_order(orders: Stage) -> Stage:
+    """Each order beside the user's next one, if that comes within an hour."""
+    return orders.group_by("user").running(
+        next_id="lead(order_id)", ttl="1 hour", name="next_order"
+    )
 
-    def step(state: State[int], row: dict[str, Any]) -> dict[str, Any]:
-        state.value += row["amount"]
-        return {**row, "total": state.value}
+
+def every_third(orders: Stage) -> Stage:
+    """A window by count: the amounts of each three orders of a user."""
+
+    def step(state: State[list[int]], row: dict[str, Any]) -> dict[str, Any] | None:
+        state.value.append(row["amount"])
+        if len(state.value) < 3:
+            return None
+        amounts, state.value = state.value, []
+        return {"user": row["user"], "at": row["at"], "total": sum(amounts)}
 
     return orders.group_by("user").map_stateful(
-        step, create=int, output_schema="*, total long", name="running_total"
+        step, create=list, output_schema="user string, at long, total long", name="every_third"
     )
+
+
+def there_and_back(clicks: Stage) -> Stage:
+    """A pattern: page a, then b, then a again within an hour, and never c between them."""
+    found = clicks.group_by("user").match(
+        there="page = 'a'", away="page = 'b'", back="page = 'a'",
+        unless="page = 'c'", within="1 hour", name="there_and_back",
+    )  # fmt: skip
+    return found.select("user", "at", "there.at AS since")
+
+
+def reminders(clicks: Stage) -> Stage:
+    """Reminders an hour and two hours after page a, if the user does not open page b."""
+
+    def watch(state: State[int], row: dict[str, Any]) -> None:
+        if row["page"] == "b":
+            state.clear()
+        elif row["page"] == "a":
+            state.value = 0
+            state.set_timer(row["at"] + 3_600_000)
+
+    def remind(state: State[int], key: dict[str, Any], time_ms: int) -> dict[str, Any]:
+        state.value += 1
+        if state.value < 2:
+            state.set_timer(time_ms + 3_600_000)
+        return {"user": key["user"], "at": time_ms, "n": state.value}
+
+    return clicks.group_by("user").map_stateful(
+        watch, create=int, on_timer=remind,
+        output_schema="user string, at long, n int", name="reminders",
+    )  # fmt: skip
 
 
 def by_currency(orders: Stage) -> dict[str, Stage]:
@@ -174,8 +210,11 @@ def gallery(service_url: str = "http://localhost:8000") -> Pipeline:
         "largest_order": largest_order(orders),
         "paid": paid(orders, payments),
         "unpaid": unpaid(orders, payments),
-        "previous_order": previous_order(orders),
-        "running_total": running_total(orders),
+        "running_values": running_values(orders),
+        "next_order": next_order(orders),
+        "every_third": every_third(orders),
+        "there_and_back": there_and_back(clicks),
+        "reminders": reminders(clicks),
         "in_euros": in_euros(orders, rates),
         "scored": scored(orders),
         "checked": checked(orders, service_url),

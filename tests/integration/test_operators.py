@@ -31,6 +31,14 @@ from dagster_jet.pipeline import Stage
 from tests.long import long
 
 from .oracle import difference, input_rows
+from .row_operators import (
+    expected_matched,
+    expected_running,
+    expected_timed,
+    matched,
+    running,
+    timed,
+)
 from .world import World, write_input
 
 SCHEMA = "k string, ts long, v long"
@@ -326,6 +334,9 @@ OPERATORS: dict[str, tuple[Callable[..., Stage], Expect, str]] = {
     "deduplicate": (deduplicated("first"), expected_deduplicated("first"), "k ts v"),
     "deduplicate_last": (deduplicated("last"), expected_deduplicated("last"), "k ts v"),
     "map_stateful": (mapped, expected_mapped, "k ts total"),
+    "timers": (timed, expected_timed, "k ts n"),
+    "running": (running, expected_running, "k ts v before third after total n high mean"),
+    "match": (matched, expected_matched, "k ts a b c"),
     "processor": (processed, expected_processed, "k n"),
     **{
         f"join_{how}": (joined(how), expected_joined(how), "k ts v ts_right v_right")
@@ -346,7 +357,7 @@ def iso(time_ms: int) -> str:
     return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-QUICK = ("sliding", "expressions", "map_stateful", "processor", "join_bounded_anti")
+QUICK = ("sliding", "expressions", "timers", "processor", "join_bounded_anti")
 
 
 @pytest.mark.parametrize(

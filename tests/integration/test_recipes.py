@@ -124,13 +124,21 @@ SQL = {
         'from (select page, count(*) as n, count(distinct "user") as users, ts // 3600000 as h '
         "from clicks group by page, h) group by h",
     ),
-    "previous_order": (
-        "order_id amount before",
-        'select order_id, amount, lag(amount) over (partition by "user" order by ts) from orders',
+    "running_values": (
+        "order_id before total n",
+        "select order_id, lag(amount) over w, sum(amount) over w::bigint, row_number() over w "
+        'from orders window w as (partition by "user" order by ts)',
     ),
-    "running_total": (
-        "order_id total",
-        'select order_id, sum(amount) over (partition by "user" order by ts)::bigint from orders',
+    "next_order": (
+        "order_id next_id",
+        "select order_id, case when lead(ts) over w <= ts + 3600000 then lead(order_id) over w end "
+        'from orders window w as (partition by "user" order by ts)',
+    ),
+    "every_third": (
+        "user total",
+        'select "user", total::bigint from (select "user", sum(amount) over '
+        "(w rows 2 preceding) as total, row_number() over w as n from orders "
+        'window w as (partition by "user" order by ts)) where n % 3 = 0',
     ),
     "scored": ("order_id score", "select order_id, amount * 0.5 + 3 from orders"),
     "checked": (
@@ -190,3 +198,23 @@ def test_sessions_bursts_and_silence(
     assert of(found["last_of_each_burst_out"], "user at") == last
     assert of(found["silent_users_out"], "user silent_since") == silent
     assert of(found["without_duplicates_out"], "user page at") == first
+
+
+def test_patterns_and_reminders(given: dict[str, list[Row]], found: dict[str, list[Row]]) -> None:
+    back: Counter[tuple[Any, ...]] = Counter()
+    reminded: Counter[tuple[Any, ...]] = Counter()
+    for (user,), mine in grouped(given["clicks"], "user").items():
+        for n, first in enumerate(mine):
+            later = [row for row in mine[n + 1 :] if row["at"] <= first["at"] + HOUR]
+            pages = "".join(row["page"] for row in later).partition("c")[0]
+            away = pages.find("b")
+            home = pages.find("a", away) if away >= 0 else -1
+            if first["page"] == "a" and home >= 0:
+                back[user, later[home]["at"], first["at"]] += 1
+            ends = [row["at"] for row in mine[n + 1 :] if row["page"] in "ab"]
+            for times in (1, 2):
+                due = first["at"] + times * HOUR
+                if first["page"] == "a" and all(end > due for end in ends[:1]):
+                    reminded[user, due, times] += 1
+    assert back and of(found["there_and_back_out"], "user at since") == back
+    assert reminded and of(found["reminders_out"], "user at n") == reminded

@@ -24,6 +24,7 @@ STAGES = {
         "with_functions",
         "joins",
         "outputs",
+        "over_rows",
         "pipeline",
         "stage",
         "stateless",

@@ -31,6 +31,7 @@ from dagster_jet.operators.user.state import State
 Row: TypeAlias = "dict[str, Any]"
 Function: TypeAlias = "Callable[[State[Any], Row], Any]"
 OnEvict: TypeAlias = "Callable[[Row, Any, int], Any]"
+OnTimer: TypeAlias = "Callable[[State[Any], Row, int], Any]"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _ROW_CHARACTERS_MAX = 500
@@ -174,14 +175,25 @@ class UserCalls:
         except Exception as error:
             raise self._failure(error, function, None, key) from error
 
-    def save(self, value: Any, row: int) -> bytes:
+    def on_timer(self, function: OnTimer, state: State[Any], key: Row, time_ms: int) -> None:
+        """Calls `on_timer` for a key whose timer is due."""
+        self._begin(function, None)
+        try:
+            self._outputs.add(function(state, dict(key), time_ms))
+        except Exception as error:
+            raise self._failure(error, function, None, key) from error
+
+    def timer_error(self, message: str, key: Row, cure: str) -> UserFunctionError:
+        return UserFunctionError(message, stage=self._stage, position=_named(key), cure=cure)
+
+    def save(self, value: Any, row: int | None, key: Row | None = None) -> bytes:
         try:
             return saved_value.save(value, self._format)
         except Exception as error:
             raise UserFunctionError(
                 f"the state, a {type(value).__name__}, cannot be saved: {_said(error)}.",
                 stage=self._stage,
-                position=self._position(row),
+                position=_named(key or {}) if row is None else self._position(row),
                 cure=self._format.cure,
             ) from error
 

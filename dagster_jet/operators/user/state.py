@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from typing import Any, Generic, TypeVar
 
+from dagster_jet.errors import PipelineError
+
 T = TypeVar("T")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+NO_TIMER_MS = 10**17
+"""Time of a timer that is not set: beyond every watermark."""
 
 
 class State(Generic[T]):
@@ -22,11 +29,14 @@ class State(Generic[T]):
         ...         state.clear()
     """
 
-    __slots__ = ("_cleared", "value")
+    __slots__ = ("_cleared", "timer_ms", "value")
     value: T
+    timer_ms: int | None
+    """Time of the key's timer, or `NO_TIMER_MS`. None: the stage has no `on_timer`."""
 
     def __init__(self, value: T) -> None:
         self.value = value
+        self.timer_ms = None
         self._cleared = False
 
     @classmethod
@@ -37,12 +47,37 @@ class State(Generic[T]):
         return state
 
     def clear(self) -> None:
-        """Removes the state of the key: its next row gets a new one from `create()`.
+        """Removes the state of the key, and its timer: its next row gets a new one from `create()`.
 
         Until then `value` is None. Assigning another value undoes the removal.
         """
         self.value = None  # type: ignore[assignment]
         self._cleared = True
+        self.cancel_timer()
+
+    def set_timer(self, time: datetime | int) -> None:
+        """Sets the timer of the key: `on_timer` is called when event time has passed `time`.
+
+        A key has one timer; setting it again moves it. It is called before the key's first row with
+        a later time. A time that is already over counts as the time of the row.
+
+        Args:
+            time: a `datetime` (UTC if it has no zone), or ms since 1970.
+
+        Raises:
+            PipelineError: the stage has no `on_timer`.
+        """
+        if self.timer_ms is None:
+            raise PipelineError(
+                "set_timer() without on_timer: nothing would be called.",
+                cure="Give map_stateful() a function on_timer=.",
+            )
+        self.timer_ms = time_ms(time)
+
+    def cancel_timer(self) -> None:
+        """Removes the timer of the key, if it has one."""
+        if self.timer_ms is not None:
+            self.timer_ms = NO_TIMER_MS
 
     @property
     def is_cleared(self) -> bool:
@@ -53,3 +88,11 @@ class State(Generic[T]):
         """Gives the key a new state after `clear`, as for a new key."""
         self._cleared = False
         self.value = create()
+
+
+def time_ms(time: datetime | int) -> int:
+    """Returns a time of a row in ms since 1970; one without a zone is in UTC."""
+    if not isinstance(time, datetime):
+        return time
+    zoned = time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
+    return (zoned - _EPOCH) // timedelta(milliseconds=1)

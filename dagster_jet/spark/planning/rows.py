@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from dagster_jet.operators.operator import ARRIVAL_COLUMN, HASH_COLUMN, TIME_COL
 from dagster_jet.operators.row_input import RowInput
 from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
+from dagster_jet.operators.timed_map import TimedMap
 from dagster_jet.operators.user.spark_processor import SparkProcessor
 from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.output_type import output_type
@@ -179,14 +180,17 @@ class _Sides:
 
 def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -> OperatorPlan:
     """A user's function on whole rows."""
-    inner = StatefulMap(
+    operator: Callable[..., StatefulMap] = StatefulMap
+    if node.on_timer is not None:
+        operator = partial(TimedMap, on_timer=node.on_timer)
+    inner = operator(
         stage=node.name,
         keys=node.keys,
         row_schema=arrow_schema(source.schema),
-        output_schema=arrow_schema(output_type(node.output_schema, source.schema)),
+        output_schema=arrow_schema(output_type(node.output_schema, source.schema, node.name)),
         function=node.function,
         create=node.create,
-        ttl_ms=node.ttl_ms,
+        ttl_ms=node.ttl_ms if node.on_timer is None else 0,
         on_evict=node.on_evict,
         keeps_dead_letters=node.keeps_dead_letters,
         has_time=node.time is not None,
@@ -203,7 +207,7 @@ def plan_map_in_batches(
         stage=node.name,
         keys=node.keys,
         row_schema=arrow_schema(source.schema),
-        output_schema=arrow_schema(output_type(node.output_schema, source.schema)),
+        output_schema=arrow_schema(output_type(node.output_schema, source.schema, node.name)),
         state_columns=arrow_schema(cast("StructType", StructType.fromDDL(node.state_schema))),
         function=node.function,
         ttl_ms=node.ttl_ms,
@@ -235,7 +239,7 @@ def plan_processor(
         stage=node.name,
         supplier=node.supplier,
         row_schema=arrow_schema(source.schema),
-        output_schema=arrow_schema(output_type(node.output_schema, source.schema)),
+        output_schema=arrow_schema(output_type(node.output_schema, source.schema, node.name)),
         row_keys=node.keys,
         in_batches=node.in_batches,
         partition_count=partitions.count,

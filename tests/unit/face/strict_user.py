@@ -61,6 +61,11 @@ def evicted(key: dict[str, Any], state: int, watermark: int) -> Iterator[dict[st
     yield {"origin": key["origin"], "n": state + watermark}
 
 
+def reminded(state: State[int], key: dict[str, Any], time_ms: int) -> dict[str, Any]:
+    state.set_timer(time_ms + 1_000)
+    return {**key, "n": state.value}
+
+
 def summed(states: Any, rows: Any) -> tuple[Any, Any]:
     return rows, states
 
@@ -157,6 +162,15 @@ def delays() -> Pipeline:
     ).dead_letter_to(sinks.files("/out/failed", format="json"), name="failed")
     by_origin.map_stateful(
         summed, in_batches=True, state_schema="n long", output_schema="n long", name="summed"
+    )
+    by_origin.map_stateful(
+        counted, create=int, output_schema="*, n long", on_timer=reminded, name="reminded"
+    ).late_to(sinks.console(), name="late_reminded")
+    by_origin.running(total="sum(delay)", before="lag(delay)", name="running").late_to(
+        sinks.console(), name="late_running"
+    )
+    by_origin.match(late="delay > 60", early="delay < 0", within="1 hour", name="recovered").filter(
+        "true"
     )
     by_origin.apply_processor(Pairs, output_schema="n long", name="pairs")
     return p

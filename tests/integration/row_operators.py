@@ -1,0 +1,105 @@
+"""Operators that see the rows of a key one after the other, each beside what it is to give."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from dagster_jet import State
+from dagster_jet.pipeline import Stage
+
+Row = dict[str, Any]
+
+
+def timed(rows: Stage, name: str = "op") -> Stage:
+    """A value over 60 is to be followed by one under 30 within a second; else an alarm, twice."""
+
+    def watch(state: State[int], row: Row) -> None:
+        if row["v"] < 30:
+            state.clear()
+        elif row["v"] > 60:
+            state.value = 0
+            state.set_timer(row["ts"] + 1_000)
+
+    def alarm(state: State[int], key: Row, time_ms: int) -> Row:
+        state.value += 1
+        if state.value < 2:
+            state.set_timer(time_ms + 1_500)
+        return {**key, "ts": time_ms, "n": state.value}
+
+    return rows.group_by("k").map_stateful(
+        watch, create=int, output_schema="k string, ts long, n long", on_timer=alarm, name=name
+    )
+
+
+def expected_timed(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
+    due: dict[str, tuple[int, int]] = {}
+    for row in [*by_time(rows), *({"k": k, "ts": 10**9, "v": 50} for k in "abcdef")]:
+        while row["k"] in due and due[row["k"]][0] < row["ts"]:
+            at, n = due.pop(row["k"])
+            yield (row["k"], at, n)
+            if n < 2:
+                due[row["k"]] = at + 1_500, n + 1
+        if row["v"] < 30:
+            due.pop(row["k"], None)
+        elif row["v"] > 60:
+            due[row["k"]] = row["ts"] + 1_000, 1
+
+
+def running(rows: Stage, name: str = "op") -> Stage:
+    return rows.group_by("k").running(
+        before="lag(v)", third="lag(v, 3)", after="lead(v)", total="sum(v)", n="count(*)",
+        high="max(v)", mean="avg(v)", ttl="300 ms", name=name,
+    )  # fmt: skip
+
+
+def expected_running(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
+    lives: dict[str, list[list[Row]]] = defaultdict(list)
+    for row in by_time(rows):
+        mine = lives[row["k"]]
+        if not mine or row["ts"] > mine[-1][-1]["ts"] + 300:
+            mine.append([])
+        mine[-1].append(row)
+    for k, of_key in lives.items():
+        for life in of_key:
+            values = [row["v"] for row in life]
+            for n, row in enumerate(life, 1):
+                before, third = ([None] * back + values for back in (1, 3))
+                after = [*values, None][n]
+                so_far = values[:n]
+                total = sum(so_far)
+                yield (
+                    k, row["ts"], row["v"], before[n - 1], third[n - 1], after, total, n,
+                    max(so_far), total / n,
+                )  # fmt: skip
+
+
+def matched(rows: Stage, name: str = "op") -> Stage:
+    found = rows.group_by("k").match(
+        low="v < 40", high="v > 60", low_again="v < 50",
+        unless="v = 55", within="1500 ms", name=name,
+    )  # fmt: skip
+    return found.select("k", "ts", "low.ts AS a", "high.v AS b", "low_again.v AS c")
+
+
+def expected_matched(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
+    """From each first row forwards."""
+    mine: dict[str, list[Row]] = defaultdict(list)
+    for row in by_time(rows):
+        mine[row["k"]].append(row)
+    for k, of_key in mine.items():
+        for start, first in enumerate(of_key):
+            high = None
+            for row in of_key[start + 1 :] if first["v"] < 40 else []:
+                if row["v"] == 55 or row["ts"] > first["ts"] + 1_500:
+                    break
+                if high is not None and row["v"] < 50:
+                    yield (k, row["ts"], first["ts"], high, row["v"])
+                    break
+                if high is None and row["v"] > 60:
+                    high = row["v"]
+
+
+def by_time(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: row["ts"])

@@ -1,0 +1,84 @@
+"""`running`, `match` and timers: what is refused, the types of results, and what a change means."""
+
+import pytest
+from pyspark.sql.types import (
+    DateType,
+    DecimalType,
+    FloatType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from dagster_jet import Pipeline, sinks, sources
+from dagster_jet.errors import PipelineError
+from dagster_jet.pipeline.output_type import output_type
+from dagster_jet.snapshot.plan import compare_plans
+
+
+def keyed(p=None):
+    source = sources.files("in", format="json", schema="k string, at timestamp, v long")
+    p = p or Pipeline("p")
+    return p.read_from(source, name="rows").with_timestamps("at").group_by("k")
+
+
+def untimed():
+    source = sources.files("in", format="json", schema="k string, v long")
+    return Pipeline("p").read_from(source, name="rows").group_by("k")
+
+
+def timed(p=None, **options):
+    options = {"create": int, "on_timer": max, **options}
+    return keyed(p).map_stateful(max, output_schema="n int", name="s", **options)
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        (lambda: keyed().running(name="s"), "at least one column"),
+        (lambda: keyed().running(a="v + 1", name="s"), "'v \\+ 1' is no call.*Use lag, sum"),
+        (lambda: keyed().running(a="median(v)", name="s"), "is no call that running"),
+        (lambda: keyed().running(a="sum(v, 2)", name="s"), "is no call that running"),
+        (lambda: keyed().running(a="sum(*)", name="s"), "has no column"),
+        (lambda: keyed().running(a="lag(v, 0)", name="s"), "offset less than 1"),
+        (lambda: keyed().running(a="lead(v)", name="s"), "a: a row would wait.*Give a ttl"),
+        (lambda: keyed().match(a="v > 1", within="1 hour", name="s"), "two steps or more"),
+        (lambda: keyed().match(a="v", k="v", within="1 hour", name="s"), "named 'k'"),
+        (lambda: untimed().match(a="v", b="v", within="1 hour", name="s"), "needs event time"),
+        (lambda: timed(order="arrival"), "on_timer needs rows in order of event time"),
+        (lambda: timed(ttl="1 hour"), "on_timer is not available with ttl"),
+        (lambda: timed(on_error="dead-letter"), 'not available with on_error="dead-letter"'),
+        (lambda: timed(in_batches=True), "not available with in_batches=True"),
+    ],
+)
+def test_what_is_refused(stage, said):
+    with pytest.raises(PipelineError, match=f"job 'p', stage 's': .*{said}"):
+        stage()
+
+
+def test_types_follow_from_the_stream():
+    kinds = (StringType(), IntegerType(), DecimalType(36, 2), FloatType(), DateType())
+    stream = StructType([*map(StructField, ("k", "i", "d", "f", "a b"), kinds)])
+    given = (
+        "*, k2 type_of(k), si TYPE_OF(sum(i)), sd type_of(sum(d)), sf type_of(sum(f)), "
+        "ab type_of(a b)"
+    )
+    assert output_type(given, stream).simpleString() == (
+        "struct<k:string,i:int,d:decimal(36,2),f:float,a b:date,"
+        "k2:string,si:bigint,sd:decimal(38,2),sf:double,ab:date>"
+    )
+    with pytest.raises(PipelineError, match=r"stage 's': there is no column 'x'. There are k, i"):
+        output_type("n type_of(x)", stream, "s")
+    with pytest.raises(PipelineError, match=r"stage 's': .*string: only numbers have a sum"):
+        output_type("n type_of(sum(k))", stream, "s")
+
+
+def test_timers_are_another_state():
+    plans = []
+    for options in ({}, {"on_timer": None}):
+        p = Pipeline("p")
+        timed(p, **options).write_to(sinks.files("o", format="json"), name="out")
+        plans.append(p.graph.plan())
+    (change,) = [c for c in compare_plans(*plans) if c.is_refused]
+    assert "timers" in change.reason
