@@ -28,12 +28,8 @@ def test_runs_ticks_and_dead_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     home = tmp_path / "home"
     home.mkdir()
     copy(Path(__file__).parents[2] / "deploy" / "dagster.yaml", home)
-    database = postgres()
-    for name, value in {
-        "HOST": "127.0.0.1", "PORT": database.port, "USER": database.user,
-        "PASSWORD": database.password, "DB": database.name,
-    }.items():  # fmt: skip
-        monkeypatch.setenv(f"DAGSTER_POSTGRES_{name}", str(value))
+    for name, value in postgres().dagster_variables.items():
+        monkeypatch.setenv(name, value)
     with dg.DagsterInstance.from_config(str(home)) as instance:
         found = InstanceCheck(instance, streams=12).answers()
         doubts = [one.question for one in found if one.verdict is not Verdict.YES]

@@ -42,7 +42,7 @@ def kill_with_children(process: subprocess.Popen[bytes]) -> None:
 
 @long  # the soak under Dagster kills more
 def test_the_code_server_is_killed_with_its_run(tmp_path: Path) -> None:
-    home, port, database = tmp_path / "home", free_port(), postgres()
+    home, port = tmp_path / "home", free_port()
     home.mkdir()
     copy(DEPLOY / "dagster.yaml", home)
     workspace = (DEPLOY / "workspace.yaml").read_text(encoding="utf-8")
@@ -53,11 +53,7 @@ def test_the_code_server_is_killed_with_its_run(tmp_path: Path) -> None:
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "DAGSTER_HOME": str(home),
-        "DAGSTER_POSTGRES_HOST": "127.0.0.1",
-        "DAGSTER_POSTGRES_PORT": str(database.port),
-        "DAGSTER_POSTGRES_USER": database.user,
-        "DAGSTER_POSTGRES_PASSWORD": database.password,
-        "DAGSTER_POSTGRES_DB": database.name,
+        **postgres().dagster_variables,
         "JET_OUTPUT": str(tmp_path / "out"),
         "JET_STORE": " ".join(f"file://{tmp_path}/{member}" for member in "abc"),
     }

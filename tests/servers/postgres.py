@@ -56,6 +56,17 @@ class PostgresDatabase:
         """The URL by way of another port: of a proxy."""
         return f"postgresql://{self.user}:{self.password}@127.0.0.1:{port}/{self.name}"
 
+    @property
+    def dagster_variables(self) -> dict[str, str]:
+        """By which `deploy/dagster.yaml` finds its storage."""
+        return {
+            "DAGSTER_POSTGRES_HOST": "127.0.0.1",
+            "DAGSTER_POSTGRES_PORT": str(self.port),
+            "DAGSTER_POSTGRES_USER": self.user,
+            "DAGSTER_POSTGRES_PASSWORD": self.password,
+            "DAGSTER_POSTGRES_DB": self.name,
+        }
+
     def run(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """By a plain client."""
         import psycopg

@@ -41,7 +41,7 @@ def settings(
 
     With servers every other round holds its transactions, and there are two rounds at least."""
     rng = random.Random(seed)
-    servers = kafka or three_sinks or postgres
+    servers = not dagster and (kafka or three_sinks or postgres)
     plain = not (servers or dagster)
     per_round = min(PER_ROUND, -(-kills // 2)) if servers else PER_ROUND
     rounds = -(-kills // per_round)
@@ -73,7 +73,11 @@ def main() -> int:
         action="store_true",
         help="Kafka and files in; Kafka, PostgreSQL and Parquet out",
     )
-    parser.add_argument("--postgres", action="store_true", help="rows from Kafka to PostgreSQL")
+    parser.add_argument(
+        "--postgres",
+        action="store_true",
+        help="rows from Kafka to PostgreSQL; with --dagster: Dagster's storage is PostgreSQL",
+    )
     options = parser.parse_args()
     console = Console(stderr=options.json)
     console.print(f"{options.kills} kills, seed {options.seed}", highlight=False)

@@ -9,6 +9,7 @@ dead are reported. Plain code reads the rest, as it would after Dagster is gone 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import time
 from collections import Counter
@@ -21,7 +22,9 @@ from dagster._core.definitions.run_request import InstigatorType
 
 from dagster_jet import Jet
 
-from .dagster_services import SERVICES, DagsterServices
+from ..servers.postgres import postgres
+from ..servers.shared import new_run, stop_all
+from .dagster_services import ON_POSTGRES, ON_SQLITE, SERVICES, DagsterServices
 from .dagster_watch import Patience, Span, Tick, Watch, faults
 from .driver import JOB
 from .round import Round
@@ -32,13 +35,21 @@ _MARK = "JET_SOAK_FOLDER"
 class DagsterRound(Round):
     """The job runs in run workers that the code server starts; the round starts only services."""
 
+    _servers_of_storage: Path | None = None
+
     def _open_store(self) -> None:
         super()._open_store()
+        environment = {_MARK: str(self.folder), "JET_SOAK_MEMBERS": json.dumps(self._members)}
+        if self.setting.postgres:
+            self._servers_of_storage = new_run()
+            environment |= (storage := postgres().dagster_variables)
+            os.environ.update(storage)  # this process reads the instance, too
         self._services = DagsterServices(
             self.folder / "dagster",
             Path(__file__).with_name("dagster_definitions.py"),
-            {_MARK: str(self.folder), "JET_SOAK_MEMBERS": json.dumps(self._members)},
+            environment,
             mark=_MARK,
+            settings=ON_POSTGRES if self.setting.postgres else ON_SQLITE,
         )
         self._jet = Jet(store=self._members)
         self._watch = Watch(self._jet, JOB)
@@ -92,7 +103,8 @@ class DagsterRound(Round):
         self.verdict.broken += self._watch.doubles
         if self._watch.died:
             self.verdict.broken.append(f"the watch of the job is dead: {self._watch.died}")
-        self.verdict.notes = _told(outages, ticks)
+        storage = "PostgreSQL" if self.setting.postgres else "SQLite"
+        self.verdict.notes = f"Dagster's storage is {storage}; {_told(outages, ticks)}"
 
     def _asked_dagster(self) -> tuple[list[Tick], int]:
         """The ticks of the supervisor, in order; how many runs have no end."""
@@ -116,6 +128,8 @@ class DagsterRound(Round):
         self._watch.stop()
         self._services.stop()
         self._jet.close()
+        if self._servers_of_storage is not None:
+            stop_all(self._servers_of_storage)
         super()._end_all()
 
 

@@ -24,7 +24,8 @@ from ..servers import free_port
 
 SERVICES = ("webserver", "daemon", "code server")
 RESTART_SECONDS = 1.0
-_DAGSTER_YAML = """\
+ON_POSTGRES = (REPOSITORY / "deploy" / "dagster.yaml").read_text(encoding="utf-8")
+ON_SQLITE = """\
 telemetry: {enabled: false}
 nux: {enabled: false}
 run_monitoring: {enabled: true, poll_interval_seconds: 15, cancel_timeout_seconds: 60}
@@ -39,15 +40,21 @@ class DagsterServices:
         definitions: the Python file with the definitions.
         environment: what the code location reads. One of its names and values marks the processes.
         mark: that name.
+        settings: `ON_SQLITE` or `ON_POSTGRES`: the text of `dagster.yaml`.
     """
 
     def __init__(
-        self, home: Path, definitions: Path, environment: Mapping[str, str], mark: str
+        self,
+        home: Path,
+        definitions: Path,
+        environment: Mapping[str, str],
+        mark: str,
+        settings: str,
     ) -> None:
         self.home, self._mark = home, mark
         self._environment = {**os.environ, **environment, "DAGSTER_HOME": str(home)}
         home.mkdir(parents=True)
-        (home / "dagster.yaml").write_text(_DAGSTER_YAML, encoding="utf-8")
+        (home / "dagster.yaml").write_text(settings, encoding="utf-8")
         code_port = free_port()
         workspace = home / "workspace.yaml"
         workspace.write_text(
@@ -97,6 +104,13 @@ class DagsterServices:
                 stderr=log,
                 start_new_session=True,
             )
+
+    def running(self) -> dict[str, psutil.Process]:
+        return {
+            service: psutil.Process(process.pid)
+            for service, process in list(self._running.items())
+            if process.poll() is None
+        }
 
     def kill(self, service: str) -> bool:
         """SIGKILL to a service; False if it is down already."""

@@ -50,7 +50,7 @@ class Setting:
     three_sinks: bool = False
     """Rows come from Kafka and files, and go to Kafka, PostgreSQL and Parquet."""
     postgres: bool = False
-    """Rows come from Kafka and go to tables of PostgreSQL."""
+    """Rows come from Kafka and go to tables of PostgreSQL. Under Dagster: its storage is there."""
     held: bool = False
     """Sinks of Kafka and PostgreSQL write into transactions that are held over the snapshot."""
     dagster: bool = False
@@ -58,7 +58,7 @@ class Setting:
 
     @property
     def has_servers(self) -> bool:
-        return self.kafka or self.three_sinks or self.postgres
+        return not self.dagster and (self.kafka or self.three_sinks or self.postgres)
 
     @property
     def master(self) -> str:
