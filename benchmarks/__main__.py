@@ -1,7 +1,7 @@
 """`python -m benchmarks [COMMAND] [options]`: the race without a command; windowed_count,
 operators, functions, costs, latency, pass_through, kafka_read, kafka_race, snapshot_cost,
 manifest_cost, restore_cost, partition_tops, profile_small_epoch, snapshot_steps, cluster_epochs,
-state, store, event_log, nexmark."""
+state, store, event_log, ten_streams, nexmark."""
 
 from __future__ import annotations
 
@@ -366,6 +366,19 @@ def event_log(
 
     with scratch() as folder:
         save(json, log.run(folder, reports=reports, console=console))
+
+
+@app.command("ten_streams")
+def ten_streams(
+    streams: Annotated[int, typer.Option(help="In one code location.")] = 10,
+    minutes: Annotated[float, typer.Option(help="In all, starts included.")] = 60,
+    json: Json = None,
+) -> None:
+    """Streams under Dagster on PostgreSQL: memory, ticks, growth of the storage, a kill."""
+    from benchmarks.ten_streams import run as ten
+
+    with scratch() as folder:
+        save(json, ten.run(folder / "world", ten.Plan(streams, minutes), tell=console.print))
 
 
 @app.command("nexmark")
