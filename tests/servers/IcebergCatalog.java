@@ -1,0 +1,113 @@
+import com.fasterxml.jackson.annotation.JsonAutoDetect.Visibility;
+import com.fasterxml.jackson.annotation.PropertyAccessor;
+import com.fasterxml.jackson.databind.DeserializationFeature;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.PropertyNamingStrategies;
+import com.sun.net.httpserver.HttpExchange;
+import com.sun.net.httpserver.HttpServer;
+import java.net.InetSocketAddress;
+import java.net.URLDecoder;
+import java.nio.charset.StandardCharsets;
+import java.util.Map;
+import org.apache.iceberg.catalog.Namespace;
+import org.apache.iceberg.catalog.TableIdentifier;
+import org.apache.iceberg.exceptions.AlreadyExistsException;
+import org.apache.iceberg.exceptions.CommitFailedException;
+import org.apache.iceberg.exceptions.NoSuchNamespaceException;
+import org.apache.iceberg.exceptions.NoSuchTableException;
+import org.apache.iceberg.exceptions.NotAuthorizedException;
+import org.apache.iceberg.inmemory.InMemoryCatalog;
+import org.apache.iceberg.rest.CatalogHandlers;
+import org.apache.iceberg.rest.RESTSerializers;
+import org.apache.iceberg.rest.requests.CreateNamespaceRequest;
+import org.apache.iceberg.rest.requests.CreateTableRequest;
+import org.apache.iceberg.rest.requests.UpdateTableRequest;
+import org.apache.iceberg.rest.responses.ConfigResponse;
+import org.apache.iceberg.rest.responses.ErrorResponse;
+
+/** Iceberg's own catalog and handlers of the REST protocol, behind HTTP with a bearer token. */
+public class IcebergCatalog {
+  private static final ObjectMapper JSON = new ObjectMapper();
+  private static final InMemoryCatalog CATALOG = new InMemoryCatalog();
+
+  /** Arguments: port, token, warehouse. */
+  public static void main(String[] arguments) throws Exception {
+    JSON.setVisibility(PropertyAccessor.FIELD, Visibility.ANY);
+    JSON.configure(DeserializationFeature.FAIL_ON_UNKNOWN_PROPERTIES, false);
+    JSON.setPropertyNamingStrategy(new PropertyNamingStrategies.KebabCaseStrategy());
+    RESTSerializers.registerAll(JSON);
+    CATALOG.initialize("lake", Map.of("warehouse", arguments[2]));
+    var place = new InetSocketAddress("127.0.0.1", Integer.parseInt(arguments[0]));
+    var server = HttpServer.create(place, 0);
+    server.createContext("/", exchange -> answer(exchange, "Bearer " + arguments[1]));
+    server.start();
+  }
+
+  private static void answer(HttpExchange exchange, String authorization) {
+    int status = 200;
+    Object answer;
+    try {
+      if (!authorization.equals(exchange.getRequestHeaders().getFirst("Authorization"))) {
+        throw new NotAuthorizedException("no valid token");
+      }
+      answer = handle(exchange);
+    } catch (Exception error) {
+      status = statusOf(error);
+      answer =
+          ErrorResponse.builder()
+              .responseCode(status)
+              .withType(error.getClass().getSimpleName())
+              .withMessage(String.valueOf(error.getMessage()))
+              .build();
+    }
+    try (exchange) {
+      boolean isEmpty = answer == null || exchange.getRequestMethod().equals("HEAD");
+      byte[] body = isEmpty ? new byte[0] : JSON.writeValueAsBytes(answer);
+      exchange.getResponseHeaders().set("Content-Type", "application/json");
+      exchange.sendResponseHeaders(isEmpty && status == 200 ? 204 : status, isEmpty ? -1 : body.length);
+      exchange.getResponseBody().write(body);
+    } catch (Exception error) {
+      error.printStackTrace();
+    }
+  }
+
+  private static int statusOf(Exception error) {
+    if (error instanceof NotAuthorizedException) return 401;
+    if (error instanceof NoSuchTableException || error instanceof NoSuchNamespaceException) return 404;
+    if (error instanceof AlreadyExistsException || error instanceof CommitFailedException) return 409;
+    if (error instanceof IllegalArgumentException) return 400;
+    error.printStackTrace();
+    return 500;
+  }
+
+  private static Object handle(HttpExchange exchange) throws Exception {
+    String[] path = exchange.getRequestURI().getRawPath().substring(1).split("/");
+    String method = exchange.getRequestMethod();
+    if (path[1].equals("config")) return ConfigResponse.builder().build();
+    if (path.length == 2) {
+      var request = JSON.readValue(exchange.getRequestBody(), CreateNamespaceRequest.class);
+      return CatalogHandlers.createNamespace(CATALOG, request);
+    }
+    String decoded = URLDecoder.decode(path[2], StandardCharsets.UTF_8);
+    Namespace namespace = Namespace.of(decoded.split("\u001f"));
+    if (path.length == 3) return CatalogHandlers.loadNamespace(CATALOG, namespace);
+    if (path.length == 4) {
+      var request = JSON.readValue(exchange.getRequestBody(), CreateTableRequest.class);
+      return request.stageCreate()
+          ? CatalogHandlers.stageTableCreate(CATALOG, namespace, request)
+          : CatalogHandlers.createTable(CATALOG, namespace, request);
+    }
+    TableIdentifier table = TableIdentifier.of(namespace, path[4]);
+    switch (method) {
+      case "GET":
+      case "HEAD":
+        return CatalogHandlers.loadTable(CATALOG, table);
+      case "DELETE":
+        CatalogHandlers.dropTable(CATALOG, table);
+        return null;
+      default:
+        var request = JSON.readValue(exchange.getRequestBody(), UpdateTableRequest.class);
+        return CatalogHandlers.updateTable(CATALOG, table, request);
+    }
+  }
+}
