@@ -70,6 +70,7 @@ from dagster_jet.orchestration import (
     build_jet_asset_specs as build_jet_asset_specs,
     build_jet_check_schedule as build_jet_check_schedule,
     build_jet_control_job as build_jet_control_job,
+    build_jet_cut_assets as build_jet_cut_assets,
     build_jet_job as build_jet_job,
     build_jet_lake_maintenance as build_jet_lake_maintenance,
     build_jet_observation_sensor as build_jet_observation_sensor,

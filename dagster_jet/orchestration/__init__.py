@@ -13,6 +13,7 @@ from dagster_jet.orchestration.asset_specs import (
 )
 from dagster_jet.orchestration.check_schedule import build_jet_check_schedule
 from dagster_jet.orchestration.control_job import build_jet_control_job
+from dagster_jet.orchestration.cut_assets import build_jet_cut_assets
 from dagster_jet.orchestration.drained_schedule import build_jet_schedule
 from dagster_jet.orchestration.event_iterator import JetEventIterator
 from dagster_jet.orchestration.lake_maintenance import build_jet_lake_maintenance
@@ -35,6 +36,7 @@ __all__ = [
     "build_jet_asset_specs",
     "build_jet_check_schedule",
     "build_jet_control_job",
+    "build_jet_cut_assets",
     "build_jet_job",
     "build_jet_lake_maintenance",
     "build_jet_observation_sensor",

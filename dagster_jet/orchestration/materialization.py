@@ -26,6 +26,7 @@ from dagster_jet.orchestration import metadata_keys as keys
 
 _POSITION_CHARACTERS_MAX = 2_000
 """Longer positions are omitted; they are in the snapshot's manifest."""
+_MINUTE_MS = 60_000
 
 Metadata = Mapping[str, dg.MetadataValue]
 
@@ -47,6 +48,8 @@ class ReportedAsset:
     """Maximum age of the newest materialization, if the asset has a freshness policy."""
     uri: str | None = None
     """Place that this run writes; a definition that was loaded later may name another one."""
+    normal_lag_ms: int = 0
+    """Lag of its watermark if all input is read: the lag that the pipeline allows."""
 
 
 @dataclass(frozen=True)
@@ -170,8 +173,15 @@ def _stage(
     watermark_ms = _watermark_ms(progress, sources)
     if watermark_ms is not None:
         facts[keys.WATERMARK] = dg.MetadataValue.timestamp(watermark_ms / 1000)
-        facts[keys.LAG_SECONDS] = _float((now_ms - watermark_ms) / 1000)
+        facts.update(lag_facts(now_ms - watermark_ms, asset.normal_lag_ms))
     return facts
+
+
+def lag_facts(lag_ms: int, normal_ms: int) -> dict[str, dg.MetadataValue]:
+    """Returns the lag of a watermark, in minutes if a minute or more is normal."""
+    if normal_ms >= _MINUTE_MS:
+        return {keys.LAG_MINUTES: _float(lag_ms / _MINUTE_MS)}
+    return {keys.LAG_SECONDS: _float(lag_ms / 1000)}
 
 
 def _details(

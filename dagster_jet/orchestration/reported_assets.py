@@ -121,6 +121,10 @@ def reported_assets(pipeline: Pipeline, specs: Mapping[str, dg.AssetSpec]) -> li
             outside_inputs=tuple(d.asset_key for d in spec.deps if d.asset_key not in own),
             freshness_seconds=_freshness_seconds(spec.freshness_policy),
             uri=spec.metadata.get(keys.DAGSTER_URI) if name in sinks else None,
+            normal_lag_ms=max(
+                (node.timestamps.allowed_lag_ms for node, _ in graph.upstream_timestamps(name)),
+                default=0,
+            ),
         )
         for name, spec in ((name, specs[name]) for name in shown)
     ]

@@ -17,6 +17,7 @@ import xxhash
 
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.health import Health
+from dagster_jet.orchestration.materialization import lag_facts
 from dagster_jet.orchestration.outside.reading import (
     LastMove,
     Reading,
@@ -119,7 +120,7 @@ def reports(
     after = replace(after, position=read.position, moved_at_ms=read.committed_at_ms or 0)
     is_due = not 0 <= now_ms - before.observed_at_ms < report_every_ms
     if news or (is_due and _digest(read) != before.seen):
-        events.insert(0, observation(key, read, now_ms))
+        events.insert(0, observation(key, read, now_ms, limits.watermark_lag_ms or 0))
         after = replace(after, observed_at_ms=now_ms, seen=_digest(read))
     return events, after
 
@@ -153,20 +154,24 @@ def evaluation(key: dg.AssetKey, check: str, health: Health) -> dg.AssetCheckEva
     )
 
 
-def observation(key: dg.AssetKey, reading: Reading, now_ms: int) -> dg.AssetObservation:
+def observation(
+    key: dg.AssetKey, reading: Reading, now_ms: int, normal_lag_ms: int
+) -> dg.AssetObservation:
     """Returns the observation of a reading. Its data version is the position, so that conditions
     and sensors downstream see each commit that is reported."""
     tags = {keys.TAG_DATA_VERSION: reading.position} if reading.position else None
-    return dg.AssetObservation(key, metadata=dict(_metadata(reading, now_ms)), tags=tags)
+    return dg.AssetObservation(
+        key, metadata=dict(_metadata(reading, now_ms, normal_lag_ms)), tags=tags
+    )
 
 
-def _metadata(reading: Reading, now_ms: int) -> Iterator[tuple[str, Any]]:
+def _metadata(reading: Reading, now_ms: int, normal_lag_ms: int) -> Iterator[tuple[str, Any]]:
     yield keys.STATE, reading.state
     if reading.lag is not None:
         yield keys.LAG_ROWS, reading.lag
     if reading.watermark_ms is not None:
         yield keys.WATERMARK, dg.MetadataValue.timestamp(reading.watermark_ms / 1000)
-        yield keys.LAG_SECONDS, (now_ms - reading.watermark_ms) / 1000
+        yield from lag_facts(now_ms - reading.watermark_ms, normal_lag_ms).items()
     if reading.committed_at_ms is not None:
         yield keys.LAST_COMMIT, dg.MetadataValue.timestamp(reading.committed_at_ms / 1000)
     if reading.details:

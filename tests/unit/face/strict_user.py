@@ -28,6 +28,7 @@ from dagster_jet import (
     StopKind,
     build_jet_asset_checks,
     build_jet_control_job,
+    build_jet_cut_assets,
     build_jet_job,
     build_jet_observation_sensor,
     build_jet_schedule,
@@ -243,3 +244,4 @@ defs = dg.Definitions(
     ],
     resources={"jet": JetResource(store=["file:///var/jet/a"])},
 )
+defs = dg.Definitions.merge(defs, build_jet_cut_assets(delay_assets))

@@ -38,8 +38,9 @@ class RecordedJob:
         *,
         committed: bool = True,
         reads: Mapping[str, int] | None = None,
+        reached_ms: Mapping[str, int | None] | None = None,
     ) -> None:
-        """A snapshot, and the rows that each sink has by then."""
+        """A snapshot, the rows that each sink has by then, and the stages' watermarks."""
         counters = {sink: Counters(rows_in=n, rows_out=n) for sink, n in rows.items()}
         sources = {source: Counters(rows_in=n) for source, n in (reads or {}).items()}
         manifest = Manifest(
@@ -51,7 +52,7 @@ class RecordedJob:
             plan_fingerprint="",
             partition_count=271,
             sources={source: {"files": n} for source, n in (reads or {}).items()},
-            watermarks={},
+            watermarks={} if reached_ms is None else {"reached_ms": dict(reached_ms)},
             shards={},
             artifacts=(),
             counters={**counters, **sources},

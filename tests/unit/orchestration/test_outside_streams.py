@@ -138,13 +138,13 @@ def test_an_unreadable_cursor_reports_once_more() -> None:
 
 
 def test_an_observation_carries_numbers_and_a_data_version() -> None:
-    reading = Reading("7", "RUNNING", committed_at_ms=NOW, watermark_ms=NOW - 5000, lag=3)
+    reading = Reading("7", "RUNNING", committed_at_ms=NOW, watermark_ms=NOW - MINUTE, lag=3)
     observed = reports(KEY, reading, LIMITS, Shown(), NOW, EVERY)[0][0]
     assert isinstance(observed, dg.AssetObservation)
     assert observed.tags["dagster/data_version"] == "7"
     values = {name: value.value for name, value in observed.metadata.items()}
-    assert values["lag_rows"] == 3 and values["lag_s"] == 5
-    assert values["watermark"] == (NOW - 5000) / 1000
+    assert values["lag_rows"] == 3 and values["lag_min"] == 1
+    assert values["watermark"] == (NOW - MINUTE) / 1000
 
 
 def test_offsets_of_structured_streaming() -> None:

@@ -61,6 +61,13 @@ def started(restored_id: int | None) -> ExecutionStarted:
     return ExecutionStarted("j", 3, 2, restored_id, restored_id, 900, STAGES, SOURCES)
 
 
+def test_a_lag_that_is_minutes_is_shown_in_minutes() -> None:
+    """By what the pipeline allows, not by its value now: a plot keeps its unit."""
+    hours = replace(SINK, normal_lag_ms=3_600_000)
+    (out,) = AssetReports([hours]).committed(snapshot(7), NOW_MS)
+    assert out.metadata["lag_min"].value == 8.333 and "lag_s" not in out.metadata
+
+
 def test_about_eight_numbers_with_units_and_the_rest_in_one_entry() -> None:
     out, sums = AssetReports([SINK, STATE]).committed(snapshot(7), NOW_MS)
     assert {key: value.value for key, value in out.metadata.items()} == {
