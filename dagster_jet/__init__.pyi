@@ -74,6 +74,7 @@ from dagster_jet.orchestration import (
     build_jet_job as build_jet_job,
     build_jet_lake_maintenance as build_jet_lake_maintenance,
     build_jet_observation_sensor as build_jet_observation_sensor,
+    build_jet_openlineage_sensor as build_jet_openlineage_sensor,
     build_jet_schedule as build_jet_schedule,
     build_jet_snapshot_sensor as build_jet_snapshot_sensor,
     build_jet_source_assets as build_jet_source_assets,

@@ -18,6 +18,7 @@ from dagster_jet.orchestration.drained_schedule import build_jet_schedule
 from dagster_jet.orchestration.event_iterator import JetEventIterator
 from dagster_jet.orchestration.lake_maintenance import build_jet_lake_maintenance
 from dagster_jet.orchestration.observation_sensor import build_jet_observation_sensor
+from dagster_jet.orchestration.openlineage_sensor import build_jet_openlineage_sensor
 from dagster_jet.orchestration.outside.observed_streams_component import ObservedStreamsComponent
 from dagster_jet.orchestration.pipeline_component import JetPipelineComponent
 from dagster_jet.orchestration.resource import JetResource
@@ -40,6 +41,7 @@ __all__ = [
     "build_jet_job",
     "build_jet_lake_maintenance",
     "build_jet_observation_sensor",
+    "build_jet_openlineage_sensor",
     "build_jet_schedule",
     "build_jet_snapshot_sensor",
     "build_jet_source_assets",

@@ -31,6 +31,7 @@ from dagster_jet import (
     build_jet_cut_assets,
     build_jet_job,
     build_jet_observation_sensor,
+    build_jet_openlineage_sensor,
     build_jet_schedule,
     build_jet_snapshot_sensor,
     build_jet_source_assets,
@@ -240,6 +241,7 @@ defs = dg.Definitions(
     sensors=[
         build_jet_supervisor_sensor(job=job, pipeline=PIPELINE),
         build_jet_observation_sensor(assets=delay_assets),
+        build_jet_openlineage_sensor(assets=delay_assets, job_namespace="shop"),
         build_jet_snapshot_sensor(pipeline=PIPELINE, job=job),
     ],
     resources={"jet": JetResource(store=["file:///var/jet/a"])},

@@ -96,6 +96,7 @@ def known_names() -> dict[str, Any]:
     }
 
 
+@pytest.mark.filterwarnings("ignore::dagster.PreviewWarning")
 @pytest.mark.parametrize("page", [page for page in PAGES if any(blocks(page))])
 def test_the_python_of_a_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

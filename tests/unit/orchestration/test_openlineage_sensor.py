@@ -1,0 +1,99 @@
+"""OpenLineage events of a streaming job, through the real client into a file; no Spark."""
+
+import builtins
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from openlineage.client import OpenLineageClient
+
+from dagster_jet import Jet, JetResource, Pipeline, build_jet_openlineage_sensor, jet_assets
+from dagster_jet.errors import ConfigurationError
+from dagster_jet.ownership.lease import new_lease
+from dagster_jet.snapshot.record import JobStatus
+
+from .recorded_job import RecordedJob
+
+
+@pytest.fixture
+def jet(tmp_path: Path) -> Iterator[Jet]:
+    with Jet(store=[f"file://{tmp_path}/store"], backup_count=0) as jet:
+        yield jet
+
+
+class Backend:
+    """Ticks the sensor, and reads what its client has written."""
+
+    def __init__(self, pipeline: Pipeline, folder: Path) -> None:
+        @jet_assets(pipeline=pipeline)
+        def stream():
+            yield from ()
+
+        self.file, self.cursor = folder / "events.jsonl", None
+        transport = {"type": "file", "log_file_path": str(self.file), "append": True}
+        client = OpenLineageClient(config={"transport": transport})
+        self.sensor = build_jet_openlineage_sensor(stream, client=client)
+        self.resource = JetResource(store=[f"file://{folder}/store"], backup_count=0)
+
+    def tick(self) -> list[dict[str, Any]]:
+        """The new events."""
+        self.file.write_text("")
+        with dg.build_sensor_context(cursor=self.cursor, resources={"jet": self.resource}) as one:
+            self.cursor = self.sensor.evaluate_tick(one).cursor
+        return [json.loads(line) for line in self.file.read_text().splitlines()]
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [event["eventType"] for event in events]
+
+
+def rows(number: int) -> dict[str, int]:
+    return {"revenue_out": number, "large_out": number, "bad_orders": 0}
+
+
+def test_a_run_of_a_stream_from_start_to_end(jet: Jet, pipeline: Pipeline, tmp_path: Path) -> None:
+    job, backend = RecordedJob(jet), Backend(pipeline, tmp_path)
+    assert backend.tick() == []
+    job.is_held_by(new_lease("o", 10_000, None))
+    job.commits(1, rows(1))
+    start, running = backend.tick()
+    assert kinds([start, running]) == ["START", "RUNNING"]
+    assert running["job"]["name"] == "shop"
+    assert running["job"]["facets"]["jobType"]["processingType"] == "STREAMING"
+    assert [(one["namespace"], one["name"]) for one in running["inputs"]] == [
+        ("file", "/in/orders")
+    ]
+    written = {
+        one["name"]: one["facets"]["version"]["datasetVersion"] for one in running["outputs"]
+    }
+    assert written == {"/out/bad": "1", "/out/large": "1", "/out/revenue": "1"}
+    assert backend.tick() == [], "nothing is emitted twice"
+    job.commits(2, rows(2))
+    (next_one,) = backend.tick()
+    assert (next_one["eventType"], next_one["run"]) == ("RUNNING", start["run"])
+    job.has_ended(JobStatus.COMPLETED)
+    assert kinds(backend.tick()) == ["COMPLETE"]
+    assert backend.tick() == []
+
+
+def test_without_the_extra_the_cure_is_named(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name.startswith("openlineage"):
+            raise ModuleNotFoundError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ConfigurationError, match=r"dagster-jet\[openlineage\]"):
+
+        @jet_assets(pipeline=pipeline)
+        def stream():
+            yield from ()
+
+        build_jet_openlineage_sensor(stream)
