@@ -77,7 +77,9 @@ def build_jet_openlineage_sensor(
 
     def tick(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         with jet_of_tick(jet, context) as opened:
-            events, after = news(opened, pipeline, job_namespace, Told.from_cursor(context.cursor))
+            events, after = news(
+                opened, pipeline, job_namespace, Emitted.from_cursor(context.cursor)
+            )
         emitter = client or OpenLineageClient()
         for event in events:
             emitter.emit(event)
@@ -95,7 +97,7 @@ def build_jet_openlineage_sensor(
 
 
 @dataclass(frozen=True)
-class Told:
+class Emitted:
     """Cursor: the run and the commit that the backend knows, and whether the run has ended."""
 
     run: str = ""
@@ -103,7 +105,7 @@ class Told:
     has_ended: bool = True
 
     @classmethod
-    def from_cursor(cls, cursor: str | None) -> Told:
+    def from_cursor(cls, cursor: str | None) -> Emitted:
         """Parses a cursor; after an unreadable one the newest commit is emitted once more."""
         try:
             return cls(**json.loads(cursor or "{}"))
@@ -111,7 +113,9 @@ class Told:
             return cls()
 
 
-def news(jet: Jet, pipeline: Pipeline, namespace: str, told: Told) -> tuple[list[RunEvent], Told]:
+def news(
+    jet: Jet, pipeline: Pipeline, namespace: str, emitted: Emitted
+) -> tuple[list[RunEvent], Emitted]:
     """Returns what the backend does not know yet, and what it knows then.
 
     Raises:
@@ -119,17 +123,19 @@ def news(jet: Jet, pipeline: Pipeline, namespace: str, told: Told) -> tuple[list
     """
     found = newest_commit(jet, pipeline.name)
     if found is None:
-        return [], told
+        return [], emitted
     id = f"{jet.store.store_id}/{found.record.job}/{found.ref.execution_id}"
-    after = Told(str(uuid5(NAMESPACE_URL, id)), f"{found.record.timeline}.{found.ref.snapshot_id}")
+    after = Emitted(
+        str(uuid5(NAMESPACE_URL, id)), f"{found.record.timeline}.{found.ref.snapshot_id}"
+    )
     lineage, kinds = _Lineage(pipeline, namespace), list[tuple[str, str]]()
-    if after.run != told.run:
-        kinds += [] if told.has_ended else [(told.run, "ABORT")]
+    if after.run != emitted.run:
+        kinds += [] if emitted.has_ended else [(emitted.run, "ABORT")]
         kinds.append((after.run, "START"))
-    if after.commit != told.commit:
+    if after.commit != emitted.commit:
         kinds.append((after.run, "RUNNING"))
     after = replace(after, has_ended=_has_ended(found.record, found.ref.execution_id))
-    if after.has_ended and (after.run != told.run or not told.has_ended):
+    if after.has_ended and (after.run != emitted.run or not emitted.has_ended):
         kinds.append((after.run, _ENDS.get(found.record.status, "ABORT")))
     return [lineage.event(run, kind, found) for run, kind in kinds], after
 
