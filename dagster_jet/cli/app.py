@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -48,6 +47,8 @@ app.command()(top)
 
 def _show_version(asked: bool) -> None:
     if asked:
+        from importlib import metadata
+
         print(f"dagster-jet {metadata.version('dagster-jet')}")
         raise typer.Exit
 

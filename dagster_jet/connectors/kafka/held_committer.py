@@ -22,8 +22,9 @@ from dagster_jet.connectors.kafka.held_rows import HeldTransaction, part_of
 from dagster_jet.connectors.kafka.marker_topic import is_there
 from dagster_jet.connectors.kafka.markers import Marker, Owner, is_visible, read_markers
 from dagster_jet.connectors.kafka.newest_execution import NewestExecution
-from dagster_jet.connectors.kafka.producing import EpochProducer, staged_rows
+from dagster_jet.connectors.kafka.producing import EpochProducer
 from dagster_jet.connectors.kafka.transaction_coordinator import TransactionCoordinator
+from dagster_jet.connectors.staged_rows import staged_rows
 from dagster_jet.connectors.staging import Segment, StoreArea, remove_orphans
 from dagster_jet.contract import CommitContext, Committer
 from dagster_jet.errors import SinkError

@@ -12,7 +12,8 @@ from functools import partial
 from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.marker_topic import is_there
 from dagster_jet.connectors.kafka.markers import Marker, Owner, read_markers
-from dagster_jet.connectors.kafka.producing import EpochProducer, staged_rows
+from dagster_jet.connectors.kafka.producing import EpochProducer
+from dagster_jet.connectors.staged_rows import staged_rows
 from dagster_jet.connectors.staging import StoreArea, remove_orphans, segments_by_epoch
 from dagster_jet.contract import CommitContext, Committer
 from dagster_jet.snapshot.manifest import Artifact

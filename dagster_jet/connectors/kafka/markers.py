@@ -27,6 +27,7 @@ from dagster_jet.connectors.kafka.cluster import (
     is_lasting,
     said,
 )
+from dagster_jet.connectors.sink_owner import SinkOwner
 
 MARKER_TOPIC = "dagster-jet-markers"
 HELD_SUFFIX = "-held"
@@ -79,13 +80,9 @@ class Marker:
 
 
 @dataclass(frozen=True)
-class Owner:
-    """Owner of markers. Two stores or namespaces may have jobs of the same name."""
+class Owner(SinkOwner):
+    """Owner of markers in a topic."""
 
-    store: str
-    namespace: str
-    job: str
-    sink: str
     part: str = ""
     """Held id within the sink, which has transactions of its own."""
 

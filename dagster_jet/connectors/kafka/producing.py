@@ -16,7 +16,7 @@ import concurrent.futures
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -38,10 +38,8 @@ from dagster_jet.connectors.kafka.transactions import (
     send_rows,
     sink_error,
 )
-from dagster_jet.connectors.staging import Segment, rows_of
 from dagster_jet.contract import CommitContext
 from dagster_jet.errors import (
-    ArtifactLostError,
     FencedError,
     JetError,
     RowsRefusedError,
@@ -321,15 +319,3 @@ class EpochProducer:
         if error is None:
             return SinkError(f"the topic cannot be written: {raised}", stage=self.owner.sink)
         return sink_error(self._troubles.explain(error), self.topic, self.owner)
-
-
-def staged_rows(segments: Sequence[Segment], context: CommitContext) -> Iterator[pa.RecordBatch]:
-    """Raises `ArtifactLostError`, or reports and skips the segment if losses are accepted."""
-    for segment in segments:
-        try:
-            # A whole segment is checked before any of it counts: the marker comes last.
-            yield from rows_of([segment])
-        except ArtifactLostError:
-            if not context.accept_loss:
-                raise
-            context.report_lost(segment.artifact)

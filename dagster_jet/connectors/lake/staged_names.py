@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import xxhash
 
+from dagster_jet.connectors.sink_owner import SinkOwner
 from dagster_jet.contract import CommitContext, TransactionId
 
 APPLICATIONS = "dagster-jet/"
@@ -17,13 +18,8 @@ _NAME = re.compile(r"part-([0-9a-f]{16})-(\d+)-(\d+)-\d+-(\d+)-.*\.parquet")
 
 
 @dataclass(frozen=True)
-class Owner:
-    """A sink of a job. Names of jobs are unique only within a namespace of a store."""
-
-    store: str
-    namespace: str
-    job: str
-    sink: str
+class Owner(SinkOwner):
+    """Owner of markers in a table's metadata, and of data files."""
 
     def application(self, *, repeatable: bool) -> str:
         """Returns the id of its markers in a table's metadata.

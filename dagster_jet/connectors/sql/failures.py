@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
@@ -102,13 +102,12 @@ def sentence(error: Exception, place: SqlPlace) -> str:
 
 
 @contextmanager
-def as_sink_errors(
-    place: SqlPlace, job: str, sink: str, *, may_leave_out: bool = True
+def translated_errors(
+    place: SqlPlace, translate: Callable[[ErrorKind, str], JetError]
 ) -> Iterator[None]:
-    """Translates database errors into a sink's errors, without secrets.
+    """Raises what `translate` makes of the kind of a database error, and its text.
 
-    Args:
-        may_leave_out: whether refused rows may go to a dead-letter sink.
+    The cause is dropped, because its text may contain secrets.
     """
     try:
         yield
@@ -118,32 +117,40 @@ def as_sink_errors(
         kind = error_kind(error)
         if kind is None:
             raise
-        # The cause is dropped, because its text may contain secrets.
-        said = sentence(error, place)
-        raise sink_error(kind, said, place, job, sink, may_leave_out=may_leave_out) from None
+        raise translate(kind, sentence(error, place)) from None
 
 
-@contextmanager
-def as_source_errors(place: SqlPlace, job: str, stage: str) -> Iterator[None]:
+def as_sink_errors(
+    place: SqlPlace, job: str, sink: str, *, may_leave_out: bool = True
+) -> AbstractContextManager[None]:
+    """Translates database errors into a sink's errors, without secrets.
+
+    Args:
+        may_leave_out: whether refused rows may go to a dead-letter sink.
+    """
+
+    def translate(kind: ErrorKind, said: str) -> JetError:
+        return sink_error(kind, said, place, job, sink, may_leave_out=may_leave_out)
+
+    return translated_errors(place, translate)
+
+
+def as_source_errors(place: SqlPlace, job: str, stage: str) -> AbstractContextManager[None]:
     """Translates database errors into a source's errors, without secrets."""
-    try:
-        yield
-    except JetError:
-        raise
-    except Exception as error:
-        kind = error_kind(error)
-        if kind is None:
-            raise
-        said = f"the database cannot be read: {sentence(error, place)}."
+
+    def translate(kind: ErrorKind, said: str) -> JetError:
+        text = f"the database cannot be read: {said}."
         if kind is ErrorKind.PASSING:
-            raise SourceUnavailableError(said, job=job, stage=stage) from None
-        raise SourceError(
-            said,
+            return SourceUnavailableError(text, job=job, stage=stage)
+        return SourceError(
+            text,
             job=job,
             stage=stage,
             cure="Correct the user, the password, the name of the database, the rights or the "
             "settings, and start again.",
-        ) from None
+        )
+
+    return translated_errors(place, translate)
 
 
 def sink_error(

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dagster_jet.connectors.sink_owner import SinkOwner
 from dagster_jet.connectors.sql.place import SqlPlace, is_mysql, sqlalchemy
 
 if TYPE_CHECKING:
@@ -28,13 +29,8 @@ REPEATABLE = "repeatable"
 
 
 @dataclass(frozen=True)
-class Owner:
-    """Owner of epochs. Job names are unique only within a namespace of a store."""
-
-    store: str
-    namespace: str
-    job: str
-    sink: str
+class Owner(SinkOwner):
+    """Owner of epochs in a database."""
 
     def id(self, more: str = "") -> str:
         parts = "\0".join((self.store, self.namespace, self.job, self.sink, more))

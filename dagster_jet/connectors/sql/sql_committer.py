@@ -23,11 +23,11 @@ from dagster_jet.connectors.sql.rights import create_markers
 from dagster_jet.connectors.sql.row_writer import write_rows
 from dagster_jet.connectors.sql.table_creation import created
 from dagster_jet.connectors.sql.table_shape import shape_of
+from dagster_jet.connectors.staged_rows import staged_rows
 from dagster_jet.connectors.staging import (
     Segment,
     StoreArea,
     remove_orphans,
-    rows_of,
     segments_by_epoch,
 )
 from dagster_jet.contract import CommitContext, Committer
@@ -94,7 +94,7 @@ class SqlCommitter(Committer):
     ) -> None:
         fence, line = self._fence(context)
         fence.ensure(connection)
-        rows = self._rows(segments, context)
+        rows = staged_rows(segments, context)
         if self.creates_table:
             rows = self._with_table(connection, rows)
         fail_point("sql.commit.before")
@@ -149,18 +149,6 @@ class SqlCommitter(Committer):
             fail_point("sql.refused.delivered")
             with connection.begin():
                 connection.execute(table.delete().where(mine, table.c.epoch == epoch_id))
-
-    def _rows(
-        self, segments: Sequence[Segment], context: CommitContext
-    ) -> Iterator[pa.RecordBatch]:
-        for segment in segments:
-            try:
-                # A whole segment is checked before any of it counts: the transaction ends later.
-                yield from rows_of([segment])
-            except ArtifactLostError:
-                if not context.accept_loss:
-                    raise
-                context.report_lost(segment.artifact)
 
     def _with_table(
         self, connection: Connection, rows: Iterator[pa.RecordBatch]

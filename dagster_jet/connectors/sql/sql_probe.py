@@ -9,12 +9,17 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.connectors.sql.failures import ErrorKind, error_kind, sentence
+from dagster_jet.connectors.sql.failures import (
+    ErrorKind,
+    error_kind,
+    sentence,
+    translated_errors,
+)
 from dagster_jet.connectors.sql.markers import EPOCHS, Markers
 from dagster_jet.connectors.sql.place import SqlPlace, is_mysql, is_postgres, sqlalchemy
 from dagster_jet.connectors.sql.prepared import NO_PREPARED, Prepared, prepared_transactions
@@ -311,22 +316,16 @@ def _timeouts(timeouts: dict[str, timedelta], interval: timedelta) -> Answer:
 # --- errors ---------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _errors_in_words(place: SqlPlace) -> Iterator[None]:
-    try:
-        yield
-    except JetError:
-        raise
-    except Exception as error:
-        kind = error_kind(error)
-        if kind is None:
-            raise
-        said = f"{shown(place.url)} does not do what it is asked: {sentence(error, place)}."
+def _errors_in_words(place: SqlPlace) -> AbstractContextManager[None]:
+    def translate(kind: ErrorKind, said: str) -> JetError:
+        text = f"{shown(place.url)} does not do what it is asked: {said}."
         if kind is ErrorKind.PASSING:
-            raise SourceUnavailableError(said) from None
-        raise JetError(
-            said, cure="Correct the user, the password, the name of the database or the rights."
-        ) from None
+            return SourceUnavailableError(text)
+        return JetError(
+            text, cure="Correct the user, the password, the name of the database or the rights."
+        )
+
+    return translated_errors(place, translate)
 
 
 def _check_file(place: SqlPlace) -> None:

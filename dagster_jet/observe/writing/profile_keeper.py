@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from dagster_jet.execution.notifications import Died, Notification
 from dagster_jet.execution.worker import Worker
-from dagster_jet.observe.writing.kept_value import KeptValue, kept_values, read_kept
+from dagster_jet.observe.writing.kept_value import KeptValue, read_kept
 from dagster_jet.observe.writing.recent_timings import RecentTimings
-from dagster_jet.store import ReplicatedMap, Store
+from dagster_jet.store import Store
 
 _logger = logging.getLogger(__name__)
 
@@ -80,7 +80,3 @@ def read_timings(store: Store, job: str) -> tuple[int, RecentTimings, int] | Non
         return None
     execution_id, data = found
     return (execution_id, *RecentTimings.from_bytes(data, job))
-
-
-def profiles(store: Store, job: str) -> ReplicatedMap:
-    return kept_values(store, job, _PROFILE)

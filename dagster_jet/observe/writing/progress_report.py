@@ -40,7 +40,6 @@ class ProgressReport:
     stages: Mapping[str, StageProgress] = field(default_factory=dict)
     snapshot_id: int | None = None
     """The last that this execution has committed."""
-    snapshot_at_ms: int | None = None
     failed_snapshots: int = 0
     failing_since_ms: int | None = None
     """Since when no snapshot has succeeded, although one was tried; None: the last one has."""

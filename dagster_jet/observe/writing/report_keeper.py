@@ -71,7 +71,6 @@ class ReportKeeper:
             self._report = replace(
                 self._report,
                 snapshot_id=snapshot_id,
-                snapshot_at_ms=self.now_ms(),
                 failing_since_ms=None,
                 last_failure="",
             )

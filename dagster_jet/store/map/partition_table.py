@@ -119,10 +119,8 @@ def with_member_added(table: PartitionTable, member: str) -> PartitionTable:
 def with_member_removed(table: PartitionTable, member: str) -> PartitionTable:
     """Remove a member: backups of its primaries are promoted in place, the rest is rebuilt.
 
-    The result lists the members that *should* hold each replica; ``copies_to_make`` returns those
-    that still have to receive it. When several members are gone, call ``lost_partitions`` with
-    all of them first: after the first removal the table does not distinguish a rebuilt replica
-    from one that is still to be rebuilt.
+    The result lists the members that *should* hold each replica. After a removal the table does not
+    distinguish a rebuilt replica from one that is still to be rebuilt.
     """
     if member not in table.members:
         raise ConfigurationError(f"{member} is not a member of the store.")
@@ -134,22 +132,6 @@ def with_member_removed(table: PartitionTable, member: str) -> PartitionTable:
         replicas=_balanced(table.replicas, members, table.backup_count),
         members=members,
         backup_count=table.backup_count,
-    )
-
-
-def lost_partitions(table: PartitionTable, gone: Iterable[str]) -> tuple[int, ...]:
-    """Return the partitions whose replicas were all on the members ``gone``."""
-    missing = frozenset(gone)
-    return tuple(p for p, held in enumerate(table.replicas) if missing.issuperset(held))
-
-
-def copies_to_make(before: PartitionTable, after: PartitionTable) -> tuple[tuple[int, str], ...]:
-    """Return (partition, member) of every copy that a member must receive."""
-    return tuple(
-        (partition, member)
-        for partition, held in enumerate(after.replicas)
-        for member in held
-        if member not in before.replicas[partition]
     )
 
 

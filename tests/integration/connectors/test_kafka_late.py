@@ -22,6 +22,7 @@ from dagster_jet import sinks
 from dagster_jet.connectors.kafka import held_committer, producing, transactions
 from dagster_jet.connectors.kafka import kafka_committer as roll_forward
 from dagster_jet.connectors.kafka.transactions import send_rows
+from dagster_jet.connectors.staged_rows import staged_rows
 from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
@@ -91,7 +92,7 @@ def halfway(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], N
         todo = [act]
 
         def rows(*asked: Any) -> Iterator[pa.RecordBatch]:
-            for batch in producing.staged_rows(*asked):
+            for batch in staged_rows(*asked):
                 yield batch
                 while todo:
                     assert sent[-1].flush(30) == 0

@@ -10,10 +10,10 @@ import pytest
 
 from dagster_jet.core.phases import Phase
 from dagster_jet.errors import StoreMismatchError, StoreUnavailableError
+from dagster_jet.observe.writing.kept_value import kept_values
 from dagster_jet.observe.writing.profile_keeper import (
     KEEP_EVERY_S,
     ProfileKeeper,
-    profiles,
     read_timings,
 )
 from dagster_jet.observe.writing.recent_timings import TIMINGS_MAX, RecentTimings, Timing
@@ -74,7 +74,7 @@ def test_the_end_keeps_what_is_new_and_one_value_is_left(store: Store) -> None:
     kept.epochs(6)
     kept.keeper.close()
     assert kept_epochs(store) == (1, [1, 2, 3, 4, 5, 6])
-    assert len(profiles(store, "shop").keys("")) == 1
+    assert len(kept_values(store, "shop", "profile").keys("")) == 1
     assert store.verify().is_whole
 
 
@@ -134,7 +134,7 @@ def test_what_an_outage_has_left_is_removed_by_the_next_write(store: Store) -> N
     kept.keeper.close()
     assert Flaky.removals == 3
     assert kept_epochs(store) == (1, [1, 2, 3])
-    assert len(profiles(store, "shop").keys("")) == 1
+    assert len(kept_values(store, "shop", "profile").keys("")) == 1
 
 
 @pytest.mark.parametrize("stages", [1, 50, 300])

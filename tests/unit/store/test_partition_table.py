@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -16,14 +16,28 @@ import dagster_jet
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.store.map.partition_table import (
     PartitionTable,
-    copies_to_make,
     create_table,
-    lost_partitions,
     with_member_added,
     with_member_removed,
 )
 
 HISTORIES = int(os.environ.get("JET_SIMULATION_HISTORIES", "1000"))
+
+
+def lost_partitions(table: PartitionTable, gone: Iterable[str]) -> tuple[int, ...]:
+    """The partitions whose replicas were all on the members `gone`."""
+    missing = frozenset(gone)
+    return tuple(p for p, held in enumerate(table.replicas) if missing.issuperset(held))
+
+
+def copies_to_make(before: PartitionTable, after: PartitionTable) -> tuple[tuple[int, str], ...]:
+    """(partition, member) of every copy that a member must receive."""
+    return tuple(
+        (partition, member)
+        for partition, held in enumerate(after.replicas)
+        for member in held
+        if member not in before.replicas[partition]
+    )
 
 
 def primaries(table: PartitionTable) -> dict[str, int]:
