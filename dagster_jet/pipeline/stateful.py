@@ -159,8 +159,7 @@ class JoinNode(StatefulNode):
 
     def shape(self) -> Mapping[str, Any]:
         # By so much the rows of one side are kept longer: saved times depend on it.
-        skew_ms = sum(self.between_ms)
-        skew = {"skew": skew_ms} if skew_ms else {}
+        skew = {"skew": sum(self.between_ms)}
         return {"keys": list(self.keys), "how": self.how, **skew, **_read_times(*self.times)}
 
 

@@ -132,6 +132,21 @@ def reminders(clicks: Stage) -> Stage:
     )  # fmt: skip
 
 
+def balances(orders: Stage, payments: Stage) -> Stage:
+    """Two streams in one function: what of an order is open after each order and payment."""
+    both = orders.select("order_id", "at", "amount", "0L AS paid").merge(
+        payments.select("order_id", "at", "0L AS amount", "paid")
+    )
+
+    def step(state: State[int], row: dict[str, Any]) -> dict[str, Any]:
+        state.value += row["amount"] - row["paid"]
+        return {**row, "open": state.value}
+
+    return both.group_by("order_id").map_stateful(
+        step, create=int, output_schema="*, open long", name="balances"
+    )
+
+
 def by_currency(orders: Stage) -> dict[str, Stage]:
     """Dollars to one place, small orders to another, what is left to a third."""
     return orders.split(dollars="currency = 'USD'", small="amount < 100")
@@ -210,6 +225,7 @@ def gallery(service_url: str = "http://localhost:8000") -> Pipeline:
         "largest_order": largest_order(orders),
         "paid": paid(orders, payments),
         "unpaid": unpaid(orders, payments),
+        "balances": balances(orders, payments),
         "running_values": running_values(orders),
         "next_order": next_order(orders),
         "every_third": every_third(orders),

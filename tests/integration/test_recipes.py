@@ -134,6 +134,12 @@ SQL = {
         "select order_id, case when lead(ts) over w <= ts + 3600000 then lead(order_id) over w end "
         'from orders window w as (partition by "user" order by ts)',
     ),
+    "balances": (
+        "order_id at open",
+        "select order_id, ts, (sum(due) over (partition by order_id order by ts))::bigint from "
+        "(select order_id, ts, amount as due from orders union all "
+        "select order_id, ts, -paid from payments)",
+    ),
     "every_third": (
         "user total",
         'select "user", total::bigint from (select "user", sum(amount) over '

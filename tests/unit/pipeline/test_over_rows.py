@@ -82,3 +82,16 @@ def test_timers_are_another_state():
         plans.append(p.graph.plan())
     (change,) = [c for c in compare_plans(*plans) if c.is_refused]
     assert "timers" in change.reason
+
+
+def test_bounds_of_another_sum_are_another_state_of_a_join():
+    plans = []
+    for between in (("0 s", "1 hour"), ("-1 hour", "1 hour")):
+        p = Pipeline("p")
+        source = sources.files("in", format="json", schema="k string, at timestamp")
+        rows = p.read_from(source, name="rows").with_timestamps("at")
+        joined = rows.join(rows, on="k", between=between, name="s")
+        joined.write_to(sinks.files("o", format="json"), name="out")
+        plans.append(p.graph.plan())
+    (change,) = [c for c in compare_plans(*plans) if c.is_refused]
+    assert change.reason == "skew was 3600000, is 0"
