@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from dagster_jet.core.asset_key import asset_path
 
 if TYPE_CHECKING:
+    from dagster_jet.connectors.delta import DeltaTable
     from dagster_jet.connectors.files import FilesTable
     from dagster_jet.connectors.files.formats import FileFormat
+    from dagster_jet.connectors.iceberg import IcebergTable
     from dagster_jet.connectors.maps import MapTable
     from dagster_jet.connectors.sql.sql_table import SqlTable
     from dagster_jet.core.secret import Secret
@@ -49,6 +51,82 @@ def files(
     given = tuple(sorted((options or {}).items()))
     storage = tuple((storage_options or {}).items())
     return FilesTable(str(path), format, schema, given, asset_path(asset), storage, shared)
+
+
+def delta(
+    uri: str,
+    *,
+    version: int | None = None,
+    asset: str | Sequence[str] | None = None,
+    storage_options: Mapping[str, str | Secret] | None = None,
+    shared: bool = False,
+) -> DeltaTable:
+    """Return a Delta Lake table, as of one version or of the newest one.
+
+    Args:
+        uri: as for `sinks.delta`.
+        version: the version, which is then the same in every execution and at every refresh; by
+            default the newest one at each reading.
+        asset: the key of the table's Dagster asset, upstream of later stages.
+        storage_options: options of a bucket, as for `sinks.files`.
+        shared: whether a local folder is the same on every machine of a cluster.
+
+    Raises:
+        ConfigurationError: the place or an option is not valid.
+        MissingEnvironmentError: a package is missing; names the extra.
+
+    Example:
+        >>> airports = delta("/lake/airports", version=12)
+    """
+    from dagster_jet.connectors.delta import DeltaSource, DeltaTable
+
+    storage = tuple((storage_options or {}).items())
+    source = DeltaSource(str(uri), storage_options=storage, shared=shared)
+    return DeltaTable(source, version, asset_path(asset))
+
+
+def iceberg(
+    catalog: str,
+    table: str,
+    *,
+    snapshot: int | None = None,
+    branch: str = "main",
+    catalog_options: Mapping[str, str | Secret] | None = None,
+    asset: str | Sequence[str] | None = None,
+    storage_options: Mapping[str, str | Secret] | None = None,
+    shared: bool = False,
+) -> IcebergTable:
+    """Return an Iceberg table, as of one snapshot or of the newest one.
+
+    Args:
+        catalog: name of the catalog.
+        table: namespace and name: "lake.airports".
+        snapshot: id of the snapshot, which is then the same in every execution and at every
+            refresh; by default the branch's newest one at each reading.
+        branch: of the table.
+        catalog_options: as for `sinks.iceberg`.
+        asset: the key of the table's Dagster asset, upstream of later stages.
+        storage_options: options of a bucket, as for `sinks.files`.
+        shared: whether a local folder is the same on every machine of a cluster.
+
+    Raises:
+        ConfigurationError: an option or a name is not valid.
+        MissingEnvironmentError: a package is missing; names the extra.
+
+    Example:
+        >>> airports = iceberg("lake", "dim.airports", branch="audited")
+    """
+    from dagster_jet.connectors.iceberg import IcebergSource, IcebergTable
+    from dagster_jet.connectors.iceberg.catalog import CatalogPlace
+
+    source = IcebergSource(
+        CatalogPlace(catalog, tuple((catalog_options or {}).items())),
+        table,
+        branch=branch,
+        storage_options=tuple((storage_options or {}).items()),
+        shared=shared,
+    )
+    return IcebergTable(source, snapshot, asset_path(asset))
 
 
 def map(name: str, *, key: str = "key", schema: str | None = None) -> MapTable:
@@ -94,7 +172,9 @@ def sql(url: str | Secret, *, table: str, asset: str | Sequence[str] | None = No
 
 
 __all__ = [
+    "delta",
     "files",
+    "iceberg",
     "map",
     "sql",
 ]

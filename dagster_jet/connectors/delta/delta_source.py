@@ -59,11 +59,19 @@ class DeltaSource(Source):
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> DeltaSource:
         """Reads the table's columns."""
-        from pyspark.sql.types import StructType
-
         check_reachable(self.url, job, stage, is_reachable=on_one_host or self.shared)
+        return replace(self, schema=ddl_of(self.opened(job, stage)))
+
+    def opened(self, job: str, stage: str, version: int | None = None) -> TableLog:
+        """Returns the log at a version, by default its newest.
+
+        Raises:
+            SourceError: there is no such table, or no such version.
+            ConfigurationError: the table's files cannot be read.
+        """
         with reading_errors_named(self.url, job, stage):
-            log = TableLog.open(self.url, options_of(data_folder(self.url, self.storage_options)))
+            options = options_of(data_folder(self.url, self.storage_options))
+            log = TableLog.open(self.url, options, version)
         if log is None:
             raise SourceError(
                 f"there is no table {self.url!r}.",
@@ -75,12 +83,18 @@ class DeltaSource(Source):
             raise ConfigurationError(
                 f"the table {self.url!r} cannot be read: {why}.", job=job, stage=stage
             )
-        fields = StructType.fromJson(json.loads(log.table.schema().to_json())).fields
-        ddl = [f"{quoted_name(one.name)} {one.dataType.simpleString()}" for one in fields]
-        return replace(self, schema=", ".join(ddl))
+        return log
 
     def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> DeltaReader:
         """No row is bad: columns have types."""
         skips, options = self.deletes == "skip", self.storage_options
         table = TableRead(self.url, self.url, self.start, skips, options, self.row_schema())
         return DeltaReader(table, job, stage)
+
+
+def ddl_of(log: TableLog) -> str:
+    """Returns the columns of a version as DDL."""
+    from pyspark.sql.types import StructType
+
+    fields = StructType.fromJson(json.loads(log.table.schema().to_json())).fields
+    return ", ".join(f"{quoted_name(one.name)} {one.dataType.simpleString()}" for one in fields)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -34,6 +34,13 @@ class TableColumns:
     """Columns as DDL."""
     ids: Mapping[str, int]
 
+    @classmethod
+    def of(cls, version: TableVersion) -> TableColumns:
+        """Raises `ConfigurationError`: Spark has no type for a column."""
+        location = version.metadata.location
+        ids = {field.name: field.field_id for field in version.metadata.schema().fields}
+        return cls(place_of(location) or location, version.ddl(), ids)
+
 
 @dataclass(frozen=True)
 class IcebergSource(Source):
@@ -62,19 +69,19 @@ class IcebergSource(Source):
     def describe(self) -> dict[str, str]:
         described = {
             "kind": "iceberg",
-            "path": self._name,
+            "path": self.name,
             "start": str(self.start),
             "deletes": self.deletes,
         }
         return described if self.branch == "main" else {**described, "branch": self.branch}
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
         return f"{self.catalog.name}.{self.table}"
 
     def row_schema(self) -> str:
         if self.found is None:
-            raise PipelineError(f"the columns of the table {self._name!r} are known at the start.")
+            raise PipelineError(f"the columns of the table {self.name!r} are known at the start.")
         return self.found.schema
 
     def reads_output_of(self, sink: Sink) -> bool:
@@ -90,35 +97,46 @@ class IcebergSource(Source):
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> IcebergSource:
         """Reads the table's columns."""
+        with self.opened(job, stage) as version:
+            found = TableColumns.of(version)
+            check_reachable(found.url, job, stage, is_reachable=on_one_host or self.shared)
+            return replace(self, found=found)
+
+    @contextmanager
+    def opened(self, job: str, stage: str) -> Iterator[TableVersion]:
+        """Opens the newest version.
+
+        Raises:
+            SourceError: there is no such table.
+            ConfigurationError: the table's files cannot be read.
+        """
         with (
-            reading_errors_named(self._name, job, stage),
+            reading_errors_named(self.name, job, stage),
             closing(self.catalog.open(self.storage_options)) as catalog,
         ):
             version = TableVersion.open(catalog, self.table, self.branch)
             if version is None:
                 raise SourceError(
-                    f"there is no table {self._name!r}.",
+                    f"there is no table {self.name!r}.",
                     job=job,
                     stage=stage,
                     cure="Create it, or correct its name.",
                 )
-            why, place = version.unreadable(), place_of(version.metadata.location)
-            if why is None and place is None:
-                why = f"its files are at {version.metadata.location!r}"
-            if why is not None or place is None:
+            why, location = version.unreadable(), version.metadata.location
+            if why is None and place_of(location) is None:
+                why = f"its files are at {location!r}"
+            if why is not None:
                 raise ConfigurationError(
-                    f"the table {self._name!r} cannot be read: {why}.", job=job, stage=stage
+                    f"the table {self.name!r} cannot be read: {why}.", job=job, stage=stage
                 )
-            check_reachable(place, job, stage, is_reachable=on_one_host or self.shared)
-            ids = {field.name: field.field_id for field in version.metadata.schema().fields}
-            return replace(self, found=TableColumns(place, version.ddl(), ids))
+            yield version
 
     def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> IcebergReader:
         """No row is bad: columns have types."""
         schema, found, skips = self.row_schema(), self.found, self.deletes == "skip"
         assert found is not None
         storage = self.storage_options
-        read = TableRead(self._name, found.url, self.start, skips, storage, schema, found.ids)
+        read = TableRead(self.name, found.url, self.start, skips, storage, schema, found.ids)
         tag = Owner(*self.home, job, stage).application(repeatable=False)
         named = tag if self.has_tag else None
         return IcebergReader(

@@ -66,6 +66,15 @@ def frame_of(
     return spark.range(0, shares.tasks, 1, shares.tasks).mapInArrow(OwnTask(read, stage), columns)
 
 
+def whole_frame_of(
+    spark: SparkSession, table: TableRead, files: Sequence[AddedFile], stage: str
+) -> DataFrame:
+    """Returns all rows of the files."""
+    if not files:
+        return spark.createDataFrame([], table.schema)
+    return frame_of(spark, table, [Piece(file, 0, None) for file in files], stage)
+
+
 @dataclass(frozen=True)
 class ReadPieces:
     """Reads the pieces of the tasks whose numbers it gets."""

@@ -115,6 +115,8 @@ def delays() -> Pipeline:
     merged: Stage = flights.merge(messages).transform(busy, name="busy").filter("delay > 0")
     rich = (
         merged.enrich(tables.files("/dim/airports", asset="dim/airports"), on="origin")
+        .enrich(tables.delta("/lake/airports", version=12), on="origin")
+        .enrich(tables.iceberg("lake", "dim.airports", branch="audited"), on="origin")
         .enrich(tables.map("prices", key="origin", schema="price double"), on="origin")
         .enrich(tables.sql(DATABASE, table="owners"), on="origin", how="inner", refresh="1 hour")
         .select("origin", "at", F.col("delay"))
