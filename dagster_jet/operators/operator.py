@@ -28,6 +28,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagster_jet.dag import Guarantee
 from dagster_jet.operators.rows.keys import key_codes
@@ -262,7 +263,12 @@ class MemoryState:
 
     def append(self, delta: pa.Table, watermark_ms: int | None) -> None:
         """Appends a step's delta and drops rows that are expired under `watermark_ms`."""
-        self._table = merge_whole(self._operator, [self._table, delta])
+        partitions = delta.column(PARTITION_COLUMN).unique()
+        touched = pc.is_in(self._table.column(PARTITION_COLUMN), partitions)
+        merged = merge_whole(self._operator, [self._table.filter(touched), delta])
+        # In one chunk: else each step adds one, and every operation takes all of them one by one.
+        table = pa.concat_tables([self._table.filter(pc.invert(touched)), merged])
+        self._table = table.combine_chunks()
         expired = self._operator.expired_until(watermark_ms)
         if expired is not None:
             live = np.asarray(self._times() > expired)

@@ -25,6 +25,7 @@ from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.run_worker import RunWorker
 from tests.e2e.test_component import DEFINITIONS
 from tests.e2e.test_component import PROJECT as LAKE
+from tests.long import long
 from tests.servers import wait_until
 from tests.servers.members import free_port
 
@@ -211,6 +212,7 @@ def dagster_of(environment: Path, root: Path) -> Iterator[None]:
         process.wait()
 
 
+@long  # its steps: the scaffold above, a killed run that heals in browser/test_ui.py
 def test_the_first_ten_minutes(
     with_dg: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from dagster_jet.errors import JetError, MissingEnvironmentError, ProcessorError, UserFunctionError
 from dagster_jet.testing.failpoints import FailPoints
-from tests.long import long, long_but_for
+from tests.long import long
 
 from . import differential, small_epochs, whose_error
 from .crash_table import KILLED, Crash
@@ -108,8 +108,9 @@ def test_executors_that_cannot_run_python_are_named_as_such(tmp_path: Path, clus
     assert type(error) is MissingEnvironmentError and "no pyarrow" in str(error)
 
 
+@long  # an executor is killed in test_cluster.py, the driver at each point on the local master
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("crash", long_but_for(KILLED, "F3-files.prepare.after"), ids=str)
+@pytest.mark.parametrize("crash", KILLED, ids=str)
 def test_killed_with_large_epochs_on_executors(
     tmp_path: Path, fail_points: FailPoints, crash: Crash
 ) -> None:
