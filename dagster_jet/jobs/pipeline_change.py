@@ -1,4 +1,4 @@
-"""What a start of a changed pipeline would do with the state of a snapshot."""
+"""Compares a changed pipeline with the state of a snapshot, before the pipeline starts."""
 
 from __future__ import annotations
 

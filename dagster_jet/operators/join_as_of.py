@@ -1,15 +1,15 @@
 """Join of a stream with versions: each row with the newest version of its key at its event time.
 
 Input 0 has the rows, input 1 the versions. A version counts from its event time on, also for rows
-of that time, until the next version of its key; with `keep_ms` at most so long. Of two versions of
-one key and time the later to arrive counts. As in SQL, a null key has no version.
+of that time, until the next version of its key; with `keep_ms` for at most that time. Of two
+versions of one key and time the later to arrive counts. As in SQL, a null key has no version.
 
 Rows and versions of both inputs wait for the watermark and are compared in order of event time
 (`InEventOrder`), so the results do not depend on how they are divided into steps. Those before the
 watermark are late: dropped and counted.
 
 Saved: the rows and versions that wait, and per key the newest version that does not wait any more;
-with `keep_ms` until the key has had neither a row nor a version for so long.
+with `keep_ms` until the key has had neither a row nor a version for that time.
 
 At-least-once: rows between the snapshot and the crash are joined again, each with the same version.
 

@@ -1,4 +1,4 @@
-"""What the supervisor sees of a job at one tick: the store's record, Dagster's runs, their ages."""
+"""A job as the supervisor sees it at a tick: the store's record, Dagster's runs, their ages."""
 
 from __future__ import annotations
 
@@ -129,7 +129,8 @@ def _lease_of(record: ExecutionRecord | None) -> WatchedObject:
 
 
 def _request_of(supervision: Supervision | None, run: RunHint) -> WatchedObject:
-    """Return another object once the run has left the queue: then its start begins to count."""
+    """Return the watched request. It is another object once its run has left the queue, so that the
+    time of the start counts from then on."""
     mark = " queued" if run is RunHint.QUEUED else ""
     generation = supervision.generation if supervision else 0
     return WatchedObject(ObjectKind.REQUEST, f"{generation}{mark}")

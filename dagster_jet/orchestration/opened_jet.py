@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opened_jet(resources: Any, jet: JetResource | str) -> Iterator[Jet]:
-    """
+    """Opens the library; closes what it has opened itself.
+
     Args:
-        resources: those of the context.
+        resources: the resources of the context.
         jet: the resource, or its key in the definitions.
     """
     if isinstance(jet, JetResource):

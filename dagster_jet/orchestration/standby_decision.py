@@ -14,7 +14,7 @@ from dagster_jet.ownership.supervision import Intent, Supervision
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 
 _LASTS_MS = 120_000
-"""A standby's run that has lasted for so long was well."""
+"""Shortest duration of a standby's run that counts as healthy."""
 
 
 @dataclass(frozen=True)

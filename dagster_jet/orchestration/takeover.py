@@ -1,4 +1,4 @@
-"""What a run that stands by does in Dagster when it takes the job over from another run."""
+"""Takeover of a job by a run that stands by: its notes and reports in Dagster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOK_EVERY_S = 0.1
 
 @dataclass
 class Takeover:
-    """Of one run.
+    """Notes and reports of one run that stands by.
 
     Attributes:
         notes: the run's notes.

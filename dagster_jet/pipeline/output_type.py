@@ -18,8 +18,10 @@ _DECIMAL_DIGITS_MAX, _DIGITS_OF_A_SUM = 38, 10
 
 
 def output_type(output_schema: str, stream: StructType, name: str | None = None) -> StructType:
-    """
+    """Returns the Spark type of a function's results.
+
     Args:
+        output_schema: DDL, which may have `*`.
         stream: the columns of the rows that the function gets.
         name: name of the stage, for errors.
 

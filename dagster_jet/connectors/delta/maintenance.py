@@ -75,7 +75,7 @@ class DeltaMaintenance(TableMaintenance):
         return self.existing(TableLog.open(self.table, options))
 
     def _compact(self, target_bytes: int) -> Mapping[str, int]:
-        """Writes small files together. A commit of a MERGE meanwhile lets it fail; appends do
+        """Writes small files together. A concurrent MERGE makes it fail; concurrent appends do
         not."""
         failure: Exception | None = None
         for _ in attempts(_ATTEMPTS_MAX, base_s=0.5, cap_s=_PAUSE_S, budget_s=600):

@@ -1,4 +1,4 @@
-"""What each snapshot of a table added, by its manifests.
+"""Finds the files that each snapshot of a table added, in its manifests.
 
 Snapshots are told apart by their sequence numbers, which grow along a branch.
 """

@@ -1,5 +1,5 @@
-"""Folder of a table's data files in a bucket. Imports botocore, so only who opens a bucket imports
-this."""
+"""Folder of a table's data files in a bucket. The module imports botocore, so it is imported only
+when a bucket is opened."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, repr=False)
 class S3Access:
-    """How a library reaches a bucket as boto3 would: it would look in fewer places itself."""
+    """Settings as boto3 finds them; the libraries themselves look in fewer places."""
 
     keys: tuple[str | None, ...]
     """Access key id, secret access key, and the session token if there is one; may be empty."""

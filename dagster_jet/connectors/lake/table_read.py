@@ -1,4 +1,4 @@
-"""What a source says of the table that it reads."""
+"""The table that a source reads, and how it reads it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TableRead:
     """What a source says of the table that it reads."""
 
     name: str
-    """Named in errors."""
+    """Name of the table in errors."""
     url: str
     """The table's folder."""
     start: str | int | datetime
@@ -27,11 +27,13 @@ class TableRead:
     schema: str
     """Columns as DDL."""
     ids: Mapping[str, int] = field(default_factory=dict)
-    """By column its id in files, which may have an older name of it; empty: names are for ever."""
+    """Ids of columns, by name. Files may have older names of a column, but its id stays. Empty: the
+    format does not rename columns."""
 
 
 def check_reading(start: str | int | datetime, deletes: str, version: str) -> None:
-    """
+    """Checks the options of a source of a lake table.
+
     Args:
         version: the format's word for a version, with its article.
 

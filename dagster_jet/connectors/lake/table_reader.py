@@ -29,14 +29,14 @@ _BYTES_PER_ROW = 100
 
 @dataclass(frozen=True)
 class Found:
-    """Result of a poll: versions up to, and without, the next one."""
+    """Result of a poll: the files of the versions from `first` to before `next`."""
 
     table_id: str
     first: int
     next: int
     files: Sequence[AddedFile]
     contents: int
-    """The version whose files are the contents that a new job begins with; -1: none."""
+    """Version whose files a new job reads as the table's contents; -1: none."""
     head: int | None = None
     """Id of the newest version, if its number is none."""
 

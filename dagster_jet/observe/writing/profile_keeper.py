@@ -16,13 +16,13 @@ _logger = logging.getLogger(__name__)
 
 KEEP_EVERY_S = 5.0
 _GRACE_S = 2.0
-"""So long the end of an execution waits for the last profile."""
+"""Longest time for which the end of an execution waits for the last profile."""
 _PROFILE = "profile"
 
 
 @dataclass
 class ProfileKeeper:
-    """Of one execution. The loop's thread calls it; a thread beside it writes.
+    """Keeps the profile of one execution. The loop's thread calls it; another thread writes.
 
     Best effort: a profile is never a reason for a job to fail.
     """

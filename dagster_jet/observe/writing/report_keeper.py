@@ -20,15 +20,15 @@ _logger = logging.getLogger(__name__)
 
 KEEP_EVERY_S = 5.0
 _GRACE_S = 2.0
-"""So long the end of an execution waits for the last report."""
+"""Longest time for which the end of an execution waits for the last report."""
 _REPORT = "progress"
 
 
 @dataclass
 class ReportKeeper:
-    """Of one execution. The loop's thread calls it; a thread beside it writes.
+    """Keeps the report of one execution. The loop's thread calls it; another thread writes.
 
-    What has not changed is not written again: an idle job writes nothing. Best effort, as a
+    An unchanged report is not written again: an idle job writes nothing. Best effort, as a
     profile is.
     """
 
@@ -41,9 +41,9 @@ class ReportKeeper:
     seconds: Callable[[], float]
     now_ms: Callable[[], int]
     _report: ProgressReport | None = None
-    """As far as events say; None: no data flows yet."""
+    """The report, as far as events tell; None: no data flows yet."""
     _rows: int = 0
-    """Read in epochs since the last report was made."""
+    """Rows read in epochs since the last report was made."""
     _kept: ProgressReport | None = None
     """Without the time at which it was written."""
     _kept_at: float = float("-inf")

@@ -33,7 +33,7 @@ class ServiceFactory:
     create: Callable[[], Any]
     close: Callable[[Any], object] | None = None
     pipeline: str = field(default_factory=lambda: uuid4().hex, compare=False)
-    """Of the pipeline object: its copies, in tasks and in later epochs, share a service."""
+    """Id of the pipeline object. Its copies in tasks and in later epochs share a service."""
 
 
 _open: dict[tuple[str, str], tuple[ServiceFactory, Any]] = {}

@@ -15,7 +15,7 @@ from dagster_jet.errors import SourceUnavailableError
 from dagster_jet.orchestration.outside.reading import Reading
 
 Answer = Callable[[str], Any]
-"""From a path below the API's root to the JSON that Flink answers."""
+"""Returns Flink's JSON answer for a path below the API's root."""
 
 _ANSWER_S = 5.0
 _UP = frozenset({"CREATED", "INITIALIZING", "RECONCILING", "RUNNING"})
