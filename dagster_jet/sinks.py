@@ -63,6 +63,7 @@ def delta(
     order_by: str | None = None,
     partition_by: str | Sequence[str] = (),
     schema_evolution: Literal["stop", "extend"] = "stop",
+    owns: Mapping[str, str | int | bool] | None = None,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
     storage_options: Mapping[str, str | Secret] | None = None,
     shared: bool = False,
@@ -86,6 +87,8 @@ def delta(
             table. Types: text, integers, boolean, date.
         schema_evolution: what a start does if rows have a column that the table lacks: "stop", or
             "extend" to add it to the table. It is null in the rows that are there.
+        owns: as for `sql`; for "append" only. Best the columns of `partition_by`: whole files then
+            go, and others are rewritten.
         guarantee: as for `files`.
         storage_options: options of a bucket, as for `files`.
         shared: whether a local folder is the same on every machine of a cluster.
@@ -99,6 +102,7 @@ def delta(
     """
     from dagster_jet.connectors.delta import DeltaSink
     from dagster_jet.connectors.guarantees import guarantee_named
+    from dagster_jet.connectors.owned_rows import owned_rows
 
     by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     keys = (key,) if isinstance(key, str) else tuple(key)
@@ -112,6 +116,7 @@ def delta(
         by,
         limit,
         storage,
+        owned_rows(owns, mode),
         shared,
         schema_evolution=schema_evolution,
     )
@@ -289,6 +294,7 @@ def sql(
     create_table: bool = False,
     transactions: Literal["roll-forward", "held"] = "roll-forward",
     writers: int = 2,
+    owns: Mapping[str, str | int | bool] | None = None,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
 ) -> SqlSink | HeldSqlSink:
     """Return a sink that writes to a database table, exactly once.
@@ -312,6 +318,10 @@ def sql(
             "held" writes them in phase 1, in transactions that PostgreSQL or MariaDB keeps prepared
             until phase 2; for "append" only, because prepared rows stay locked.
         writers: number of held transactions per epoch.
+        owns: columns and values that only this job's rows have, as in ``{"day": key}`` for the
+            pipeline of a partition. What removes the job's output, such as computing a partition
+            `anew`, deletes the rows with them. A row with another value fails the job. For "append"
+            with "roll-forward" only.
         guarantee: as for `files`.
 
     Raises:
@@ -322,14 +332,16 @@ def sql(
         >>> results = sql("postgresql://me@host/db", table="results", mode="upsert", key="id")
     """
     from dagster_jet.connectors.guarantees import guarantee_named
+    from dagster_jet.connectors.owned_rows import owned_rows
     from dagster_jet.connectors.sql import HeldSqlSink, SqlSink
     from dagster_jet.connectors.sql.place import SqlPlace
 
     keys = (key,) if isinstance(key, str) else tuple(key)
     place, limit = SqlPlace(url, table), guarantee_named(guarantee)
     if transactions == "roll-forward":
-        return SqlSink(place, mode, keys, order_by, create_table, limit)
-    return HeldSqlSink.of(place, transactions, mode, create_table, writers, limit)
+        ours = owned_rows(owns, mode)
+        return SqlSink(place, mode, keys, order_by, create_table, limit, ours)
+    return HeldSqlSink.of(place, transactions, mode, create_table, writers, limit, owns=owns)
 
 
 def collect(name: str) -> CollectSink:

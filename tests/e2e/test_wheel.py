@@ -189,6 +189,32 @@ def project(environment: Path, root: Path) -> None:
     (libraries / "lake.pth").write_text(str(root / "src"), encoding="utf-8")
 
 
+WATCH = """
+import dagster as dg
+from lake.definitions import defs
+
+repository = defs().get_repository_def()
+with dg.build_sensor_context(repository_def=repository) as context:
+    for event in repository.get_sensor_def("payments_observer").evaluate_tick(context).asset_events:
+        facts = event.metadata["state"].value if "state" in event.metadata else event.passed
+        print(type(event).__name__, facts)
+"""
+
+
+def test_a_stream_of_another_engine_is_watched_with_what_is_declared(
+    with_dg: Path, tmp_path: Path
+) -> None:
+    project(with_dg, tmp_path)
+    component = "dagster_jet.ObservedStreamsComponent"
+    run_in(with_dg, tmp_path, "dg", "scaffold", "defs", component, "payments")
+    for folder, text in (("offsets", 'v1\n{"batchWatermarkMs":0}\n0'), ("commits", "v1\n{}")):
+        file = tmp_path / "checkpoints" / "payments" / folder / "0"
+        file.parent.mkdir(parents=True)
+        file.write_text(text, encoding="utf-8")
+    said = run_in(with_dg, tmp_path, "python", "-c", WATCH).splitlines()
+    assert said == ["AssetObservation after epoch 0", "AssetCheckEvaluation True"]
+
+
 @contextmanager
 def dagster_of(environment: Path, root: Path) -> Iterator[None]:
     """Runs `dg dev` of a project until the block ends, with its code servers and runs."""

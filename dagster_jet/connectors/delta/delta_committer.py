@@ -16,6 +16,7 @@ from dagster_jet.connectors.delta.table_log import TableLog, errors_named
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.lake.data_folder import DataFolder, data_folder
 from dagster_jet.connectors.lake.lake_committer import TableCommitter
+from dagster_jet.connectors.owned_rows import OwnedRows
 from dagster_jet.contract import CommitContext
 from dagster_jet.snapshot.manifest import Artifact
 
@@ -80,3 +81,18 @@ class DeltaCommitter(TableCommitter[TableLog]):
         sync_log(self.table, self._synced, version.version)
         self._synced = version.version
         return {"table_version": version.version}
+
+
+@dataclass
+class OwningDeltaCommitter(DeltaCommitter):
+    """Committer of a job whose rows are told from others' by values of columns."""
+
+    owns: OwnedRows = ()
+
+    def remove_output(self, context: CommitContext) -> bool:
+        with self.errors_named(context):
+            version = self.open()
+            if version is not None:
+                version.delete(self.owns)
+                sync_log(self.table, self._synced, version.version)
+        return True

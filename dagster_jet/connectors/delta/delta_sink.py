@@ -21,7 +21,7 @@ import pyarrow as pa
 from dagster_jet.connectors.change_columns import in_order, table_columns
 from dagster_jet.connectors.delta.columns import Columns, check_partition_by, columns_of_rows
 from dagster_jet.connectors.delta.data_file import STATISTICS_MAX, DeltaLayout
-from dagster_jet.connectors.delta.delta_committer import DeltaCommitter
+from dagster_jet.connectors.delta.delta_committer import DeltaCommitter, OwningDeltaCommitter
 from dagster_jet.connectors.delta.fitness import unfit
 from dagster_jet.connectors.delta.keys import check_changes, check_key, check_keyed_by
 from dagster_jet.connectors.delta.log_folder import LOG, check_place, options_of
@@ -43,8 +43,9 @@ from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.connectors.lake.data_writer import DataWriter
 from dagster_jet.connectors.lake.lake_sink import LakeSink
 from dagster_jet.connectors.lake.refused_rows import nulls_in, refused_by
+from dagster_jet.connectors.owned_rows import OwnedRows, OwnedRowsWriter, misfit, owned_rows
 from dagster_jet.connectors.row_order import newest_per_key
-from dagster_jet.contract import Refused, TransactionId
+from dagster_jet.contract import Refused, SinkWriter, TransactionId
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import ConfigurationError, PipelineError
 from dagster_jet.snapshot.protocol import Guarantee
@@ -86,6 +87,7 @@ class DeltaSink(LakeSink):
     partition_by: tuple[str, ...] = ()
     max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     storage_options: StorageOptions = ()
+    owns: OwnedRows = ()
     shared: bool = field(default=False, compare=False, repr=False)
     """Whether a local folder is shared by all machines of a cluster."""
     has_dead_letters: bool = field(default=False, compare=False, repr=False)
@@ -106,6 +108,7 @@ class DeltaSink(LakeSink):
                 f"mode: {self.mode!r} is unknown.", cure=f"Use one of {', '.join(MODES)}."
             )
         check_key(self.mode, self.key, self.order_by)
+        owned_rows(dict(self.owns), self.mode)
         if len(set(self.partition_by)) < len(self.partition_by):
             raise ConfigurationError(f"partition_by: {self.partition_by!r} has a name twice.")
 
@@ -119,7 +122,8 @@ class DeltaSink(LakeSink):
 
     def destination(self) -> dict[str, Any]:
         options = saved_options(self.storage_options)
-        place = {"path": self.url, "mode": self.mode, "key": list(self.key)}
+        place: dict[str, Any] = {"path": self.url, "mode": self.mode, "key": list(self.key)}
+        place["owns"] = dict(self.owns)
         return {**place, **({"options": options} if options else {})}
 
     @classmethod
@@ -129,6 +133,7 @@ class DeltaSink(LakeSink):
             destination["mode"],
             tuple(destination["key"]),
             storage_options=reopened_options(destination.get("options", {})),
+            owns=tuple(destination["owns"].items()),
         )
 
     # --- checks of a start ---
@@ -198,7 +203,8 @@ class DeltaSink(LakeSink):
             check_partition_by(columns, self._partition_by)
             self._of_rows.append(columns)
             known = self._columns_after_start
-            wrong = None if known is None else known.misfit(columns)
+            wrong = misfit(self.owns, schema)
+            wrong = wrong or (None if known is None else known.misfit(columns))
             if wrong is not None:
                 raise PipelineError(
                     f"the rows do not fit the table {self.url!r}: {wrong}.",
@@ -249,7 +255,7 @@ class DeltaSink(LakeSink):
                 found |= refused_texts(name, values)
         return refused_by(self.url, rows, found)
 
-    def open_writer(self, transaction: TransactionId) -> DataWriter:
+    def open_writer(self, transaction: TransactionId) -> SinkWriter:
         owner = self._owner(transaction.job, transaction.sink)
         if self._merges:
             is_mirror = self.mode == "mirror"
@@ -259,7 +265,8 @@ class DeltaSink(LakeSink):
         folder = data_folder(self.url, self.storage_options)
         expected = None if self.table is None else self.table.with_statistics
         layout = DeltaLayout(self._partition_by, expected)
-        return DataWriter(self.url, folder, owner, layout, transaction)
+        rows = DataWriter(self.url, folder, owner, layout, transaction)
+        return OwnedRowsWriter(rows, self.owns) if self.owns else rows
 
     # --- phase 2 ---
 
@@ -268,7 +275,7 @@ class DeltaSink(LakeSink):
         given = (self.url, self._owner(job, stage), self.storage_options, columns)
         if self._merges:
             return MergeCommitter(*given, self.key, self.mode == "mirror")
-        return DeltaCommitter(*given)
+        return OwningDeltaCommitter(*given, self.owns) if self.owns else DeltaCommitter(*given)
 
     def maintenance(self, job: str, stage: str) -> DeltaMaintenance:
         owner = self._owner(job, stage)

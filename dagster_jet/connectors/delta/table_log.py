@@ -17,6 +17,7 @@ import pyarrow as pa
 from dagster_jet.connectors.delta.columns import Columns, columns_of
 from dagster_jet.connectors.delta.folding import IS_GONE, Folded
 from dagster_jet.connectors.lake.lake_committer import first_line
+from dagster_jet.connectors.owned_rows import OwnedRows
 from dagster_jet.errors import (
     ConfigurationError,
     JetError,
@@ -155,6 +156,14 @@ class TableLog:
             adds, "append", schema, list(self.partition_by), commit_properties=properties
         )
 
+    def delete(self, rows: OwnedRows) -> None:
+        """Removes all rows with these values, on the version that was read.
+
+        Raises:
+            DeltaError: another writer has removed one of their files meanwhile.
+        """
+        self.table.delete(" AND ".join(f"`{name}` = {_literal(value)}" for name, value in rows))
+
     def merge(
         self,
         changes: Folded,
@@ -188,6 +197,12 @@ class TableLog:
         merger.execute()
         if self.version == before:  # nothing to change, so the library has committed no marker
             self.append([], application, marker, facts)
+
+
+def _literal(value: str | int | bool) -> str:
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return str(value).lower()
 
 
 def _properties(application: str, marker: int, facts: Mapping[str, str]) -> CommitProperties:

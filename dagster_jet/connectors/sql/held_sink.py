@@ -46,6 +46,8 @@ class HeldSqlSink(SqlSink):
         creates_table: bool,
         writers: int,
         limit: Guarantee,
+        *,
+        owns: Mapping[str, Any] | None = None,
     ) -> HeldSqlSink:
         if transactions not in TRANSACTIONS:
             raise ConfigurationError(
@@ -64,6 +66,11 @@ class HeldSqlSink(SqlSink):
                 'create_table: with transactions="held" tasks write rows before the driver could '
                 "create the table.",
                 cure="Create the table before the job starts.",
+            )
+        if owns:
+            raise ConfigurationError(
+                "owns: held transactions do not check which rows they have.",
+                cure='Use transactions="roll-forward".',
             )
         if writers < 1:
             raise ConfigurationError(f"writers: {writers} is less than 1.")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dagster_jet.connectors.change_columns import table_columns
+from dagster_jet.connectors.owned_rows import OwnedRows
 from dagster_jet.connectors.sql.failures import ErrorKind, as_sink_errors
 from dagster_jet.connectors.sql.markers import EPOCHS, REFUSED, REPEATABLE, Fence, Markers, Owner
 from dagster_jet.connectors.sql.mirror import Mirror
@@ -181,6 +182,28 @@ class SqlCommitter(Committer):
 
     def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
         return remove_orphans(self.area, context.execution_id, keep)
+
+
+@dataclass
+class OwningSqlCommitter(SqlCommitter):
+    """Committer of a job whose rows are told from others' by values of columns."""
+
+    owns: OwnedRows
+
+    def remove_output(self, context: CommitContext) -> bool:
+        sql = sqlalchemy()
+        table = self.place.clause(*(name for name, _ in self.owns))
+        plain = sql.types.NullType()  # the database reads a text as the column's type
+        ours = [
+            table.c[name] == sql.bindparam(None, value, type_=plain) for name, value in self.owns
+        ]
+        errors = as_sink_errors(self.place, context.job, context.sink)
+        with errors, self.place.connected() as connection:
+            if shape_of(connection, self.place) is not None:
+                connection.rollback()  # querying the table has begun a transaction
+                with connection.begin():
+                    connection.execute(table.delete().where(*ours))
+        return True
 
 
 def _lost(error: ArtifactLostError) -> Iterator[pa.RecordBatch]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from dagster_jet.connectors.change_columns import in_order, not_changes, table_columns
 from dagster_jet.connectors.earlier_epochs import refuse_earlier_epochs
 from dagster_jet.connectors.guarantees import shown_guarantee
+from dagster_jet.connectors.owned_rows import OwnedRows, OwnedRowsWriter, misfit, owned_rows
 from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.connectors.sql.column_fit import Shape
 from dagster_jet.connectors.sql.engines import check_engines
@@ -20,7 +21,7 @@ from dagster_jet.connectors.sql.mirror import ChangesWriter, refused_changes
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.refused_values import IS_REFUSED, RefusedValues, marked, refused_row
 from dagster_jet.connectors.sql.rights import create_markers, lacking_rights
-from dagster_jet.connectors.sql.sql_committer import SqlCommitter
+from dagster_jet.connectors.sql.sql_committer import OwningSqlCommitter, SqlCommitter
 from dagster_jet.connectors.sql.supported import check_supported
 from dagster_jet.connectors.sql.table_shape import shape_of
 from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StagedInStore
@@ -48,6 +49,7 @@ class SqlSink(StagedInStore):
     order_by: str | None = None
     creates_table: bool = False
     max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    owns: OwnedRows = ()
     store: Store | StoreHandle | None = field(default=None, compare=False, repr=False)
     home: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
     """Store id, and the namespace in the store."""
@@ -75,6 +77,7 @@ class SqlSink(StagedInStore):
             )
         if self.order_by is not None and self.mode == "mirror":
             raise ConfigurationError("order_by: changes have an order of their own.")
+        owned_rows(dict(self.owns), self.mode)
 
     def describe(self) -> dict[str, str]:
         described = {"kind": "sql", "url": shown(self.place.url), "table": self.place.table}
@@ -92,13 +95,16 @@ class SqlSink(StagedInStore):
             "mode": self.mode,
             "key": list(self.key),
             "creates_table": self.creates_table,
+            "owns": dict(self.owns),
         }
 
     @classmethod
     def reopen(cls, destination: Mapping[str, Any]) -> SqlSink:
         place = SqlPlace(url_of(destination), destination["table"])
         key = tuple(destination["key"])
-        return cls(place, destination["mode"], key, creates_table=destination["creates_table"])
+        owns = tuple(destination["owns"].items())
+        creates_table = destination["creates_table"]
+        return cls(place, destination["mode"], key, creates_table=creates_table, owns=owns)
 
     def with_store(self, store: Store) -> SqlSink:
         return replace(self, store=store, home=(store.store_id, store.config.namespace))
@@ -209,17 +215,13 @@ class SqlSink(StagedInStore):
         segment = SegmentWriter(area, transaction, f"table {self.place.table}")
         if self.mode == "mirror":
             return ChangesWriter(segment, self.key, transaction.job, transaction.sink)
-        return RowsWriter(segment)
+        rows = RowsWriter(segment)
+        return OwnedRowsWriter(rows, self.owns) if self.owns else rows
 
     def open_committer(self, job: str, stage: str) -> Committer:
-        return SqlCommitter(
-            self.place,
-            self.mode,
-            self.key,
-            self.creates_table,
-            self.area(job, stage),
-            self._owner(job, stage),
-        )
+        area, owner = self.area(job, stage), self._owner(job, stage)
+        given = (self.place, self.mode, self.key, self.creates_table, area, owner)
+        return OwningSqlCommitter(*given, self.owns) if self.owns else SqlCommitter(*given)
 
     def _owner(self, job: str, stage: str) -> Owner:
         return Owner(*self.home, job, stage)
@@ -234,6 +236,7 @@ class SqlSink(StagedInStore):
             raise PipelineError(f"order_by: the rows have no column {self.order_by!r}.")
         if missing := [name for name in self.key if name not in kinds]:
             wrong = f"the rows have no column {', '.join(missing)}"
+        wrong = wrong or misfit(self.owns, rows)
         if self.shape is not None:
             wrong = wrong or self.shape.misfit(kinds, mode, self.key)
         if wrong is not None:
