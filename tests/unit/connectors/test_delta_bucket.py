@@ -17,6 +17,7 @@ from dagster_jet.connectors.delta import DeltaSink
 from dagster_jet.connectors.delta.columns import columns_of_rows
 from dagster_jet.connectors.delta.log_folder import options_of
 from dagster_jet.connectors.lake.data_folder import data_folder
+from dagster_jet.connectors.lake.data_writer import DataWriter
 from dagster_jet.contract import TransactionId
 from dagster_jet.errors import (
     ConfigurationError,
@@ -90,6 +91,7 @@ def test_a_version_that_is_created_late(s3: S3Folder, proxy: Proxy) -> None:
 def test_uploads_that_a_dead_execution_has_begun_are_removed(s3: S3Folder, proxy: Proxy) -> None:
     sink = in_bucket(s3, proxy)
     writer = sink.open_writer(TransactionId("j", "out", 1, 1, 1, 0, "a0"))
+    assert isinstance(writer, DataWriter)
     writer.write(rows(1))
     upload = s3.client.create_multipart_upload(
         Bucket=BUCKET, Key=f"{s3.prefix}/{next(iter(writer._open.values())).path}"
