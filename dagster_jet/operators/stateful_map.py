@@ -34,6 +34,7 @@ Source: Jet `TransformStatefulP`; vector V12.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -222,6 +223,7 @@ class StatefulMap:
             if self.keeps_dead_letters:
                 of_lives = _GoodLives(self, touched, calls, number)
                 yield of_lives.lived(saved, of_key, saved_touches[number])
+                deque(of_key, maxlen=0)  # a life that was called again has left some
                 continue
             for begin in begins[bisect_left(begins, start) : bisect_left(begins, stop)]:
                 state = self._lived(calls, living, of_key, first, begin)

@@ -221,7 +221,8 @@ def stages(rows: Stage, left: Stage, right: Stage) -> dict[str, Stage]:
 
 
 def windowed(stage: Stage, name: str, **aggregates: agg.Aggregate) -> Stage:
-    keyed = stage.group_by("k").window(windows.tumbling("2 seconds"))
+    # Sliding: whatever second a cut is in, a window is open that has results of closed ones.
+    keyed = stage.group_by("k").window(windows.sliding("2 seconds", "1 second"))
     return keyed.aggregate(name=name, **aggregates)
 
 

@@ -109,6 +109,16 @@ def test_a_bad_row_is_no_touch():
     assert saved(run) == [] and len(run.rejected) == 3
 
 
+def test_a_life_that_a_bad_row_shortens_takes_no_rows_of_the_next_key():
+    """x lives until 45 with its bad row, and until 42 without."""
+    run = Stepping(operator(ttl=5))
+    results = run.step([row(40, 1), row(44, -1), row(46, 2), row(60, 3), row(50, 4, "y")])
+    assert sorted((r["k"], r["seen"]) for r in results) == [
+        ("x", [1]), ("x", [2]), ("x", [3]), ("y", [4]),
+    ]  # fmt: skip
+    assert len(run.rejected) == 1
+
+
 def test_a_bad_row_that_moves_no_state_writes_none():
     run = Stepping(operator(ttl=5))
     run.step([row(0, 1)])
