@@ -12,14 +12,12 @@ from __future__ import annotations
 import dagster as dg
 
 from dagster_jet.orchestration import metadata_keys as keys
-from dagster_jet.orchestration.launches import Launches
+from dagster_jet.orchestration.launches import UnendedRuns
 from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.snapshot.record import ExecutionRecord
 
 
-def fenced_runs(
-    instance: dg.DagsterInstance, launches: Launches, record: ExecutionRecord | None
-) -> tuple[str, ...]:
+def fenced_runs(runs: UnendedRuns, record: ExecutionRecord | None) -> tuple[str, ...]:
     """Return the ids of runs on other hosts whose execution another run's execution has fenced.
 
     A run that lives ends by itself shortly after; the caller waits for that.
@@ -28,7 +26,7 @@ def fenced_runs(
     if record is None or lease is None or lease.run_id is None:
         return ()
     found = []
-    for run in launches.with_worker(instance):
+    for run in runs.with_worker:
         worker = RunWorker.from_tag(run.tags.get(keys.TAG_WORKER), run.run_id)
         if worker is None or not worker.is_elsewhere or run.run_id == lease.run_id:
             continue
@@ -57,24 +55,26 @@ def report_fenced_run(
     return f"run {run_id} is dead: {successor} has fenced it, and its process has not ended it"
 
 
-def report_dead_runs(instance: dg.DagsterInstance, launches: Launches) -> list[str]:
+def report_dead_runs(
+    instance: dg.DagsterInstance, pipeline: str, runs: UnendedRuns
+) -> dict[str, str]:
     """Report each dead run of the job as failed, or as cancelled if that was requested.
 
     Returns:
-        One sentence per run. Nothing else changes: the store says which run has the job.
+        One sentence per run, by its id. Nothing else changes: the store says which run has the job.
     """
-    found = []
-    for run in launches.with_worker(instance):
+    found = {}
+    for run in runs.with_worker:
         worker = RunWorker.from_tag(run.tags.get(keys.TAG_WORKER), run.run_id)
         if worker is None or not worker.is_gone:
             continue
         why = (
             f"Process {worker.pid} on {worker.host}, which executed this run, is gone, and so is "
-            f"the process that started it. The supervisor of {launches.pipeline!r} has detected "
-            "this."
+            f"the process that started it. The supervisor of {pipeline!r} has detected this."
         )
         if _report(instance, run.run_id, why):
-            found.append(f"run {run.run_id} is dead: process {worker.pid} on {worker.host} is gone")
+            said = f"run {run.run_id} is dead: process {worker.pid} on {worker.host} is gone"
+            found[run.run_id] = said
     return found
 
 

@@ -6,7 +6,7 @@ generation of a supervisor's request.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,48 @@ _PENDING = (
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.STARTING,
 )
+
+
+_UNENDED = (*_PENDING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
+
+
+@dataclass(frozen=True)
+class UnendedRuns:
+    """The runs of one streaming job that had not ended when Dagster was asked."""
+
+    runs: tuple[dg.DagsterRun, ...]
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """The ids of the runs that have the job or may take it at any time.
+
+        A run that is being cancelled does not take the job, and one that stands by does so only if
+        the owner is gone.
+        """
+        canceling = dg.DagsterRunStatus.CANCELING
+        return tuple(run.run_id for run in self.may_report if run.status is not canceling)
+
+    @property
+    def standbys(self) -> tuple[dg.DagsterRun, ...]:
+        """The runs that have left the queue and stand by, or are about to."""
+        status = dg.DagsterRunStatus
+        left = (status.NOT_STARTED, status.STARTING, status.STARTED)
+        return tuple(run for run in self.runs if _stands_by(run) and run.status in left)
+
+    @property
+    def may_report(self) -> tuple[dg.DagsterRun, ...]:
+        """The runs that may still report: they have the job, may take it, or are ending."""
+        return tuple(run for run in self.runs if not _stands_by(run))
+
+    @property
+    def with_worker(self) -> tuple[dg.DagsterRun, ...]:
+        """The runs that have a worker process according to Dagster."""
+        status = dg.DagsterRunStatus
+        with_worker = (status.STARTING, status.STARTED, status.CANCELING)
+        return tuple(run for run in self.runs if run.status in with_worker)
+
+    def without(self, run_ids: Container[str]) -> UnendedRuns:
+        return UnendedRuns(tuple(run for run in self.runs if run.run_id not in run_ids))
 
 
 @dataclass(frozen=True)
@@ -46,40 +88,12 @@ class Launches:
         """Return the launches of the streaming job in this store."""
         return replace(self, owner=job_tag(store, self.pipeline))
 
-    def unfinished(self, instance: dg.DagsterInstance) -> tuple[str, ...]:
-        """Return the ids of the runs that have the job or may take it at any time.
+    def unended(self, instance: dg.DagsterInstance) -> UnendedRuns:
+        """Return the job's runs that have not ended, by three queries.
 
-        A run that is being cancelled does not take the job, and one that stands by does so only if
-        the owner is gone. Until a run begins, only the Dagster
-        job of the stream is recognized, and not "Materialize all".
+        Until a run begins, only the Dagster job of the stream is recognized, and not "Materialize
+        all". The queries find few runs: an instance may have many unfinished runs of others.
         """
-        runs = self._with_status(instance, *_PENDING, dg.DagsterRunStatus.STARTED)
-        return tuple(run.run_id for run in runs if not _stands_by(run))
-
-    def standbys(self, instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
-        """Return the runs that have left the queue and stand by, or are about to."""
-        status = dg.DagsterRunStatus
-        wanted = dg.RunsFilter(
-            statuses=[status.NOT_STARTED, status.STARTING, status.STARTED],
-            tags={keys.TAG_PIPELINE: self.pipeline, keys.TAG_KIND: keys.KIND_STANDBY},
-        )
-        return self._own(instance.get_runs(wanted, limit=_RUNS_LOOKED_AT))
-
-    def may_report(self, instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
-        """Return the runs that may still report: they have the job, may take it, or are ending."""
-        canceling = dg.DagsterRunStatus.CANCELING
-        runs = self._with_status(instance, *_PENDING, dg.DagsterRunStatus.STARTED, canceling)
-        return [run for run in runs if not _stands_by(run)]
-
-    def with_worker(self, instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
-        """Return the runs that have a worker process according to Dagster."""
-        status = dg.DagsterRunStatus
-        return self._with_status(instance, status.STARTING, status.STARTED, status.CANCELING)
-
-    def _with_status(
-        self, instance: dg.DagsterInstance, *statuses: dg.DagsterRunStatus
-    ) -> list[dg.DagsterRun]:
-        # Three queries that find few runs: an instance may have many unfinished runs of others.
         ways: list[dict[str, Any]] = [
             {"tags": {keys.TAG_JOB: self.owner}},
             {"tags": {keys.TAG_PIPELINE: self.pipeline}},
@@ -89,13 +103,13 @@ class Launches:
             run.run_id: run
             for way in ways
             for run in instance.get_runs(
-                dg.RunsFilter(statuses=statuses, **way), limit=_RUNS_LOOKED_AT
+                dg.RunsFilter(statuses=_UNENDED, **way), limit=_RUNS_LOOKED_AT
             )
         }
-        return self._own(found.values())
-
-    def _own(self, runs: Iterable[dg.DagsterRun]) -> list[dg.DagsterRun]:
-        return [run for run in runs if run.tags.get(keys.TAG_JOB) in (None, self.owner)]
+        own = (None, self.owner)
+        return UnendedRuns(
+            tuple(run for run in found.values() if run.tags.get(keys.TAG_JOB) in own)
+        )
 
     def requested(
         self, instance: dg.DagsterInstance, supervision: Supervision | None

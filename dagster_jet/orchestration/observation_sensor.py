@@ -169,7 +169,7 @@ def _who_reports(
     """
     owner = record.lease.run_id if record.lease is not None and record.status.is_live else None
     others: dict[str, WatchedObject] = {}
-    for run in launches.may_report(instance):
+    for run in launches.unended(instance).may_report:
         if run.run_id == owner:
             return f"run {owner} runs the job, and reports its commits itself", seen.after([], now)
         worker = RunWorker.from_tag(run.tags.get(keys.TAG_WORKER), run.run_id)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from dagster_jet.orchestration.dead_runs import fenced_runs
-from dagster_jet.orchestration.launches import Launches, hint
+from dagster_jet.orchestration.launches import Launches, UnendedRuns, hint
 from dagster_jet.orchestration.sightings import BootTime, ObjectKind, Sightings, WatchedObject
 from dagster_jet.orchestration.standby_decision import StandbySituation
 from dagster_jet.orchestration.standby_runs import StandbyRuns
@@ -73,15 +73,17 @@ def observe(
     context: dg.SensorEvaluationContext,
     jet: Jet,
     launches: Launches,
+    unended: UnendedRuns,
     definition: str,
     now: BootTime,
 ) -> ObservedJob:
-    """Read a job's record and requests from the store, and its runs from Dagster.
+    """Read a job's record and requests from the store, and the requested runs from Dagster.
 
     Args:
         context: context of the tick.
         jet: gives access to the store.
         launches: the job's runs.
+        unended: those of them that have not ended.
         definition: digest of the definition that is loaded.
         now: time of the tick.
 
@@ -91,12 +93,9 @@ def observe(
     instance = context.instance
     record = read_record(jet.store, launches.pipeline)
     supervision = read_supervision(jet.store, launches.pipeline)
-    launched = {run: WatchedObject(ObjectKind.RUN, run) for run in launches.unfinished(instance)}
-    fenced = {
-        run: WatchedObject(ObjectKind.FENCED, run)
-        for run in fenced_runs(instance, launches, record)
-    }
-    standbys = StandbyRuns.of(instance, launches, supervision)
+    launched = {run: WatchedObject(ObjectKind.RUN, run) for run in unended.unfinished}
+    fenced = {run: WatchedObject(ObjectKind.FENCED, run) for run in fenced_runs(unended, record)}
+    standbys = StandbyRuns.of(instance, launches, unended, supervision)
     requested = launches.requested(instance, supervision)
     lease, request = _lease_of(record), _request_of(supervision, hint(requested))
     runs = (*launched.values(), *fenced.values(), *standbys.watched)

@@ -182,9 +182,12 @@ def supervise(
             it first succeeds, because a failed tick remembers nothing.
     """
     pipeline, launches = launches.pipeline, launches.of(jet.store)
-    for death in report_dead_runs(context.instance, launches):
+    unended = launches.unended(context.instance)
+    deaths = report_dead_runs(context.instance, pipeline, unended)
+    for death in deaths.values():
         context.log.warning(f"{pipeline}: {death}")
-    seen = observe(context, jet, launches, retirement.definition, clock())
+    alive = unended.without(deaths)
+    seen = observe(context, jet, launches, alive, retirement.definition, clock())
     _report_fenced_runs(context, seen, policy)
     decision = decide(seen.situation, policy)
     look, beside = _look_at_execution(

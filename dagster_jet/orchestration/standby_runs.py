@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from dagster_jet.orchestration import metadata_keys as keys
-from dagster_jet.orchestration.launches import Launches, hint
+from dagster_jet.orchestration.launches import Launches, UnendedRuns, hint
 from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.orchestration.sightings import BootTime, ObjectKind, Sightings, WatchedObject
 from dagster_jet.orchestration.standby_decision import (
@@ -43,13 +43,17 @@ class StandbyRuns:
 
     @classmethod
     def of(
-        cls, instance: dg.DagsterInstance, launches: Launches, supervision: Supervision | None
+        cls,
+        instance: dg.DagsterInstance,
+        launches: Launches,
+        unended: UnendedRuns,
+        supervision: Supervision | None,
     ) -> StandbyRuns:
-        """Reads them from an instance."""
+        """Picks them from the runs that have not ended, and reads the requested one."""
         return cls(
             launches,
             supervision or Supervision(launches.pipeline),
-            tuple(_standby_run(run) for run in launches.standbys(instance)),
+            tuple(_standby_run(run) for run in unended.standbys),
             launches.requested_standby(instance, supervision),
         )
 

@@ -73,6 +73,11 @@ def _dead_worker() -> RunWorker:
     return worker
 
 
+def report(instance: dg.DagsterInstance) -> list[str]:
+    runs = LAUNCHES.unended(instance)
+    return list(report_dead_runs(instance, LAUNCHES.pipeline, runs).values())
+
+
 def status_of(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRunStatus:
     run = instance.get_run_by_id(run_id)
     assert run is not None
@@ -83,16 +88,16 @@ def test_a_run_whose_processes_are_gone_has_failed(instance: dg.DagsterInstance)
     run_id = add_run(instance)
     worker = dead_worker(run_id)
     work_on(instance, run_id, worker)
-    (told,) = report_dead_runs(instance, LAUNCHES)
+    (told,) = report(instance)
     assert run_id in told and str(worker.pid) in told
     assert status_of(instance, run_id) is STATUS.FAILURE
-    assert report_dead_runs(instance, LAUNCHES) == []
+    assert report(instance) == []
 
 
 def test_one_that_was_being_cancelled_is_cancelled(instance: dg.DagsterInstance) -> None:
     run_id = add_run(instance, STATUS.CANCELING)
     work_on(instance, run_id, dead_worker(run_id))
-    assert len(report_dead_runs(instance, LAUNCHES)) == 1
+    assert len(report(instance)) == 1
     assert status_of(instance, run_id) is STATUS.CANCELED
 
 
@@ -105,7 +110,7 @@ def test_who_may_live_is_left_alone(instance: dg.DagsterInstance) -> None:
     work_on(instance, copied, replace(dead, run_id="the run that this one is a re-execution of"))
     instance.add_run_tags(broken, {keys.TAG_WORKER: '{"pid": 1}'})
     runs = (alive, other_host, other_boot, copied, untold, broken)
-    assert report_dead_runs(instance, LAUNCHES) == []
+    assert report(instance) == []
     assert {status_of(instance, run) for run in runs} == {STATUS.STARTED}
 
 
@@ -116,7 +121,7 @@ def test_a_step_may_be_done_again_by_the_run_worker_that_started_it(
     here = RunWorker.here(run_id)
     step = replace(dead_worker(run_id), parent_pid=here.pid, parent_started=here.started)
     work_on(instance, run_id, step)
-    assert report_dead_runs(instance, LAUNCHES) == []
+    assert report(instance) == []
 
 
 def test_a_container_whose_first_process_started_it_says_nothing_about_it() -> None:
@@ -127,7 +132,7 @@ def test_a_container_whose_first_process_started_it_says_nothing_about_it() -> N
 def test_runs_of_other_jobs_are_not_looked_at(instance: dg.DagsterInstance) -> None:
     run_id = add_run(instance, job="another_job")
     work_on(instance, run_id, dead_worker(run_id))
-    assert report_dead_runs(instance, LAUNCHES) == []
+    assert report(instance) == []
     assert status_of(instance, run_id) is STATUS.STARTED
 
 
@@ -219,7 +224,7 @@ def test_a_run_failure_sensor_goes_off(instance: dg.DagsterInstance) -> None:
     work_on(instance, run_id, worker)
     tick()
     assert alerts == [], "nobody has found out"
-    assert len(report_dead_runs(instance, LAUNCHES)) == 1
+    assert len(report(instance)) == 1
     for _ in range(3):
         tick()
     (told,) = alerts

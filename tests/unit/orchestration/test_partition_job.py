@@ -118,7 +118,7 @@ def test_a_live_jobs_supervisor_leaves_their_runs_alone() -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         tags = {**job.run_tags, "dagster/partition": "mon"}
         instance.create_run_for_job(job, tags=tags)
-        assert Launches("shop", "shop_job").unfinished(instance) == ()
+        assert Launches("shop", "shop_job").unended(instance).runs == ()
     with pytest.raises(ConfigurationError, match=r"'shop_partitions_job' runs 'shop@\*'"):
         build_jet_supervisor_sensor(job=build_jet_job(assets), pipeline="shop")
 

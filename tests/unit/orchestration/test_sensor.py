@@ -143,6 +143,21 @@ def test_a_dead_process_of_this_host_is_replaced_at_the_next_tick(
     assert supervision is not None and supervision.execution_id_seen == 4
 
 
+def test_a_tick_asks_for_runs_four_times(
+    instance: DagsterInstance, jet: Jet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL each question opens a connection. It asked 11 times."""
+    first = tick(instance, jet, now_ms=1_000)
+    lease = new_lease("o", 10_000, "run-1")
+    write_record(jet, ExecutionRecord("shop", 4, JobStatus.RUNNING, lease=lease))
+    asked, get_runs = [], instance.get_runs
+    monkeypatch.setattr(
+        instance, "get_runs", lambda *some, **more: asked.append(some) or get_runs(*some, **more)
+    )
+    assert skip_reason(tick(instance, jet, 2_000, first.cursor)).startswith("adopt")
+    assert len(asked) == 4
+
+
 def test_a_living_lease_is_adopted_and_named(instance: DagsterInstance, jet: Jet) -> None:
     lease = new_lease("o", 10_000, "run-1")
     write_record(jet, ExecutionRecord("shop", 4, JobStatus.RUNNING, lease=lease))
@@ -240,7 +255,7 @@ def test_whatever_runs_the_job_is_seen_and_nothing_of_other_deployments(
         instance.create_run_for_job(job, tags={keys.TAG_PIPELINE: "shop", keys.TAG_JOB: theirs})
     for _ in range(501):
         instance.create_run_for_job(_other_job(), tags={})
-    found = Launches("shop", "shop_job", ours).unfinished(instance)
+    found = Launches("shop", "shop_job", ours).unended(instance).unfinished
     assert set(found) == {begun.run_id, pending.run_id}
 
 

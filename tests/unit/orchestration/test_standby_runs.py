@@ -128,8 +128,8 @@ def test_one_is_kept_beside_the_run_that_has_the_job(supervisor: Supervisor, jet
     assert run is not None
     launches = Launches("shop", "shop_job").of(jet.store)
     assert not is_launched_by_hand(supervisor.instance, run, launches.owner)
-    assert launches.unfinished(supervisor.instance) == ()
-    assert launches.may_report(supervisor.instance) == []
+    unended = launches.unended(supervisor.instance)
+    assert unended.unfinished == () and unended.may_report == ()
     supervisor.says(f"run {first} is about to stand by")
     supervisor.stands_by(first, supervisor.pipeline)
     supervisor.says(f"run {first} stands by")
