@@ -56,12 +56,10 @@ def _definitions(folder: Path, number: int) -> dg.Definitions:
     )
 
 
-def _all() -> dg.Definitions:
+@dg.definitions
+def defs() -> dg.Definitions:
     folder = Path(os.environ[FOLDER])
     store = [f"file://{folder}/store/{member}" for member in "abc"]
     streams = [_definitions(folder, number) for number in range(int(os.environ[STREAMS]))]
     resources = dg.Definitions(resources={"jet": JetResource(store=store)})
     return dg.Definitions.merge(*streams, resources)
-
-
-defs = _all()
