@@ -102,7 +102,6 @@ def delta(
     """
     from dagster_jet.connectors.delta import DeltaSink
     from dagster_jet.connectors.guarantees import guarantee_named
-    from dagster_jet.connectors.owned_rows import owned_rows
 
     by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     keys = (key,) if isinstance(key, str) else tuple(key)
@@ -116,7 +115,7 @@ def delta(
         by,
         limit,
         storage,
-        owned_rows(owns, mode),
+        tuple((owns or {}).items()),
         shared,
         schema_evolution=schema_evolution,
     )

@@ -122,9 +122,8 @@ class DeltaSink(LakeSink):
 
     def destination(self) -> dict[str, Any]:
         options = saved_options(self.storage_options)
-        place: dict[str, Any] = {"path": self.url, "mode": self.mode, "key": list(self.key)}
-        place["owns"] = dict(self.owns)
-        return {**place, **({"options": options} if options else {})}
+        place = {"path": self.url, "mode": self.mode, "key": list(self.key)}
+        return {**place, "owns": dict(self.owns), **({"options": options} if options else {})}
 
     @classmethod
     def reopen(cls, destination: Mapping[str, Any]) -> DeltaSink:
