@@ -10,7 +10,9 @@ import pytest
 
 from tests.long import long
 
+from . import child
 from .crash_table import KILLED, Crash
+from .oracle import input_rows
 from .test_two_phase import TwoPhaseWorld
 from .world import World
 
@@ -35,17 +37,28 @@ def test_killed_while_every_task_is_run_three_times(world: World, crash: Crash) 
     world.assert_exactly_once()
 
 
+def test_every_row_is_counted_once(world: World) -> None:
+    """A task fails after it has filled a frame that others read: nothing makes its rows again."""
+    world.fill(files=3)
+    assert_finished(world, many_tasks=True)
+    world.assert_exactly_once()
+    with world.jet() as jet:
+        counters = jet.job(child.JOB).manifest().counters
+    rows = {name: len(input_rows(world.folder / "in" / name)) for name in ("left", "right")}
+    assert {name: counters[name].rows_in for name in rows} == rows
+
+
 def test_processors_that_commit_in_two_phases(world: World) -> None:
     two_phase = TwoPhaseWorld(world.folder, world.fail_points, world.spark).fill(files=3)
     assert_finished(two_phase)
     two_phase.assert_exactly_once()
 
 
-def assert_finished(world: World) -> None:
+def assert_finished(world: World, **order: bool) -> None:
     """In one execution, although no task succeeds at once."""
     before, said_before = len(world.fail_points.reached), said_by(world)
     process = world.start_child(
-        f"{RETRIES};{IN_RECOVERY}", own_jvm=True, master=MASTER, sharded=True
+        f"{RETRIES};{IN_RECOVERY}", own_jvm=True, master=MASTER, **(order or {"sharded": True})
     )
     process.join(240)
     said = said_by(world).removeprefix(said_before)

@@ -21,7 +21,12 @@ from pyspark.sql import functions as F
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.operators.operator import PARTITION_COLUMN
 from dagster_jet.spark.cluster.executor_watch import ExecutorWatch
-from dagster_jet.spark.cluster.session import executors, executors_dead, executors_wanted
+from dagster_jet.spark.cluster.session import (
+    executors,
+    executors_dead,
+    executors_wanted,
+    retries_in_local_mode,
+)
 from dagster_jet.spark.tasks.barrier import SHARD_COLUMN
 
 if TYPE_CHECKING:
@@ -43,6 +48,7 @@ class OneMachine:
 
     def __init__(self, session: SparkSession, shard_count: int) -> None:
         self._session, self._shards = session, shard_count
+        self._fills = retries_in_local_mode(session)
 
     def by_shard(self, source: DataFrame) -> DataFrame:
         """`source` with `SHARD_COLUMN`: one Spark partition per shard, none of them empty.
@@ -64,7 +70,14 @@ class OneMachine:
         return numbers.select(F.col("id").cast("int").alias(SHARD_COLUMN))
 
     def fill(self, frame: DataFrame) -> None:
-        """Does nothing: tasks of one JVM that need the same block wait for each other."""
+        """Caches a frame by a separate action if Spark runs failed tasks again.
+
+        A task that fails after it has filled a block leaves the block, but its counts are dropped,
+        and nothing makes the rows again. Without retries the first task that needs a block fills
+        it: tasks of one JVM wait for each other.
+        """
+        if self._fills:
+            frame.count()
 
     def check(self) -> None:
         """Does nothing: an executor is lost only with the JVM."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)")
+_LOCAL_TRIES = re.compile(r"local\[[^,\]]+,\s*(\d+)\s*\]")
 
 DEFAULTS: Mapping[str, str] = {
     "spark.master": "local[*]",
@@ -235,6 +236,12 @@ def parallelism(session: SparkSession) -> int:
 def is_local(session: SparkSession) -> bool:
     """One host, one JVM: every task can read every local run."""
     return _is_local_master(str(session.sparkContext.master))
+
+
+def retries_in_local_mode(session: SparkSession) -> bool:
+    """Whether the master is `local[n, f]` with f > 1: `local` and `local[n]` retry no task."""
+    tries = _LOCAL_TRIES.fullmatch(str(session.sparkContext.master))
+    return tries is not None and int(tries[1]) > 1
 
 
 def keeps_workers(session: SparkSession) -> bool:
