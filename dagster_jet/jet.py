@@ -24,11 +24,11 @@ from dagster_jet.exports.export import Export
 from dagster_jet.exports.export_list import delete_export, read_exports
 from dagster_jet.job_config import JobConfig
 from dagster_jet.jobs.job import Job, JobResult
+from dagster_jet.jobs.job_order import Order
 from dagster_jet.jobs.left_open import LeftOpen
 from dagster_jet.jobs.pipeline_change import plan_change
 from dagster_jet.jobs.pipeline_job import PipelineJob
 from dagster_jet.jobs.remote_job import RemoteJob
-from dagster_jet.jobs.wiring import Order
 from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.ownership.liveness import observed
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY

@@ -6,18 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dagster_jet.execution.clock import Clock
 from dagster_jet.execution.events import JobEvent
 from dagster_jet.job_config import JobConfig
 from dagster_jet.pipeline.graph import Graph
 from dagster_jet.snapshot.record import ExecutionRecord
-from dagster_jet.spark.planning.analysis import analyse
-from dagster_jet.spark.planning.execution_plan import ExecutionPlan
-from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.barrier import Barrier
 from dagster_jet.start_options import StartOptions
 from dagster_jet.store import Store
+
+if TYPE_CHECKING:
+    from dagster_jet.spark.planning.execution_plan import ExecutionPlan
+    from dagster_jet.spark.runtime import SparkRuntime
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class ExecutionContext:
         Raises:
             JetError: as `analyse`.
         """
+        from dagster_jet.spark.planning.analysis import analyse  # loads Spark
+
         return analyse(self.runtime, self.graph, self.store.partition_count)
 
     def barrier(

@@ -22,11 +22,11 @@ from dagster_jet.exports.exporting import Exporting
 from dagster_jet.jobs.claiming import claim
 from dagster_jet.jobs.ended import EndedExecution
 from dagster_jet.jobs.job import JobResult
+from dagster_jet.jobs.job_order import Order
 from dagster_jet.jobs.members_repairer import MembersRepairer
 from dagster_jet.jobs.members_watcher import MembersWatcher
 from dagster_jet.jobs.restarts import WINDOW_S, Restarts
 from dagster_jet.jobs.totals import result_of
-from dagster_jet.jobs.wiring import Order, wire
 from dagster_jet.ownership.record_keeper import RecordKeeper
 from dagster_jet.snapshot.manifest import Counters
 from dagster_jet.snapshot.protocol import Stop, StopKind, WriteOutcome
@@ -130,6 +130,8 @@ class Driver:
     def _execute(self, keeper: RecordKeeper, asked: StopSignal) -> EndedExecution:
         """Runs one execution, from the lease to its end."""
         try:
+            from dagster_jet.jobs.wiring import wire  # loads Spark
+
             claimed = claim(keeper, self._store, self._job, self._order.options)
             self._announce_claim(claimed)
             kind = asked.kind

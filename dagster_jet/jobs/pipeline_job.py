@@ -19,12 +19,12 @@ from dagster_jet.exports.watcher import ExportWatcher
 from dagster_jet.jobs.completed import ignored_input
 from dagster_jet.jobs.driver import Driver
 from dagster_jet.jobs.job import Job, JobResult
+from dagster_jet.jobs.job_order import Order
 from dagster_jet.jobs.legal_requests import refuse_without_name
 from dagster_jet.jobs.members_repairer import MembersRepairer
 from dagster_jet.jobs.requests import RequestWatcher
 from dagster_jet.jobs.standby import Standby
 from dagster_jet.jobs.totals import Totals, result_of
-from dagster_jet.jobs.wiring import Order
 from dagster_jet.observe.metrics import JobMetrics, open_metrics
 from dagster_jet.observe.reading.run_progress import RunProgress
 from dagster_jet.observe.reading.watched_wait import wait

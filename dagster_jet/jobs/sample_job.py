@@ -12,8 +12,8 @@ from dagster_jet.execution.stopping import StopSignal, parse_until
 from dagster_jet.exports.exporting import Exporting
 from dagster_jet.job_config import JobConfig
 from dagster_jet.jobs.driver import Driver
+from dagster_jet.jobs.job_order import Order
 from dagster_jet.jobs.members_repairer import MembersRepairer
-from dagster_jet.jobs.wiring import Order
 from dagster_jet.pipeline import Pipeline, windows
 from dagster_jet.pipeline import aggregates as agg
 from dagster_jet.start_options import StartOptions

@@ -7,9 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_jet.connectors.pages import pages_of
@@ -41,11 +39,12 @@ from dagster_jet.execution.start_connectors import (
     on_store,
     open_reader,
 )
-from dagster_jet.execution.stopping import StopSignal, Until
+from dagster_jet.execution.stopping import StopSignal
 from dagster_jet.execution.undecided_input import UndecidedInput
 from dagster_jet.execution.watermarks import WatermarkTracker
 from dagster_jet.exports.exporting import Exporting
-from dagster_jet.job_config import JobConfig, milliseconds
+from dagster_jet.job_config import milliseconds
+from dagster_jet.jobs.job_order import Order
 from dagster_jet.observe.writing.announcer import Announcer
 from dagster_jet.observe.writing.profile_keeper import ProfileKeeper
 from dagster_jet.observe.writing.recent_timings import RecentTimings
@@ -62,8 +61,6 @@ from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.spark.cluster.session import is_local, parallelism
 from dagster_jet.spark.commit import carry_out, commit_stages
 from dagster_jet.spark.runtime import SparkRuntime
-from dagster_jet.start_options import StartOptions
-from dagster_jet.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,22 +72,6 @@ _FIRST_EPOCH_MS = 3_000
 
 _POLL_INTERVAL_MS = 200
 """Interval of polling sources for new input while there is none."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """A job that is to run: its pipeline and settings, where, and until when."""
-
-    job: str
-    graph: Graph
-    config: JobConfig
-    options: StartOptions
-    until: Until
-    store: Store
-    work_dir: Path
-    """The job's own folder of scratch files."""
-    standby: bool = False
-    """Wait, with Spark warm, until no other process has the job."""
 
 
 def wire(

@@ -214,7 +214,7 @@ class JetResource(dg.ConfigurableResource[Any]):
     def jet(self) -> Jet:
         """Entry point of the library, opened at first use; opening it starts no Spark."""
         if self._jet is None:
-            from dagster_jet.jet import Jet  # loads Spark and the store, so not at module level
+            from dagster_jet.jet import Jet  # loads Arrow and the store, so not at module level
 
             self._jet = Jet(
                 store=list(self.store),

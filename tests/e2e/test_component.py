@@ -91,13 +91,33 @@ totals.write_to(sinks.kafka(Secret("NOWHERE"), topic="totals"), name="out")
 """
 
 
-@long  # one of them is in `test_wheel.py`, and what all three define is in the unit tests
-def test_two_are_scaffolded_and_run_unchanged_beside_a_demo(project: Path) -> None:
-    """The demo reads from and writes to a Kafka that is not there."""
+def write_demo(project: Path) -> None:
     demo = project / "src" / "lake" / "defs" / "cities"
     demo.mkdir()
     (demo / "defs.yaml").write_text(DEMO, encoding="utf-8")
     (demo / "pipeline.py").write_text(CITIES, encoding="utf-8")
+
+
+LOAD = """
+import sys
+from lake.definitions import defs
+
+keys = defs().get_repository_def().asset_graph.get_all_asset_keys()
+print(*sorted(key.path[-1] for key in keys))
+print(*sorted({"dagster_jet.jet", "pandas", "pyspark"} & sys.modules.keys()))
+"""
+
+
+def test_a_code_server_loads_no_spark(project: Path) -> None:
+    """Failed before: Dagster reads all public names of a package with components."""
+    write_demo(project)
+    assert run(project, "python", "-c", LOAD) == "out rows totals\ndagster_jet.jet\n"
+
+
+@long  # one of them is in `test_wheel.py`, and what all three define is in the unit tests
+def test_two_are_scaffolded_and_run_unchanged_beside_a_demo(project: Path) -> None:
+    """The demo reads from and writes to a Kafka that is not there."""
+    write_demo(project)
     (project / "dagster.yaml").write_text("telemetry: {enabled: false}\n", encoding="utf-8")
     for name in ("shop", "bank"):
         run(project, "dg", "scaffold", "defs", "dagster_jet.JetPipelineComponent", name)

@@ -20,10 +20,10 @@ from dagster_jet.errors import (
 )
 from dagster_jet.execution.events import ExecutionRestarting, InitialSnapshotSkipped, JobEvent
 from dagster_jet.execution.stopping import Until
-from dagster_jet.jobs import driver, restarts
+from dagster_jet.jobs import restarts, wiring
 from dagster_jet.jobs.job import JobResult
+from dagster_jet.jobs.job_order import Order
 from dagster_jet.jobs.pipeline_job import PipelineJob
-from dagster_jet.jobs.wiring import Order
 from dagster_jet.ownership.record_keeper import RecordKeeper, read_record, record_register
 from dagster_jet.snapshot.protocol import Stop, StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
@@ -304,7 +304,7 @@ def test_executors_may_be_lost_as_often_as_the_job_gets_on_between(
         left -= 1
         return Lost(claimed, again if left else last, has_decided=has_decided)
 
-    monkeypatch.setattr(driver, "wire", wire)
+    monkeypatch.setattr(wiring, "wire", wire)
     job = world.job(lambda _: None, restart_attempts_max=1)
     monkeypatch.setattr(job._driver, "_open_session", lambda: None)
     if has_decided:

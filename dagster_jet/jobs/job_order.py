@@ -1,0 +1,28 @@
+"""A job that is to run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dagster_jet.execution.stopping import Until
+from dagster_jet.job_config import JobConfig
+from dagster_jet.pipeline.graph import Graph
+from dagster_jet.start_options import StartOptions
+from dagster_jet.store import Store
+
+
+@dataclass(frozen=True)
+class Order:
+    """A job that is to run: its pipeline and settings, where, and until when."""
+
+    job: str
+    graph: Graph
+    config: JobConfig
+    options: StartOptions
+    until: Until
+    store: Store
+    work_dir: Path
+    """The job's own folder of scratch files."""
+    standby: bool = False
+    """Wait, with Spark warm, until no other process has the job."""
