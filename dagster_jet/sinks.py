@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from dagster_jet.connectors.delta import DeltaSink
     from dagster_jet.connectors.files import FilesSink
-    from dagster_jet.connectors.files.formats import FileFormat
+    from dagster_jet.connectors.files.formats import Compression, FileFormat
     from dagster_jet.connectors.foreach_epoch import EpochFunction, ForeachEpochSink
     from dagster_jet.connectors.iceberg import IcebergSink
     from dagster_jet.connectors.kafka import HeldKafkaSink, KafkaSink
@@ -22,6 +22,9 @@ def files(
     path: str,
     *,
     format: FileFormat,
+    partition_by: str | Sequence[str] = (),
+    compression: Compression | None = None,
+    max_file_bytes: int | None = None,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
     storage_options: Mapping[str, str | Secret] | None = None,
     shared: bool = False,
@@ -35,6 +38,14 @@ def files(
         path: a folder used by this sink only: local (also as `file:///` URL), or in a bucket:
             `s3://bucket/folder`. A relative path is made absolute when the pipeline is built.
         format: "json" (one object per line), "csv" (with header) or "parquet".
+        partition_by: column or columns whose values become folders, `day=2026-07-15/country=FR/`,
+            named as Spark and Hive do it; files do not have these columns. Types: text, integers,
+            boolean, date. A task writes a file for each partition of an epoch.
+        compression: "gzip" or "none" (the default) for JSON and CSV; "snappy" (the default),
+            "zstd", "gzip" or "none" for Parquet.
+        max_file_bytes: size at which a task ends a file and begins another one. A file is larger by
+            the rows written last: at most 8 MiB of them in memory. By default a task writes one
+            file per epoch and partition.
         guarantee: guarantee of this sink. With "at-least-once" rows are visible after their epoch
             instead of after the next snapshot, and may be repeated after a restart.
         storage_options: options of a bucket: `region`; `endpoint_url` for a server other than AWS;
@@ -46,13 +57,21 @@ def files(
         ConfigurationError: a path, format, guarantee or option is not valid.
 
     Example:
-        >>> hourly = files("/out/hourly", format="parquet")
+        >>> hourly = files("/out/hourly", format="parquet", partition_by="day", compression="zstd")
     """
     from dagster_jet.connectors.files import FilesSink
     from dagster_jet.connectors.guarantees import guarantee_named
 
-    storage = tuple((storage_options or {}).items())
-    return FilesSink(str(path), format, guarantee_named(guarantee), storage, shared)
+    return FilesSink(
+        str(path),
+        format,
+        guarantee_named(guarantee),
+        tuple((storage_options or {}).items()),
+        (partition_by,) if isinstance(partition_by, str) else tuple(partition_by),
+        compression,
+        max_file_bytes,
+        shared,
+    )
 
 
 def delta(

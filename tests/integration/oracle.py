@@ -47,7 +47,7 @@ def committed(folder: Path, columns: Sequence[str]) -> Rows:
         for path in (folder.iterdir() if folder.exists() else [])
         if path.is_file() and not path.name.startswith((".", "_"))
     }
-    named = Counter(part["name"] for part in _parts(folder))
+    named = Counter(part["name"] for part in parts_of(folder))
     assert not [name for name, times in named.items() if times > 1], f"in two epochs: {named}"
     assert set(named) == listed, f"{folder}: by manifest {sorted(named)}, by listing {listed}"
     return by_manifest(folder, columns)
@@ -56,14 +56,14 @@ def committed(folder: Path, columns: Sequence[str]) -> Rows:
 def by_manifest(folder: Path, columns: Sequence[str]) -> Rows:
     """As a reader sees it that goes by `_epochs/*.json`."""
     rows: Rows = Counter()
-    for part in _parts(folder):
+    for part in parts_of(folder):
         found = rows_of(folder / part["name"], columns)
         assert len(found) == part["rows"], f"{part['name']}: {len(found)} rows, not {part}"
         rows.update(found)
     return rows
 
 
-def _parts(folder: Path) -> list[dict[str, Any]]:
+def parts_of(folder: Path) -> list[dict[str, Any]]:
     manifests = sorted((folder / "_epochs").glob("*.json"))
     return [part for m in manifests for part in json.loads(m.read_text("utf-8"))["files"]]
 

@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_jet.connectors.delta.log_statistics import as_json
-from dagster_jet.connectors.delta.partitions import Values, divided, folder_of
+from dagster_jet.connectors.delta.partitions import folder_of
 from dagster_jet.connectors.delta.table_log import DataFile
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.lake.staged_file import kept_in
 from dagster_jet.connectors.lake.statistics import Statistics
+from dagster_jet.connectors.partitioned_rows import Values, divided
 from dagster_jet.snapshot.manifest import Artifact
 
 STATISTICS_MAX = 32

@@ -1,9 +1,10 @@
 """Files as a transactional sink: staged durably in phase 1, published in phase 2.
 
-    <path>/part-<epoch>-<shard>-<execution>.json     committed, never changed afterwards
+    <path>/[<column>=<value>/]part-<epoch>-<shard>-<execution>[-<number>].json
+                                                     committed, never changed afterwards
     <path>/_epochs/<epoch>.json                      the epoch's marker, which lists its files;
                                                      removed when it is old and its files are gone
-    <path>/_epochs/.owner, .store                    owner of the folder
+    <path>/_epochs/.owner, .store, .partition_by     marks of the folder
     <path>/.staging/<job>/<sink>/...                 phase 1, invisible to readers
 
 A final name never has a partial file: plain listings show whole files. Readers that need whole
@@ -17,18 +18,19 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from dagster_jet.connectors.files import json_lines
 from dagster_jet.connectors.files.cluster import check_reachable
-from dagster_jet.connectors.files.formats import can_be_text
+from dagster_jet.connectors.files.folder_marks import OWNER, PARTITION_BY, STORE, FolderMarks
+from dagster_jet.connectors.files.formats import COMPRESSIONS, can_be_text
 from dagster_jet.connectors.files.old_markers import OldMarkers
+from dagster_jet.connectors.files.partition_folders import check_partition_by, folder_of, too_long
 from dagster_jet.connectors.files.places.location import (
     READ_ONLY,
     StorageOptions,
@@ -43,10 +45,11 @@ from dagster_jet.connectors.files.places.place import (
     EPOCHS_FOLDER,
     OutputPlace,
 )
-from dagster_jet.connectors.files.writer import RENDERED_COLUMN, FilesWriter
+from dagster_jet.connectors.files.writer import RENDERED_COLUMN, FileLayout, FilesWriter
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.values.json_text import JSON_TEXT
-from dagster_jet.contract import CommitContext, Committer, Sink, TransactionId
+from dagster_jet.contract import CommitContext, Committer, Refused, Sink, TransactionId
+from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,
@@ -55,6 +58,7 @@ from dagster_jet.errors import (
     SinkMismatchError,
     SinkUnavailableError,
 )
+from dagster_jet.operators.user.dead_letters import row_json
 from dagster_jet.snapshot.manifest import Artifact, by_epoch
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.store import Store
@@ -65,8 +69,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FORMATS = ("json", "csv", "parquet")
-_OWNER = f"{EPOCHS_FOLDER}/.owner"
-_STORE = f"{EPOCHS_FOLDER}/.store"
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,11 @@ class FilesSink(Sink, Committer):
     format: str
     max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     storage_options: StorageOptions = ()
+    partition_by: tuple[str, ...] = ()
+    compression: str | None = None
+    """None: the format's own."""
+    max_file_bytes: int | None = None
+    """Size at which a task begins another file; None: no limit."""
     shared: bool = field(default=False, compare=False, repr=False)
     """Whether a local folder is shared by all machines of a cluster."""
     store: str | None = field(default=None, compare=False, repr=False)
@@ -99,9 +106,30 @@ class FilesSink(Sink, Committer):
             raise ConfigurationError(
                 f"format: {self.format!r} is unknown.", cure=f"Use one of {', '.join(FORMATS)}."
             )
+        if self.compression not in (None, *COMPRESSIONS[self.format]):
+            raise ConfigurationError(
+                f"compression: {self.compression!r} is not one of {self.format} files.",
+                cure=f"Use one of {', '.join(COMPRESSIONS[self.format])}.",
+            )
+        if len({name.lower() for name in self.partition_by}) < len(self.partition_by):
+            raise ConfigurationError(f"partition_by: {self.partition_by!r} has a name twice.")
+        if self.max_file_bytes is not None and self.max_file_bytes < 1:
+            raise ConfigurationError(f"max_file_bytes: {self.max_file_bytes} is not positive.")
+
+    @property
+    def an_output(self) -> str:
+        """Path of a file as it writes them, whose values stand for any others."""
+        folder = folder_of(self.partition_by, tuple("x" for _ in self.partition_by))
+        return f"{self.path}/{folder}part-0000000001-0-1.{self._layout.suffix}"
+
+    @property
+    def _layout(self) -> FileLayout:
+        return FileLayout(self.format, self.partition_by, self.compression, self.max_file_bytes)
 
     def describe(self) -> dict[str, str]:
         shown = {"kind": "files", "path": self.path, "format": self.format}
+        if self.partition_by:
+            shown["partition_by"] = ", ".join(self.partition_by)
         return {**shown, **shown_guarantee(self.max_guarantee)}
 
     def destination(self) -> dict[str, Any]:
@@ -128,8 +156,8 @@ class FilesSink(Sink, Committer):
             place = self.place()
             if is_new_job:
                 place.make(job, stage)
-            looks = partial(_claim if is_new_job else _owner_of, place)
-            self._check_owner(job, stage, looks)
+            marks = self._marks(job, stage, claims=is_new_job)
+            marks.check_owner()
             if is_new_job and any(n.endswith(".json") for n in place.names(f"{EPOCHS_FOLDER}/")):
                 raise ConfigurationError(
                     f"{self.path!r} holds epochs of an earlier life of this job, which the store "
@@ -138,14 +166,17 @@ class FilesSink(Sink, Committer):
                     stage=stage,
                     cure="Use the old store, or an empty output folder.",
                 )
-            self._check_store(job, stage, looks)
+            marks.check_contents(self.store, self.partition_by)
 
     def claim_place(self, job: str, stage: str) -> None:
         with self._errors_named(job, stage):
-            place = self.place()
-            place.make(job, stage)
-            self._check_owner(job, stage, partial(_claim, place))
-            self._check_store(job, stage, partial(_claim, place))
+            self.place().make(job, stage)
+            marks = self._marks(job, stage, claims=True)
+            marks.check_owner()
+            marks.check_contents(self.store, self.partition_by)
+
+    def _marks(self, job: str, stage: str, *, claims: bool) -> FolderMarks:
+        return FolderMarks(self.path, self.place(), job, stage, claims)
 
     @contextmanager
     def _errors_named(self, job: str, stage: str) -> Iterator[None]:
@@ -168,46 +199,13 @@ class FilesSink(Sink, Committer):
                 cure="Correct the path or its permissions.",
             ) from None
 
-    def _check_owner(
-        self, job: str, stage: str, owner_of: Callable[[str, str], str | None]
-    ) -> None:
-        """Raises `ConfigurationError` if the folder has another owner. `owner_of` returns the owner
-        of a mark, given its name and the claimant; None if there is none."""
-        owner = f"{job}/{stage}"
-        other = owner_of(_OWNER, owner)
-        if other not in (None, owner):
-            raise ConfigurationError(
-                f"the output folder {self.path!r} belongs to {other!r}.",
-                job=job,
-                stage=stage,
-                cure="Give each sink a folder of its own."
-                if other
-                else f"A crash has emptied {self.path}/{_OWNER}: delete it if the folder is this "
-                "sink's.",
-            )
-
-    def _check_store(
-        self, job: str, stage: str, owner_of: Callable[[str, str], str | None]
-    ) -> None:
-        """As `_check_owner`, for the folder's store: a mark of its own."""
-        if self.store is None:
-            return
-        other = owner_of(_STORE, self.store)
-        if other not in (None, self.store):
-            raise ConfigurationError(
-                f"the output folder {self.path!r} belongs to '{job}/{stage}' of another store or "
-                f"namespace: of {other}; this is {self.store}.",
-                job=job,
-                stage=stage,
-                cure="Give each sink a folder of its own; if that store is gone, an empty one.",
-            )
-
     def check_columns(self, rows: DataFrame, job: str, stage: str) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        if self.format != "csv":
-            return
-        for column in to_arrow_schema(rows.schema, timezone="UTC"):
+        columns = to_arrow_schema(rows.schema, timezone="UTC")
+        if self.partition_by:
+            check_partition_by(columns, self.partition_by, job, stage)
+        for column in columns if self.format == "csv" else ():
             if not can_be_text(column.type):
                 raise PipelineError(
                     f"a CSV file cannot hold the column {column.name!r}: {column.type}.",
@@ -218,18 +216,32 @@ class FilesSink(Sink, Committer):
                 )
 
     def takes(self, schema: pa.Schema) -> bool:
-        return self.format != "json" or json_lines.can_encode(schema)
+        own = [column for column in schema if column.name not in self.partition_by]
+        return self.format != "json" or json_lines.can_encode(pa.schema(own))
 
     def render(self, frame: DataFrame) -> DataFrame:
         if self.format != "json":
             return frame
         from pyspark.sql import functions as F
 
-        line = F.concat(F.to_json(F.struct("*"), JSON_TEXT), F.lit("\n"))
-        return frame.select(line.alias(RENDERED_COLUMN))
+        own = [quoted_name(name) for name in frame.columns if name not in self.partition_by]
+        line = F.concat(F.to_json(F.struct(*own), JSON_TEXT), F.lit("\n"))
+        return frame.select(*map(quoted_name, self.partition_by), line.alias(RENDERED_COLUMN))
+
+    def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
+        """Returns rows with a partition whose folder no file system could name."""
+        by = [name for name in self.partition_by if name in rows.schema.names]
+        return {
+            number: Refused(
+                f"the folder {self.path!r} refuses it: the partition column {name} is too long for "
+                "the name of a folder",
+                row_json(rows.slice(number, 1).to_pylist()[0]),
+            )
+            for number, name in too_long(rows, by).items()
+        }
 
     def open_writer(self, transaction: TransactionId) -> FilesWriter:
-        return FilesWriter(self.path, self.storage_options, self.format, transaction)
+        return FilesWriter(self.path, self.storage_options, self._layout, transaction)
 
     def open_committer(self, job: str, stage: str) -> FilesSink:
         return self  # nothing is kept open between commits
@@ -269,7 +281,7 @@ class FilesSink(Sink, Committer):
                 self._check_lost(place, lost, context)
                 context.report_lost(lost)
         fail_point("files.commit.renamed")
-        place.make_durable()
+        place.make_durable(published)
         fail_point("files.commit.marker")
         if not place.create(marker, _content(epoch_id, published, context)):
             # Another execution was faster, and readers may already use its marker.
@@ -385,9 +397,9 @@ class FilesSink(Sink, Committer):
     def give_up_place(self, context: CommitContext) -> bool:
         place, marks = self.place(), f"the marks in the output folder {self.path!r}"
         with self._unavailable(f"{marks} cannot be removed", context):
-            if place.read(_OWNER) == f"{context.job}/{context.sink}":
-                for mark in (_STORE, _OWNER):  # owner last, so that a repeated call finds it
-                    place.remove(mark)
+            if place.read(OWNER) == f"{context.job}/{context.sink}":
+                for mark in (PARTITION_BY, STORE, OWNER):
+                    place.remove(mark)  # owner last, so that a repeated call finds it
         return True
 
     @staticmethod
@@ -404,22 +416,6 @@ class FilesSink(Sink, Committer):
     def place(self) -> OutputPlace:
         """Returns the output folder, opened in this process."""
         return open_output(self.path, self.storage_options)
-
-
-def _owner_of(place: OutputPlace, name: str, _: str) -> str | None:
-    return place.read(name)
-
-
-def _claim(place: OutputPlace, name: str, owner: str) -> str:
-    """Returns the owner of a document: the first claimant, whose text is written atomically.
-
-    Durable on return, also if another job wrote it: a claim lost in a power failure would admit a
-    second job to the folder.
-    """
-    claimed = place.read(name)  # usually exists, and then works on a full disk
-    if claimed is None:
-        claimed = owner if place.create(name, owner) else place.read(name)
-    return claimed or ""
 
 
 def _marker(epoch_id: int, context: CommitContext) -> str:

@@ -149,8 +149,7 @@ class FilesSource(Source):
         if scheme_of(self.path) == "file" and realpath(self.path) == realpath(sink.path):
             return True
         pattern = self.path if is_pattern(self.path) else f"{glob.escape(self.path)}/*"
-        written = InputFile(0, f"{sink.path}/part-0000000001-0-1.{sink.format}", 0)
-        return bool(found_in(pattern, [written]).files)
+        return bool(found_in(pattern, [InputFile(0, sink.an_output, 0)]).files)
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> FilesSource:
         check_reachable(self.path, job, stage, is_reachable=on_one_host or self.shared)

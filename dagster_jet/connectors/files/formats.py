@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import BinaryIO, Literal, Protocol, TypeAlias
+from dataclasses import dataclass
+from gzip import GzipFile
+from typing import BinaryIO, Literal, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +14,14 @@ import pyarrow.parquet
 from dagster_jet.connectors.files import json_lines
 
 FileFormat: TypeAlias = Literal["json", "csv", "parquet"]
+Compression: TypeAlias = Literal["none", "gzip", "snappy", "zstd"]
+COMPRESSIONS = {
+    "json": ("none", "gzip"),
+    "csv": ("none", "gzip"),
+    "parquet": ("snappy", "zstd", "gzip", "none"),
+}
+"""Compressions of each format, its default first."""
+_GZIP_LEVEL = 6
 
 
 class Encoder(Protocol):
@@ -22,13 +32,45 @@ class Encoder(Protocol):
         """Writes the end of the file, but does not close it."""
 
 
-def open_encoder(format: str, file: BinaryIO, schema: pa.Schema, *, rendered: bool) -> Encoder:
-    """Returns the format's encoder. `rendered`: batches have one string column of whole lines."""
-    if format == "json":
-        return _LinesEncoder(file, rendered)
-    if format == "csv":
-        return _CsvEncoder(file, schema)
-    return _ParquetEncoder(file, schema)
+def open_encoder(
+    format: str,
+    file: BinaryIO,
+    schema: pa.Schema,
+    *,
+    rendered: bool,
+    compression: str | None = None,
+) -> Encoder:
+    """Returns the format's encoder.
+
+    Args:
+        rendered: batches have one string column of whole lines.
+        compression: None: the format's default.
+    """
+    if format == "parquet":
+        return _ParquetEncoder(file, schema, compression or COMPRESSIONS[format][0])
+    if compression == "gzip":
+        zipped = GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0)
+        return _Zipped(_text_encoder(format, cast(BinaryIO, zipped), schema, rendered), zipped)
+    return _text_encoder(format, file, schema, rendered)
+
+
+def _text_encoder(format: str, file: BinaryIO, schema: pa.Schema, rendered: bool) -> Encoder:
+    return _LinesEncoder(file, rendered) if format == "json" else _CsvEncoder(file, schema)
+
+
+@dataclass
+class _Zipped:
+    """Ends the compressed stream behind its text."""
+
+    _text: Encoder
+    _file: GzipFile
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._text.write(batch)
+
+    def finish(self) -> None:
+        self._text.finish()
+        self._file.close()
 
 
 class _LinesEncoder:
@@ -86,8 +128,8 @@ def _named_numbers(column: pa.Array) -> pa.Array:
 
 
 class _ParquetEncoder:
-    def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
-        self._writer = pyarrow.parquet.ParquetWriter(file, schema)
+    def __init__(self, file: BinaryIO, schema: pa.Schema, compression: str) -> None:
+        self._writer = pyarrow.parquet.ParquetWriter(file, schema, compression=compression)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)

@@ -48,7 +48,7 @@ class OldMarkers:
         if xxhash.xxh3_64_intdigest(epoch_id.to_bytes(8, "big")) % self._period:
             return
         markers = [found for name in place.names(_FOLDER) if (found := _MARKER.fullmatch(name))]
-        there = {found[1] for name in place.names("part-") if (found := _FILE.match(name))}
+        there = {found[1] for name in place.published() if (found := _FILE.match(name))}
         doomed = [found[0] for found in _old(markers, needed) if found[1] not in there]
         place.remove_all([_FOLDER + name for name in doomed])
         self._period = max(KEPT, len(markers) - len(doomed) + len(there))

@@ -1,21 +1,28 @@
 """Columns from the names of folders, as Hive and Spark partition files: `day=2024-01-01/a.json`.
 
 A path or pattern says which of its folders are columns: `/in/day=*/hour=*/*.json`. The source's
-schema gives them types.
+schema gives them types. A sink names folders as Spark does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Sequence
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared
+from dagster_jet.connectors.partitioned_rows import Values
 from dagster_jet.core.ddl import quoted_name, split_ddl
-from dagster_jet.errors import BadRowError
+from dagster_jet.errors import BadRowError, PipelineError
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
+_ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
+"""Characters that Spark and Hive escape in names of folders."""
+_NAME_BYTES_MAX = 255
+"""Longest name of a folder in most file systems."""
 
 
 def columns_in(path: str, schema: str) -> tuple[str, ...]:
@@ -53,6 +60,56 @@ def constants(file: str, columns: pa.Schema) -> list[pa.Scalar]:
     return [_typed(file, field, values.get(field.name.lower())) for field in columns]
 
 
+def folder_of(by: Sequence[str], values: Values) -> str:
+    """Returns the folder of a partition, with a slash at its end; "" without partitions. An empty
+    text has that of null, as Spark does it."""
+    return "".join(f"{_folder(n, v)}/" for n, v in zip(by, values, strict=True))
+
+
+def too_long(rows: pa.RecordBatch, by: Collection[str]) -> dict[int, str]:
+    """Returns, by row number, the partition column whose value is too long for a folder's name."""
+    found = {}
+    for name in by:
+        texts = rows.column(name)
+        if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
+            continue
+        longest = pc.max(pc.binary_length(texts)).as_py() or 0
+        if len(_folder(name, "").encode()) + 3 * longest <= _NAME_BYTES_MAX:
+            continue
+        for number, text in enumerate(texts.to_pylist()):
+            if len(_folder(name, text).encode()) > _NAME_BYTES_MAX:
+                found[number] = name
+    return found
+
+
+def check_partition_by(columns: pa.Schema, by: Sequence[str], job: str, stage: str) -> None:
+    """Raises `PipelineError` if rows with these columns cannot be divided."""
+    types, wrong = pa.types, None
+    kinds = (types.is_string, types.is_large_string, types.is_integer, types.is_boolean)
+    for name in by:
+        if name not in columns.names:
+            wrong = f"{name!r} is not a column; there are {', '.join(columns.names)}"
+        elif not any(is_kind(columns.field(name).type) for is_kind in (*kinds, types.is_date)):
+            wrong = f"{name!r} is {columns.field(name).type}, not a text, integer, boolean or date"
+    if set(columns.names) == set(by):
+        wrong = "files would have no columns, because folders have all of them"
+    if wrong is not None:
+        raise PipelineError(
+            f"partition_by: {wrong}.",
+            job=job,
+            stage=stage,
+            cure="Add the column with select(), such as date(at) AS day, or name others.",
+        )
+
+
+def _folder(name: str, value: str | None) -> str:
+    return f"{_escaped(name)}={_escaped(value) if value else _NULL}"
+
+
+def _escaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
 def _typed(file: str, field: pa.Field, value: str | None) -> pa.Scalar:
     text = None if value is None or value == _NULL else unquote(value)
     try:
@@ -69,4 +126,4 @@ def _named(path: str) -> dict[str, str]:
     """Values by name, of the folders that are called `name=value`."""
     folders = (folder.partition("=") for folder in path.split("/")[:-1])
     last = path.rpartition("/")[2].partition("=")  # a path may end with a folder
-    return {name: value for name, equals, value in (*folders, last) if name and equals}
+    return {unquote(name): value for name, equals, value in (*folders, last) if name and equals}

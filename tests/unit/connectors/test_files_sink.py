@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import sys
 import threading
 import uuid
@@ -98,7 +99,7 @@ def _both_claim(folder: Path) -> list[str]:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [path.name for path in (folder / "_epochs").iterdir()] == [".owner"]
+    assert {path.name for path in (folder / "_epochs").iterdir()} == {".owner", ".partition_by"}
     return found
 
 
@@ -110,7 +111,8 @@ def test_a_claim_is_durable_before_it_counts(
 
     def syncs(descriptor: int) -> None:
         fsync(descriptor)
-        done.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}").partition(".owner.")[0]))
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        done.append(("sync", re.sub(r"\.(owner|partition_by)\.\w+$", "", path)))
 
     def links(old: Any, new: Any) -> None:
         link(old, new)
@@ -123,8 +125,12 @@ def test_a_claim_is_durable_before_it_counts(
     FilesSink(str(out), "json").check("j", "out", is_new_job=True)
     folders = [tmp_path, tmp_path / "a", out, out / ".staging", out / ".staging/j"]
     assert {("sync", str(folder)) for folder in folders} <= set(done)
-    claim = [("sync", f"{epochs}/"), ("link", f"{epochs}/.owner"), ("sync", epochs)]
-    assert [one for one in done if one[1].startswith(epochs)] == claim
+    claims = [
+        step
+        for mark in (".owner", ".partition_by")
+        for step in (("sync", f"{epochs}/"), ("link", f"{epochs}/{mark}"), ("sync", epochs))
+    ]
+    assert [one for one in done if one[1].startswith(epochs)] == claims
     # Another one's may not be durable yet: whoever sees it makes sure before acting upon it.
     done.clear()
     with pytest.raises(ConfigurationError, match="belongs to 'j/out'"):

@@ -128,6 +128,9 @@ class Counted:
                 self.listed += 1
                 yield name.rpartition("/")[2]
 
+    def published(self) -> Any:
+        return self.names("part-")
+
     def remove_all(self, names: Any) -> None:
         for name in names:
             self.there.pop(name, None)

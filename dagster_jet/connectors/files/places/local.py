@@ -23,10 +23,11 @@ from dagster_jet.connectors.files.places.place import (
     STAGING_FOLDER,
     InputFile,
     Listing,
+    OutputName,
     Sealed,
     is_finished,
+    is_partition,
 )
-from dagster_jet.contract import TransactionId
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.durable import make_folder, sync_folder
 
@@ -91,6 +92,10 @@ class LocalStagedFile:
         self.name = str(self.path)
         self.file: BinaryIO = open(self.path, "wb", buffering=_BUFFER_BYTES)
 
+    @property
+    def written(self) -> int:
+        return self.file.seek(0, os.SEEK_CUR)
+
     def seal(self) -> Sealed:
         self.file.flush()
         os.fsync(self.file.fileno())
@@ -114,16 +119,20 @@ class LocalOutput:
         make_folder(self.path / EPOCHS_FOLDER)
         make_folder(self._staging(job, sink))
 
-    def stage(self, transaction: TransactionId, suffix: str) -> LocalStagedFile:
-        t = transaction
-        name = f"{t.execution_id}-{t.epoch_id}-{t.shard}-{t.attempt}.{suffix}"
-        return LocalStagedFile(self._staging(t.job, t.sink) / name)
+    def stage(self, output: OutputName) -> LocalStagedFile:
+        t = output.transaction
+        return LocalStagedFile(self._staging(t.job, t.sink) / output.staged)
 
     def publish(self, artifact: Artifact) -> bool:
         target = self.path / artifact.target
         with suppress(FileNotFoundError):
             os.rename(artifact.token, target)
             return True
+        with suppress(FileNotFoundError):
+            if os.path.exists(artifact.token):  # its partition is new
+                make_folder(target.parent)
+                os.rename(artifact.token, target)
+                return True
         try:
             return file_checksum(target) == artifact.checksum
         except FileNotFoundError:
@@ -132,8 +141,9 @@ class LocalOutput:
     def each(self, work: Callable[[Artifact], bool], artifacts: Sequence[Artifact]) -> list[bool]:
         return [work(artifact) for artifact in artifacts]
 
-    def make_durable(self) -> None:
-        sync_folder(self.path)
+    def make_durable(self, artifacts: Sequence[Artifact]) -> None:
+        for folder in {os.path.dirname(artifact.target) for artifact in artifacts}:
+            sync_folder(self.path / folder)
 
     def discard(self, token: str) -> None:
         Path(token).unlink(missing_ok=True)
@@ -188,6 +198,11 @@ class LocalOutput:
         folder, _, start = beginning.rpartition("/")
         with suppress(FileNotFoundError), os.scandir(self.path / folder) as entries:
             yield from (entry.name for entry in entries if entry.name.startswith(start))
+
+    def published(self) -> Iterator[str]:
+        for _, folders, names in os.walk(self.path):
+            folders[:] = filter(is_partition, folders)
+            yield from (name for name in names if name.startswith("part-"))
 
     def remove_all(self, names: Collection[str]) -> None:
         for name in names:

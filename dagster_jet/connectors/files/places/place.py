@@ -102,6 +102,11 @@ class StagedFile(Protocol):
     file: BinaryIO
     """Stream to write to."""
 
+    @property
+    def written(self) -> int:
+        """Number of bytes written so far."""
+        ...
+
     def seal(self) -> Sealed:
         """Finishes the file, which is durable on return."""
         ...
@@ -119,7 +124,7 @@ class OutputPlace(Protocol):
     def make(self, job: str, sink: str) -> None:
         """Prepares the folder for staged and committed files, durably."""
 
-    def stage(self, transaction: TransactionId, suffix: str) -> StagedFile:
+    def stage(self, output: OutputName) -> StagedFile:
         """Begins a file of phase 1; an orphan of it names its execution (`orphans`)."""
         ...
 
@@ -137,7 +142,7 @@ class OutputPlace(Protocol):
         """Does the work for each artifact, in parallel if it waits for a server."""
         ...
 
-    def make_durable(self) -> None:
+    def make_durable(self, artifacts: Sequence[Artifact]) -> None:
         """Makes published files durable."""
 
     def discard(self, token: str) -> None:
@@ -164,8 +169,12 @@ class OutputPlace(Protocol):
         ...
 
     def names(self, beginning: str) -> Iterator[str]:
-        """Yields the names of files with this prefix, without its folder: in the folder for
-        `part-`, in its subfolder for `_epochs/`."""
+        """Yields the names of files with this prefix, without its folder: in the subfolder for
+        `_epochs/`."""
+        ...
+
+    def published(self) -> Iterator[str]:
+        """Yields the names of files that begin with `part-`, without their partition's folder."""
         ...
 
     def remove_all(self, names: Collection[str]) -> None:
@@ -173,15 +182,42 @@ class OutputPlace(Protocol):
         ...
 
 
-def target_name(transaction: TransactionId, suffix: str) -> str:
-    """Returns the final name of a writer's file, the same for every attempt."""
-    return (
-        f"part-{transaction.epoch_id:010d}-{transaction.shard:04d}-{transaction.execution_id}"
-        f".{suffix}"
-    )
+@dataclass(frozen=True)
+class OutputName:
+    """Names of one file of a writer."""
+
+    transaction: TransactionId
+    suffix: str
+    folder: str = ""
+    """Folder of its partition, with a slash at its end."""
+    number: int = 0
+    """Number of the file among those of its writer."""
+
+    @property
+    def target(self) -> str:
+        """Final name in the sink's folder. No other epoch, shard or execution has it."""
+        t = self.transaction
+        name = f"part-{t.epoch_id:010d}-{t.shard:04d}-{t.execution_id}"
+        return f"{self.folder}{name}{self._end}"
+
+    @property
+    def staged(self) -> str:
+        """Name while it is staged: begins with the execution, and names the attempt."""
+        t = self.transaction
+        return f"{t.execution_id}-{t.epoch_id}-{t.shard}-{t.attempt}{self._end}"
+
+    @property
+    def _end(self) -> str:
+        return (f"-{self.number:04d}" if self.number else "") + f".{self.suffix}"
 
 
 def execution_of(target: str) -> int | None:
-    """Returns the execution id in a final name; None for other names."""
-    found = re.fullmatch(r"part-\d+-\d+-(\d+)\.\w+", target)
+    """Returns the execution id in a final name of a sink without or with partitions; None for other
+    names."""
+    found = re.fullmatch(r"(?:[^/]+=[^/]*/)*part-\d+-\d+-(\d+)(?:-\d+)?(?:\.\w+)+", target)
     return None if found is None else int(found[1])
+
+
+def is_partition(folder: str) -> bool:
+    """Returns whether a name is that of a partition's folder."""
+    return "=" in folder and not folder.startswith((".", "_"))

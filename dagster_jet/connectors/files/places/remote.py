@@ -28,9 +28,10 @@ from dagster_jet.connectors.files.places.place import (
     STAGING_FOLDER,
     InputFile,
     Listing,
+    OutputName,
     Sealed,
+    is_partition,
 )
-from dagster_jet.contract import TransactionId
 from dagster_jet.core.secret import text_of
 from dagster_jet.errors import MissingEnvironmentError
 from dagster_jet.snapshot.manifest import Artifact
@@ -138,6 +139,10 @@ class RemoteStagedFile:
             self._content = _Counted(fs.open(self._path, "wb"), self.name)
         self.file = cast(BinaryIO, self._content)
 
+    @property
+    def written(self) -> int:
+        return self._content.bytes
+
     def seal(self) -> Sealed:
         self._content.end()
         return Sealed(self.name, self._content.bytes, self._content.digest.intdigest())
@@ -191,10 +196,9 @@ class RemoteOutput(_Folder):
             )
         self._kept = True
 
-    def stage(self, transaction: TransactionId, suffix: str) -> RemoteStagedFile:
-        t = transaction
-        name = f"{t.execution_id}-{t.epoch_id}-{t.shard}-{t.attempt}.{suffix}"
-        return RemoteStagedFile(self, f"{STAGING_FOLDER}/{t.job}/{t.sink}/{name}")
+    def stage(self, output: OutputName) -> RemoteStagedFile:
+        t = output.transaction
+        return RemoteStagedFile(self, f"{STAGING_FOLDER}/{t.job}/{t.sink}/{output.staged}")
 
     def publish(self, artifact: Artifact) -> bool:
         fs, root = self.connected()
@@ -202,6 +206,8 @@ class RemoteOutput(_Folder):
             raise OSError(errno.EXDEV, "it was staged in another place", artifact.token)
         staged, target = self._name(artifact.token, root), f"{root}/{artifact.target}"
         with as_os_errors(self.url):
+            if "/" in artifact.target:
+                fs.makedirs(target.rpartition("/")[0], exist_ok=True)
             try:
                 fs.cp_file(staged, target)
             except FileNotFoundError:
@@ -219,7 +225,7 @@ class RemoteOutput(_Folder):
     def each(self, work: Callable[[Artifact], bool], artifacts: Sequence[Artifact]) -> list[bool]:
         return [work(artifact) for artifact in artifacts]
 
-    def make_durable(self) -> None:
+    def make_durable(self, artifacts: Sequence[Artifact]) -> None:
         """Does nothing: servers answer when data is durable."""
 
     def discard(self, token: str) -> None:
@@ -273,6 +279,15 @@ class RemoteOutput(_Folder):
                 return
         names = (path.rstrip("/").rpartition("/")[2] for path in found)
         yield from (name for name in names if name.startswith(start))
+
+    def published(self) -> Iterator[str]:
+        fs, root = self.connected()
+        with as_os_errors(self.url):
+            found = fs.find(root)
+        for path in found:
+            *folders, name = path.removeprefix(f"{root}/").split("/")
+            if name.startswith("part-") and all(map(is_partition, folders)):
+                yield name
 
     def remove_all(self, names: Collection[str]) -> None:
         for name in names:

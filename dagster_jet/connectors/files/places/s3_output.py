@@ -27,12 +27,12 @@ from dagster_jet.aws.access import code_of
 from dagster_jet.aws.conditions import REFUSED, Condition, ignored_condition
 from dagster_jet.connectors.files.places.place import (
     EPOCHS_FOLDER,
+    OutputName,
     Sealed,
     execution_of,
-    target_name,
+    is_partition,
 )
 from dagster_jet.connectors.files.places.s3_bucket import GONE, S3Bucket
-from dagster_jet.contract import TransactionId
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.backoff import attempts
 
@@ -58,6 +58,10 @@ class S3StagedFile:
         self._upload: str | None = None
         self._parts = _Parts(self._send)
         self.file = cast(BinaryIO, self._parts)
+
+    @property
+    def written(self) -> int:
+        return self._parts.content[0]
 
     def seal(self) -> Sealed:
         parts = self._parts
@@ -136,10 +140,10 @@ class S3Output(S3Bucket):
             )
         self._look_at_lifetime(job, sink)
 
-    def stage(self, transaction: TransactionId, suffix: str) -> S3StagedFile:
-        t = transaction
+    def stage(self, output: OutputName) -> S3StagedFile:
+        t = output.transaction
         attempt = f"{t.execution_id}-{t.epoch_id}-{t.shard}-{t.attempt}"
-        return S3StagedFile(self, target_name(t, suffix), attempt)
+        return S3StagedFile(self, output.target, attempt)
 
     def publish(self, artifact: Artifact) -> bool:
         url, _, rest = artifact.token.partition("#")
@@ -184,7 +188,7 @@ class S3Output(S3Bucket):
     def each(self, work: Callable[[Artifact], bool], artifacts: Sequence[Artifact]) -> list[bool]:
         return self.aws.in_parallel(work, artifacts)
 
-    def make_durable(self) -> None:
+    def make_durable(self, artifacts: Sequence[Artifact]) -> None:
         """Does nothing: S3 answers when data is durable."""
 
     def discard(self, token: str) -> None:
@@ -194,9 +198,10 @@ class S3Output(S3Bucket):
 
     def orphans(self, job: str, sink: str, before: int, keep: Collection[str]) -> Iterator[str]:
         kept = {json.loads(token.partition("#")[2])["upload"] for token in keep if "#{" in token}
-        for page in self.pages("list_multipart_uploads", Prefix=f"{self.prefix}part-"):
+        for page in self.pages("list_multipart_uploads", Prefix=self.prefix):
             for found in page.get("Uploads", ()):
-                execution_id = execution_of(found["Key"].rpartition("/")[2])
+                # A folder below may be another sink's.
+                execution_id = execution_of(found["Key"].removeprefix(self.prefix))
                 is_older = execution_id is not None and execution_id < before
                 if is_older and found["UploadId"] not in kept:
                     yield _token(f"s3://{self.bucket}/{found['Key']}", found["UploadId"])
@@ -239,6 +244,13 @@ class S3Output(S3Bucket):
         for page in self.pages("list_objects_v2", Prefix=f"{self.prefix}{beginning}"):
             for found in page.get("Contents", ()):
                 yield found["Key"].rpartition("/")[2]
+
+    def published(self) -> Iterator[str]:
+        for page in self.pages("list_objects_v2", Prefix=self.prefix):
+            for found in page.get("Contents", ()):
+                *folders, name = found["Key"].removeprefix(self.prefix).split("/")
+                if name.startswith("part-") and all(map(is_partition, folders)):
+                    yield name
 
     def remove_all(self, names: Collection[str]) -> None:
         keys = [{"Key": self.prefix + name} for name in names]
