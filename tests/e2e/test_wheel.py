@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,15 +11,18 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from email.parser import Parser
 from importlib import metadata
 from pathlib import Path
 
 import dagster as dg
+import pandas
 import psutil
 import pytest
 from packaging.requirements import Requirement
+from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
 import dagster_jet
 from dagster_jet.orchestration import metadata_keys as keys
@@ -176,6 +180,78 @@ def test_the_first_example_runs_with_what_is_declared(
 
 def test_the_terminal_works_with_what_is_declared(empty_environment: Path, tmp_path: Path) -> None:
     assert "snapshots" in run_in(empty_environment, tmp_path, "dagster-jet", "--help")
+
+
+BESIDE = ("dagster-dbt", "dbt-core", "dagster-dlt", "dlt", "delta-spark", "pandas>=2,<3")
+RESOLVED = {
+    **{f"Python 3.{minor}": (f"3.{minor}", set[str](), ()) for minor in (10, 11, 12, 13)},
+    "Python 3.14": ("3.14", {"sketches"}, ()),
+    "beside others": ("3.11", set(), BESIDE),
+}
+"""The Python, the extras that it lacks, and what is installed beside, by the name of a case."""
+
+
+def resolve(wheel: Path, folder: Path, python: str, *beside: str, extras: str = "") -> str:
+    """Resolves the wheel's requirements from the registry, as `uv pip install` does.
+
+    Only wheels count, as if no compiler were there. PySpark has none: its requirements are this
+    environment's, so that its 400 MB are not downloaded. Returns the versions, or the refusal.
+    """
+    folder.mkdir()
+    spark = metadata.requires("pyspark") or []
+    (folder / "uv.toml").write_text(
+        f'[[dependency-metadata]]\nname = "pyspark"\nrequires-dist = {json.dumps(spark)}\n',
+        encoding="utf-8",
+    )
+    wanted = folder / "wanted.in"
+    wanted.write_text("\n".join([f"dagster-jet[{extras}] @ {wheel.as_uri()}", *beside]), "utf-8")
+    uv = [str(Path(sys.executable).with_name("uv")), "pip", "compile", "--config-file", "uv.toml"]
+    options = ["--only-binary", ":all:", "--no-binary", "pyspark", "--no-header", "--no-annotate"]
+    done = subprocess.run(
+        [*uv, *options, "--quiet", "--python-version", python, str(wanted)],
+        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    if "error sending request" in done.stderr:
+        pytest.skip("no package registry answers")
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def resolved(built: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """By case. All at once: they wait for the registry."""
+    place = tmp_path_factory.mktemp("resolved")
+    about = zipfile.Path(built, f"dagster_jet-{dagster_jet.__version__}.dist-info/")
+    known = set(metadata.PathDistribution(about).metadata.get_all("Provides-Extra") or ())
+
+    def case(number: int, python: str, missing: set[str], beside: tuple[str, ...]) -> str:
+        extras = ",".join(sorted(known - missing))
+        return resolve(built, place / f"{number}", python, *beside, extras=extras)
+
+    with ThreadPoolExecutor(len(RESOLVED)) as pool:
+        said = pool.map(lambda one: case(one[0], *one[1]), enumerate(RESOLVED.values()))
+        return dict(zip(RESOLVED, said, strict=True))
+
+
+@pytest.mark.parametrize("case", RESOLVED)
+def test_what_it_requires_exists(case: str, resolved: dict[str, str]) -> None:
+    """All extras, of which `sketches` has no wheel for Python 3.14."""
+    python, missing, beside = RESOLVED[case]
+    found = {line.partition("==")[0]: line.strip() for line in resolved[case].splitlines()}
+    assert {"dagster", "pyspark", *(Requirement(one).name for one in beside)} <= found.keys()
+    assert ("datasketches" in found) == ("sketches" not in missing)
+    assert found["pandas"].startswith("pandas==2."), python
+
+
+def test_pandas_3_is_refused_because_spark_warns_of_it(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once PySpark supports it, this fails, and the bound goes."""
+    refusal = resolve(built, tmp_path / "uv", "3.14", "pandas>=3")
+    assert "dagster-jet==0.1.0 depends on pandas>=2.2,<3" in " ".join(refusal.split())
+    monkeypatch.setattr(pandas, "__version__", "3.0.0")
+    with pytest.warns(FutureWarning, match="does not yet fully support pandas >= 3"):
+        require_minimum_pandas_version()
 
 
 def project(environment: Path, root: Path) -> None:
