@@ -20,6 +20,12 @@ from tests.servers.chromium import start_chromium
 from .page import Page
 from .shop import open_the_shop
 
+WORKSPACE = """
+load_from:
+  - python_module: {module_name: tests.e2e.browser.shop, attribute: defs}
+  - python_module:
+      {module_name: tests.e2e.browser.shop, attribute: other_defs, location_name: staging}
+"""
 SETTINGS = "telemetry: {enabled: false}\nnux: {enabled: false}\n"
 
 
@@ -50,13 +56,14 @@ def page(
 
 @contextmanager
 def webserver(home: Path) -> Iterator[str]:
-    """Of the definitions with another filter than the one that has run."""
+    """Of the definitions with another filter than the one that has run, and of staging's."""
+    (home / "workspace.yaml").write_text(WORKSPACE, encoding="utf-8")
     port = free_port()
     command = ["-m", "dagster_webserver", "-h", "127.0.0.1", "-p", str(port)]
     shop = {"SHOP_FOLDER": str(home), "SHOP_LIMIT": "2", "DAGSTER_HOME": str(home)}
     with (home / "said").open("wb") as said:
         process = subprocess.Popen(
-            [sys.executable, *command, "-m", "tests.e2e.browser.shop"],
+            [sys.executable, *command, "-w", str(home / "workspace.yaml")],
             cwd=REPOSITORY,
             env={**os.environ, **shop},
             stdout=said,
@@ -102,3 +109,16 @@ def test_a_complete_partition_that_is_launched_again_is_not_painted_failed(
     page.open("/assets/shop_by_day/out?view=partitions")
     page.wait_for("Failed (0)", "Materialized (1)", "Missing (1)")
     page.open(f"/runs/{runs['again']}").wait_for("Success", "is complete, and there is nothing")
+
+
+def test_a_run_of_another_location_with_a_pipeline_of_that_name_is_not_painted_failed(
+    page: Page, runs: dict[str, str]
+) -> None:
+    page.open(f"/runs/{runs['fenced']}").wait_for("Failure", "has taken the job 'shop' over")
+    page.open(f"/runs/{runs['staging']}").wait_for("Started")
+    assert "Failure" not in page.text
+
+
+def test_rows_under_a_prefixed_key_are_shown_and_fresh(page: Page) -> None:
+    page.open("/assets/staging/shop/out")
+    page.wait_for("Latest materialization", "Freshness policy\nPassing", "Row count\n4")
