@@ -11,6 +11,7 @@ from dagster_jet.core.asset_key import asset_path
 if TYPE_CHECKING:
     from dagster_jet.connectors.delta import DeltaSource
     from dagster_jet.connectors.files import FilesSource
+    from dagster_jet.connectors.files.file_metadata import FileColumn
     from dagster_jet.connectors.files.formats import FileFormat
     from dagster_jet.connectors.iceberg import IcebergSource
     from dagster_jet.core.durations import Duration
@@ -23,6 +24,10 @@ def files(
     format: FileFormat,
     schema: str | None = None,
     options: Mapping[str, str] | None = None,
+    recursive: bool = False,
+    metadata: Sequence[FileColumn] = (),
+    after_commit: Literal["delete", "archive"] | None = None,
+    archive: str | None = None,
     asset: str | Sequence[str] | None = None,
     storage_options: Mapping[str, str | Secret] | None = None,
     shared: bool = False,
@@ -43,6 +48,13 @@ def files(
             (``{"enforceSchema": "true"}``: by position). Optional for Parquet: the first file found
             at the start defines it, and all others must match.
         options: options of Spark's reader, for example ``{"header": "true"}``.
+        recursive: whether to read the files of subfolders, too. Hidden folders are skipped.
+        metadata: columns about the file of each row, behind those of the schema: "file_path",
+            "file_name", "file_size" (bytes), "file_modification_time".
+        after_commit: what happens to a file once a committed snapshot has all of its rows: "delete"
+            removes it, "archive" moves it into `archive`. A file that was replaced meanwhile stays.
+            After a crash the next start goes on. No other job may need the files.
+        archive: folder on the same file system, which this source does not read.
         asset: the key of the Dagster asset that writes these files ("raw/flights"), for lineage.
         storage_options: options of a bucket, as for `sinks.files`.
         shared: whether a local folder is the same on every machine of a cluster.
@@ -57,6 +69,7 @@ def files(
 
     Example:
         >>> flights = files("/in", format="json", schema="origin string, at timestamp")
+        >>> moved = files("/in", format="parquet", after_commit="archive", archive="/done")
     """
     from dagster_jet.connectors.files import FilesSource
     from dagster_jet.core.durations import to_ms
@@ -71,6 +84,10 @@ def files(
         asset_path(asset),
         remember_ms=to_ms(remember, "remember"),
         max_file_age_ms=None if max_file_age is None else to_ms(max_file_age, "max_file_age"),
+        recursive=recursive,
+        metadata=tuple(metadata),
+        after_commit=after_commit,
+        archive=archive,
     )
 
 

@@ -240,6 +240,8 @@ IN_QUEUES = {
     "sqs.acknowledge.before", "sqs.acknowledge.deleted", "sqs.acknowledge.after",
 }  # fmt: skip
 """Killed in connectors/test_rabbitmq.py and test_sqs.py."""
+IN_CLEANING = {"files.clean.before"}
+"""Killed in test_input_cleaning.py."""
 IN_FUNCTIONS = {"foreach.called", "foreach.marked"}
 """Failed in unit/connectors/test_foreach_epoch.py, by the conformance suite of sinks."""
 
@@ -260,7 +262,7 @@ def all_points() -> set[str]:
         *RESERVING_KILLED,
     )
     in_recovery = (*IN_RECOVERY.values(), FAILING_IN_RECOVERY, [PREPARED_IN_RECOVERY])
-    elsewhere = (IN_DATABASES, IN_DELETION, IN_FUNCTIONS, IN_KAFKA, IN_QUEUES)
+    elsewhere = (IN_CLEANING, IN_DATABASES, IN_DELETION, IN_FUNCTIONS, IN_KAFKA, IN_QUEUES)
     return set().union(*(case.points for case in cases), *in_recovery, *elsewhere)
 
 

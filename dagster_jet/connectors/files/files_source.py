@@ -27,13 +27,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os.path import realpath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
 from dagster_jet.connectors.files.bad_rows import divided, forgiving
 from dagster_jet.connectors.files.cluster import check_reachable
+from dagster_jet.connectors.files.file_metadata import check_metadata, with_metadata
 from dagster_jet.connectors.files.files_sink import FilesSink
+from dagster_jet.connectors.files.input_cleaning import (
+    InputCleaning,
+    check_cleaning,
+    handles_of,
+    make_archive,
+)
 from dagster_jet.connectors.files.input_folder import InputFolder
 from dagster_jet.connectors.files.memory import FileMemory, file_of_row, mark_of
 from dagster_jet.connectors.files.parquet_schema import check_schema, schema_of_first
@@ -52,7 +59,7 @@ from dagster_jet.connectors.files.places.location import (
     storage_options,
 )
 from dagster_jet.connectors.files.places.opening import open_input
-from dagster_jet.connectors.files.places.place import InputFile, InputPlace
+from dagster_jet.connectors.files.places.place import InputFile, InputPlace, is_inside
 from dagster_jet.connectors.files.recognition import Compared, Recognition
 from dagster_jet.connectors.files.row_frames import Rows
 from dagster_jet.connectors.files.row_size import RowSize, row_size
@@ -60,6 +67,7 @@ from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_lines import is_readable
 from dagster_jet.connectors.files.waiting_files import WaitingFiles
 from dagster_jet.contract import (
+    Acknowledges,
     BadRowRule,
     InputFate,
     Lag,
@@ -108,6 +116,13 @@ class FilesSource(Source):
     """Retention of deleted files in the memory; 7 days by default."""
     max_file_age_ms: int | None = field(default=None, compare=False, repr=False)
     """Maximum age of files that are read and remembered; None: no limit."""
+    recursive: bool = False
+    """Whether files of subfolders are read."""
+    metadata: tuple[str, ...] = ()
+    """Columns about a row's file (`file_metadata.COLUMNS`), behind those of the schema."""
+    after_commit: str | None = None
+    """What happens to files that a committed snapshot has: "delete" or "archive"."""
+    archive: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute(self.path, may_be_pattern=True))
@@ -122,6 +137,16 @@ class FilesSource(Source):
                 f"schema: {self.format} files need one.",
                 cure='Give column names and types: schema="id long, at timestamp".',
             )
+        if self.recursive and is_pattern(self.path):
+            raise ConfigurationError(
+                f"recursive: {self.path!r} is a pattern.",
+                cure="Name the folder, or leave recursive out.",
+            )
+        if self.archive is not None:
+            object.__setattr__(self, "archive", absolute(self.archive))
+        check_cleaning(self.path, self.after_commit, self.archive, self._reads)
+        named = () if self.schema is None else columns_in(self.path, self.schema)
+        check_metadata(self.metadata, self.schema, named)
         self.rows.check()
 
     @property
@@ -130,7 +155,8 @@ class FilesSource(Source):
         # Check header names: columns in another order would be confused.
         defaults = {"enforceSchema": "false"} if self.format == "csv" else {}
         options = {**defaults, **dict(self.options)}
-        return Rows(self.path, self.storage_options, self.format, self.schema, options)
+        schema, metadata = self.row_schema(), self.metadata
+        return Rows(self.path, self.storage_options, self.format, schema, options, metadata)
 
     def describe(self) -> dict[str, str]:
         return {
@@ -141,28 +167,38 @@ class FilesSource(Source):
         }
 
     def row_schema(self) -> str | None:
-        return self.schema
+        return None if self.schema is None else with_metadata(self.schema, self.metadata)
 
     def reads_output_of(self, sink: Sink) -> bool:
-        if not isinstance(sink, FilesSink):
-            return False
-        if scheme_of(self.path) == "file" and realpath(self.path) == realpath(sink.path):
-            return True
+        return isinstance(sink, FilesSink) and (
+            self._reads(sink.an_output)
+            or (scheme_of(self.path) == "file" and realpath(self.path) == realpath(sink.path))
+        )
+
+    def _reads(self, file: str) -> bool:
+        """Returns whether it would read a file of this path."""
+        if self.recursive:
+            is_local = scheme_of(self.path) == "file"
+            real = realpath if is_local else str
+            return is_inside(real(file), real(self.path))
         pattern = self.path if is_pattern(self.path) else f"{glob.escape(self.path)}/*"
-        return bool(found_in(pattern, [InputFile(0, sink.an_output, 0)]).files)
+        return bool(found_in(pattern, [InputFile(0, file, 0)]).files)
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> FilesSource:
         check_reachable(self.path, job, stage, is_reachable=on_one_host or self.shared)
+        if self.archive is not None and scheme_of(self.archive) == "file":
+            make_archive(self.archive, self._place().folder_url, job, stage)
         if self.schema is not None:
             return self
         found = schema_of_first(self._place(), job, stage)
         return replace(self, schema=with_columns(self.path, found), must_fit=True)
 
     def _place(self) -> InputPlace:
-        return open_input(self.path, self.storage_options)
+        return open_input(self.path, self.storage_options, self.recursive)
 
     def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> FilesReader:
-        return FilesReader(self, job, stage, bad_rows)
+        kind = FilesReader if self.after_commit is None else CleaningReader
+        return kind(self, job, stage, bad_rows)
 
 
 @dataclass(frozen=True)
@@ -198,7 +234,12 @@ class FilesReader(SourceReader):
     def __post_init__(self) -> None:
         source = self.source
         self._folder = InputFolder(
-            source.path, source.storage_options, source.format, self.job, self.stage
+            source.path,
+            source.storage_options,
+            source.format,
+            self.job,
+            self.stage,
+            source.recursive,
         )
         self._place = self._folder.place
         self._read = FileMemory(source.remember_ms, source.max_file_age_ms)
@@ -299,7 +340,7 @@ class FilesReader(SourceReader):
                 f"the column {', '.join(columns)} is the name of a folder, which the source does "
                 "not read.",
                 file.path,
-                f"Name it in the pattern: {columns[0]}=* in place of *. Or leave it out of "
+                f"Read a pattern that names it: {columns[0]}=* in place of *. Or leave it out of "
                 "schema=.",
             )
         if source.must_fit:
@@ -420,3 +461,23 @@ class FilesReader(SourceReader):
             before = None if first is None else mark_of(first.file)
             self._read.sweep(parts, self._there, self.now_ms(), keep=undecided, before=before)
         return self._read.table(parts)
+
+
+@dataclass
+class CleaningReader(FilesReader):
+    """A reader whose files are cleaned up once a committed snapshot has them."""
+
+    acknowledges: ClassVar[Acknowledges] = Acknowledges.MESSAGES
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._cleaning = InputCleaning(self._folder, self.source.archive)
+
+    def unacknowledged(self) -> Mapping[str, Any]:
+        return handles_of(self._read.get(path) for path in self._there or ())
+
+    def restore_unacknowledged(self, messages: Mapping[str, Any]) -> None:
+        """Ignored: the journal has the files, and `acknowledge` follows."""
+
+    def acknowledge(self, messages: Mapping[str, Any]) -> None:
+        self._cleaning.clean(messages)

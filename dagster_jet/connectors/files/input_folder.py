@@ -26,10 +26,11 @@ class InputFolder:
     format: str
     job: str
     stage: str
+    recursive: bool = False
     _has_named_subfolders: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self.place: InputPlace = open_input(self.path, self.storage_options)
+        self.place: InputPlace = open_input(self.path, self.storage_options, self.recursive)
 
     def files(self) -> tuple[InputFile, ...]:
         """Lists the finished files.
@@ -110,7 +111,8 @@ class InputFolder:
         column, equals, _ = os.path.basename(first).partition("=")
         _logger.warning(
             "job %r, stage %r: %d subfolders in %s are not read, such as %s: a source reads the "
-            "files of one folder. To read subfolders, use a pattern (%s).",
+            "files of one folder. To read subfolders, use recursive=True; or a pattern (%s), "
+            "which can make columns of their names.",
             self.job,
             self.stage,
             len(listing.subfolders),

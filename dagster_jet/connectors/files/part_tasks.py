@@ -62,7 +62,7 @@ class ReadParts(ABC):
     """Adds `FILE_COLUMN` and `FAULT_COLUMN`. An unreadable part then becomes one row with only
     these two columns set; otherwise it raises `BadRowError`."""
     folders: pa.Schema
-    """Columns behind those of `rows`, from the names of the file's folders."""
+    """Columns behind those of `rows`: from the names of the file's folders, and about the file."""
 
     checks_whole_files: ClassVar[bool]
     """Whether `check` has the same result for every part of a file."""
@@ -91,7 +91,7 @@ class ReadParts(ABC):
         """Raises `BadRowError` if `rows` would raise it, possibly after some rows."""
 
     def _whole_rows(self, part: Slice) -> Iterator[pa.RecordBatch]:
-        values = constants(part.path, self.folders)
+        values = constants(part.file, self.folders)
         names = [*self.schema.names, *self.folders.names]
         for batch in self.rows(part):
             named = (pa.repeat(value, batch.num_rows) for value in values)
@@ -99,7 +99,7 @@ class ReadParts(ABC):
 
     def _named(self, part: Slice) -> Iterator[pa.RecordBatch]:
         try:
-            constants(part.path, self.folders)
+            constants(part.file, self.folders)
             self.check(part)
         except BadRowError as error:
             if part.begin == 0 or not self.checks_whole_files:

@@ -13,7 +13,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_jet.connectors.files.file_metadata import COLUMNS, value_in
 from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared
+from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.connectors.partitioned_rows import Values
 from dagster_jet.core.ddl import quoted_name, split_ddl
 from dagster_jet.errors import BadRowError, PipelineError
@@ -50,14 +52,19 @@ def not_named(file: str, path: str, schema: str) -> tuple[str, ...]:
     return tuple(column for column in columns_in(file, schema) if column not in named)
 
 
-def constants(file: str, columns: pa.Schema) -> list[pa.Scalar]:
-    """Returns the values of the columns in a file's folders.
+def constants(file: InputFile, columns: pa.Schema) -> list[pa.Scalar]:
+    """Returns the values of columns from the names of a file's folders, and about the file.
 
     Raises:
         BadRowError: a value does not fit its declared type.
     """
-    values = {name.lower(): value for name, value in _named(file).items()}
-    return [_typed(file, field, values.get(field.name.lower())) for field in columns]
+    values = {name.lower(): value for name, value in _named(file.path).items()}
+    return [
+        value_in(file, field)
+        if field.name in COLUMNS
+        else _typed(file.path, field, values.get(field.name.lower()))
+        for field in columns
+    ]
 
 
 def folder_of(by: Sequence[str], values: Values) -> str:

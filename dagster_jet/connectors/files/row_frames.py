@@ -8,7 +8,7 @@ certainly the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
@@ -54,17 +54,19 @@ class Rows:
     schema: str | None
     options: Mapping[str, str]
     """Options of Spark's reader."""
+    metadata: tuple[str, ...] = ()
+    """Columns of the schema about a row's file (`file_metadata`)."""
     columns: StructType | None = None
     """Used columns and struct fields of JSON and Parquet; others are null."""
     _reader: DataFrameReader | None = field(default=None, init=False)
 
     def check(self) -> None:
         """Raises `ConfigurationError` if only Spark's readers could read the files, and they are
-        remote or in folders that name columns."""
+        remote, or have columns from elsewhere."""
         if self.folders and self.of_spark:
             raise ConfigurationError(
                 f"options: {', '.join(self.of_spark)} cannot be used with the columns "
-                f"{', '.join(self.folders)}, which are the names of folders.",
+                f"{', '.join(self.folders)}, which are not in the files.",
                 cure="Leave the options out, or the columns.",
             )
         if not self.is_remote:
@@ -86,8 +88,9 @@ class Rows:
 
     @cached_property
     def folders(self) -> tuple[str, ...]:
-        """Columns from the names of folders."""
-        return columns_in(self.path, self.schema) if self.schema is not None else ()
+        """Columns from the names of folders, and about the file."""
+        named = columns_in(self.path, self.schema) if self.schema is not None else ()
+        return (*named, *self.metadata)
 
     @cached_property
     def of_spark(self) -> list[str]:
@@ -224,7 +227,7 @@ class Rows:
             return None
         schema, options = forgiving(self.schema)
         given = {name: value for name, value in self.options.items() if name.lower() != "mode"}
-        again = Rows(self.path, self.storage_options, self.format, schema, {**given, **options})
+        again = replace(self, schema=schema, options={**given, **options}, columns=None)
         by_path = {part.path: part.file for part in wanted}
         place = self.path, self.storage_options
         frame = again.frame(spark, wanted, with_file=True)

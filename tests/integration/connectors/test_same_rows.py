@@ -29,6 +29,7 @@ from dagster_jet.connectors.files.bad_rows import (
     FILE_COLUMN,
     forgiving,
 )
+from dagster_jet.connectors.files.file_metadata import COLUMNS, with_metadata
 from dagster_jet.connectors.files.parquet_footer import row_groups
 from dagster_jet.connectors.files.parquet_tasks import is_plainly
 from dagster_jet.connectors.files.places.place import InputFile
@@ -125,6 +126,7 @@ def read_all_ways(
         assert_same(
             schema, expected, rows_of(reader.frame(spark, parts, with_file=True)), "in slices"
         )
+    with_metadata_too(spark, reader, wanted, expected)
     if by_spark_alone is not None:
         alone = Rows(str(folder), (), format, whole, {**options, **more, **by_spark_alone})
         assert_same(
@@ -132,6 +134,29 @@ def read_all_ways(
         )
     without_dead_letters(spark, rng, folder, wanted, format, schema, options, expected)
     return expected
+
+
+def with_metadata_too(
+    spark: SparkSession, reader: Rows, wanted: Sequence[Slice], expected: Read
+) -> None:
+    """Columns about the file change no other column, and are those of the row's file."""
+    schema = reader.schema or ""
+    own, corrupt, text = schema.partition(f", {CORRUPT_COLUMN} string")
+    both = with_metadata(own, list(COLUMNS)) + corrupt + text
+    more = Rows(reader.path, (), reader.format, both, reader.options, tuple(COLUMNS))
+    prepared = more.prepared_frame(spark, lambda: wanted, with_file=True)
+    assert prepared is not None
+    files = {part.path: part.file for part in wanted}
+    for frame in (more.frame(spark, wanted, with_file=True), prepared):
+        assert_same(schema, expected, rows_of(frame.drop(*COLUMNS)), "with metadata")
+        about = frame.where(F.col(FAULT_COLUMN).isNull()).select(
+            FILE_COLUMN,
+            *("file_path", "file_name", "file_size"),
+            F.unix_micros("file_modification_time"),
+        )
+        for path, *found in about.distinct().collect():
+            file = files[path]
+            assert found == [path, Path(path).name, file.size, file.mtime_ns // 1000]
 
 
 def without_dead_letters(

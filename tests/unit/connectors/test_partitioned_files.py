@@ -22,6 +22,7 @@ from dagster_jet.connectors.files import writer
 from dagster_jet.connectors.files.files_sink import FilesSink
 from dagster_jet.connectors.files.old_markers import OldMarkers
 from dagster_jet.connectors.files.partition_folders import constants, folder_of
+from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.connectors.partitioned_rows import divided
 from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import (
@@ -121,7 +122,7 @@ def test_our_source_reads_every_folder(tmp_path: Path) -> None:
     texts = ["".join(rng.choices(letters, k=rng.randrange(1, 12))) for _ in range(500)]
     field = pa.schema([("a/b=c", pa.string())])
     for text in texts:
-        [value] = constants(f"/in/{folder_of(['a/b=c'], (text,))}x.json", field)
+        [value] = constants(InputFile(0, f"/in/{folder_of(['a/b=c'], (text,))}x.json", 0), field)
         assert value.as_py() == text and folder_of(["a"], (text,)).count("/") == 1
 
 

@@ -6,7 +6,12 @@ import fnmatch
 import glob
 from collections.abc import Iterable, Sequence
 
-from dagster_jet.connectors.files.places.place import InputFile, Listing, is_finished
+from dagster_jet.connectors.files.places.place import (
+    InputFile,
+    Listing,
+    is_finished,
+    is_inside,
+)
 
 
 def folder_of(url: str) -> str:
@@ -16,8 +21,16 @@ def folder_of(url: str) -> str:
     return url
 
 
-def found_in(url: str, files: Iterable[InputFile], subfolders: Sequence[str] = ()) -> Listing:
+def found_in(
+    url: str,
+    files: Iterable[InputFile],
+    subfolders: Sequence[str] = (),
+    *,
+    recursive: bool = False,
+) -> Listing:
     """Returns the finished files that match `url`, of all files below `folder_of(url)`."""
+    if recursive:
+        return Listing(tuple(f for f in files if _has_name(f) and is_inside(f.path, url)))
     finished = [file for file in files if is_finished(file.path.rpartition("/")[2])]
     if folder_of(url) == url:
         depth = url.count("/") + 1

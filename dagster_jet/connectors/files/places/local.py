@@ -39,6 +39,7 @@ class LocalInput:
     """A folder or a glob pattern; symbolic links are not followed in names."""
 
     path: str
+    recursive: bool = False
     reads_what_was_planned = False
 
     @property
@@ -64,7 +65,8 @@ class LocalInput:
                 os.scandir(self.folder_url).close()  # glob finds nothing where this raises
             return list(dict.fromkeys(map(os.path.abspath, glob.glob(self.path))))
         with os.scandir(self.folder_url) as entries:
-            return [entry.path for entry in entries]
+            found = [entry.path for entry in entries]
+        return [path for one in found for path in _below(one)] if self.recursive else found
 
     def find(self, path: str) -> InputFile | None:
         try:
@@ -80,6 +82,29 @@ class LocalInput:
 
     def open(self, file: InputFile) -> BinaryIO:
         return open(file.path, "rb")
+
+    def remove(self, file: InputFile) -> None:
+        Path(file.path).unlink(missing_ok=True)
+
+    def move(self, file: InputFile, target: str) -> None:
+        make_folder(Path(target).parent)
+        os.rename(file.path, target)
+
+
+def _below(path: str) -> Iterator[str]:
+    """Yields a file, or those in a folder and its subfolders; skips hidden folders, and links to
+    folders."""
+    if not os.path.isdir(path):
+        yield path
+    elif is_finished(os.path.basename(path)) and not os.path.islink(path):
+        for folder, folders, names in os.walk(path, onerror=_unless_gone):
+            folders[:] = filter(is_finished, folders)
+            yield from (os.path.join(folder, name) for name in names)
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 @dataclass

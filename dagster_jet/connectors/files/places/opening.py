@@ -13,17 +13,17 @@ _PLACES_MAX = 64
 
 
 @lru_cache(_PLACES_MAX)
-def open_input(path: str, options: StorageOptions = ()) -> InputPlace:
+def open_input(path: str, options: StorageOptions = (), recursive: bool = False) -> InputPlace:
     """Returns a place to read from. Cached per process: it may keep connections."""
     if scheme_of(path) == "file":
-        return LocalInput(path)
+        return LocalInput(path, recursive)
     if scheme_of(path) == "s3":
         from dagster_jet.connectors.files.places.s3_input import S3Input
 
-        return S3Input(path, options)
+        return S3Input(path, options, recursive)
     from dagster_jet.connectors.files.places.remote import RemoteInput
 
-    return RemoteInput(path, options)
+    return RemoteInput(path, options, recursive)
 
 
 @lru_cache(_PLACES_MAX)

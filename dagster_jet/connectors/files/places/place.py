@@ -53,8 +53,14 @@ class Listing:
     subfolders: tuple[str, ...] = ()
 
 
+def is_inside(path: str, folder: str) -> bool:
+    """Returns whether a file is in the folder or below it, with no hidden name between."""
+    inner = path.removeprefix(f"{folder}/")
+    return inner != path and all(map(is_finished, inner.split("/")))
+
+
 class InputPlace(Protocol):
-    """A folder, or a pattern of names, to read from."""
+    """A folder, with or without its subfolders, or a pattern of names, to read from."""
 
     reads_what_was_planned: bool
     """Whether reading fails if the content no longer has the planned file's ETag."""
@@ -82,6 +88,15 @@ class InputPlace(Protocol):
         Raises:
             OSError: it cannot be read, or its content no longer has `file.etag`.
         """
+        ...
+
+    def remove(self, file: InputFile) -> None:
+        """Deletes a file."""
+        ...
+
+    def move(self, file: InputFile, target: str) -> None:
+        """Moves a file to a path in the same file system that does not exist. If the place is not
+        local, a crash may leave the file and a copy of it."""
         ...
 
 

@@ -82,6 +82,10 @@ class RemoteInput(_Folder):
 
     reads_what_was_planned = False
 
+    def __init__(self, url: str, options: StorageOptions, recursive: bool = False) -> None:
+        super().__init__(url, options)
+        self._recursive = recursive
+
     @property
     def folder_url(self) -> str:
         return folder_of(self.url)
@@ -89,13 +93,13 @@ class RemoteInput(_Folder):
     def listing(self) -> Listing:
         fs, root = self.connected()
         with as_os_errors(self.url):
-            if self.folder_url == self.url:
+            if self.folder_url == self.url and not self._recursive:
                 found = fs.ls(root, detail=True)
             else:
                 found = fs.find(root, detail=True).values()
         files = [self._file(info, root) for info in found if info["type"] == "file"]
         subfolders = [self._path(i["name"], root) for i in found if i["type"] == "directory"]
-        return found_in(self.url, files, subfolders)
+        return found_in(self.url, files, subfolders, recursive=self._recursive)
 
     def find(self, path: str) -> InputFile | None:
         fs, root = self.connected()
@@ -116,6 +120,19 @@ class RemoteInput(_Folder):
         fs, root = self.connected()
         with as_os_errors(self.url):
             return cast(BinaryIO, fs.open(self._name(file.path, root), "rb"))
+
+    def remove(self, file: InputFile) -> None:
+        fs, root = self.connected()
+        with suppress(FileNotFoundError), as_os_errors(self.url):
+            fs.rm_file(self._name(file.path, root))
+
+    def move(self, file: InputFile, target: str) -> None:
+        fs, root = self.connected()
+        with as_os_errors(self.url):
+            place = fs._strip_protocol(target)
+            fs.makedirs(place.rpartition("/")[0], exist_ok=True)
+            fs.cp_file(self._name(file.path, root), place)
+        self.remove(file)
 
     def _path(self, name: str, root: str) -> str:
         return self.folder_url + name.rstrip("/").removeprefix(root)

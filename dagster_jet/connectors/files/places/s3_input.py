@@ -16,6 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from dagster_jet.aws.access import code_of
 from dagster_jet.aws.conditions import REFUSED
 from dagster_jet.connectors.files.places.listing import folder_of, found_in
+from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.place import InputFile, Listing
 from dagster_jet.connectors.files.places.s3_bucket import GONE, S3Bucket
 from dagster_jet.system.backoff import attempts
@@ -28,6 +29,10 @@ class S3Input(S3Bucket):
 
     reads_what_was_planned = True
 
+    def __init__(self, url: str, options: StorageOptions, recursive: bool = False) -> None:
+        super().__init__(url, options)
+        self._recursive = recursive
+
     @property
     def folder_url(self) -> str:
         return folder_of(self.url)
@@ -35,7 +40,7 @@ class S3Input(S3Bucket):
     def listing(self) -> Listing:
         is_folder = self.folder_url == self.url
         start = self.folder_url.removeprefix(f"s3://{self.bucket}").lstrip("/")
-        asked: dict[str, str] = {"Delimiter": "/"} if is_folder else {}
+        asked: dict[str, str] = {"Delimiter": "/"} if is_folder and not self._recursive else {}
         files: list[InputFile] = []
         subfolders: list[str] = []
         for page in self.pages("list_objects_v2", Prefix=f"{start}/" if start else "", **asked):
@@ -46,7 +51,7 @@ class S3Input(S3Bucket):
                 f"s3://{self.bucket}/{one['Prefix']}".rstrip("/")
                 for one in page.get("CommonPrefixes", ())
             ]
-        return found_in(self.url, files, subfolders)
+        return found_in(self.url, files, subfolders, recursive=self._recursive)
 
     def find(self, path: str) -> InputFile | None:
         found = self.head(self._key(path))
@@ -60,6 +65,21 @@ class S3Input(S3Bucket):
     def open(self, file: InputFile) -> BinaryIO:
         raw = _Ranges(self, self._key(file.path), file)
         return cast(BinaryIO, io.BufferedReader(raw, _READ_BYTES))
+
+    def remove(self, file: InputFile) -> None:
+        with self.aws.errors_named():
+            self.aws.repeating.delete_object(Bucket=self.bucket, Key=self._key(file.path))
+
+    def move(self, file: InputFile, target: str) -> None:
+        bucket, _, key = target.removeprefix("s3://").partition("/")
+        with self.aws.errors_named():
+            self.aws.repeating.copy_object(
+                Bucket=bucket,
+                Key=key,
+                CopySource={"Bucket": self.bucket, "Key": self._key(file.path)},
+                CopySourceIfMatch=file.etag,
+            )
+        self.remove(file)
 
     def _key(self, path: str) -> str:
         return path.removeprefix(f"s3://{self.bucket}/")
