@@ -245,6 +245,7 @@ def kafka(
     headers: str | None = None,
     partition: str | None = None,
     timestamp: str | None = None,
+    tombstone: str | None = None,
     transactions: Literal["roll-forward", "held"] = "roll-forward",
     writers: int = 2,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
@@ -261,12 +262,14 @@ def kafka(
         topic: name of the topic, which must exist.
         key: the key column (text and bytes unchanged, other types as text), or several for a JSON
             object; by default messages have no key.
-        format: "json" (an object of all columns except those of headers, partition and timestamp)
-            or "raw" (the column ``value``, binary or string).
+        format: "json" (an object of all columns except those of headers, partition, timestamp and
+            tombstone) or "raw" (the column ``value``, binary or string).
         headers: a column of type ``map<string,string>`` or ``map<string,binary>``.
         partition: a column with the partition number; by default the key's hash as in Java clients
             (librdkafka's option ``partitioner`` selects another).
         timestamp: a column with the message's time; by default the time of producing.
+        tombstone: a boolean column. Where it is true, the message has its key and no value, which
+            deletes the key in a compacted topic. JSON values do not have this column.
         transactions: "roll-forward" stages rows in the job's store; the driver produces them in
             phase 2, in one transaction. "held" also produces them in phase 1, in tasks, in
             transactions that stay open until phase 2 commits them. Needs kafka-python.
@@ -296,6 +299,7 @@ def kafka(
         headers,
         partition,
         timestamp,
+        tombstone,
         marker_topic,
         guarantee_named(guarantee),
     )

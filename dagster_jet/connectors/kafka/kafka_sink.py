@@ -53,6 +53,8 @@ class KafkaSink(StagedInStore):
     headers: str | None = None
     partition: str | None = None
     timestamp: str | None = None
+    tombstone: str | None = None
+    """Column that is true in rows whose messages have no value."""
     marker_topic: str = MARKER_TOPIC
     max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     store: Store | StoreHandle | None = field(default=None, compare=False, repr=False)
@@ -68,6 +70,11 @@ class KafkaSink(StagedInStore):
         if self.format not in FORMATS:
             raise ConfigurationError(
                 f"format: {self.format!r} is unknown.", cure=f"Use one of {', '.join(FORMATS)}."
+            )
+        if self.tombstone is not None and not self.key:
+            raise ConfigurationError(
+                "tombstone: a message without a value deletes its key, and messages have none.",
+                cure="Name the columns of the key: kafka(..., key=...).",
             )
 
     def describe(self) -> dict[str, str]:
@@ -155,6 +162,7 @@ class KafkaSink(StagedInStore):
                 headers=self.headers,
                 partition=self.partition,
                 timestamp=self.timestamp,
+                tombstone=self.tombstone,
             )
         )
 

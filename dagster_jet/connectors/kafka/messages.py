@@ -24,9 +24,10 @@ def message_columns(
     headers: str | None,
     partition: str | None,
     timestamp: str | None,
+    tombstone: str | None,
 ) -> list[Column]:
     """Key and value as bytes; headers, partition and time from their columns, if any, which a JSON
-    value then omits.
+    value then omits, as it does the column `tombstone`: where that is true, there is no value.
 
     Raises:
         PipelineError: a column does not exist, or has the wrong type.
@@ -34,7 +35,7 @@ def message_columns(
     from pyspark.sql import functions as F
 
     types = dict(frame.dtypes)
-    apart = [name for name in (headers, partition, timestamp) if name is not None]
+    apart = [n for n in (headers, partition, timestamp, tombstone) if n is not None]
     for name in (*key, *apart):
         if name not in types:
             raise PipelineError(
@@ -42,6 +43,7 @@ def message_columns(
             )
     _check(types, partition, ("int", "bigint", "smallint", "tinyint"), "a whole number")
     _check(types, timestamp, ("timestamp",), "a timestamp")
+    _check(types, tombstone, ("boolean",), "a boolean")
     _check(types, headers, ("map<string,string>", "map<string,binary>"), "map<string,string>")
 
     def column(name: str) -> Column:
@@ -57,6 +59,8 @@ def message_columns(
     else:
         names = [name for name in frame.columns if name not in apart]
         content = F.to_json(F.struct(*map(column, names)), JSON_TEXT).cast("binary")
+    if tombstone is not None:
+        content = F.when(column(tombstone), F.lit(None)).otherwise(content)
     if len(key) == 1 and types[key[0]] in _BINARY:
         key_bytes = column(key[0]).cast("binary")
     elif len(key) == 1 and types[key[0]] in ("timestamp", "timestamp_ntz"):

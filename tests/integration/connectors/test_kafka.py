@@ -574,6 +574,26 @@ def test_key_headers_partition_and_time_of_messages(kafka: KafkaWorld, jet: Jet)
     assert (message.partition(), message.timestamp()[1]) == (2, round(at.timestamp() * 1000))
 
 
+@pytest.mark.parametrize("transactions", ["roll-forward", "held"])
+def test_rows_that_delete_their_key(kafka: KafkaWorld, jet: Jet, transactions: Any):
+    """Read back, a compacted topic has the last value of each key."""
+    topic = kafka.topic(cleanup_policy="compact")
+    sink = sinks.kafka(
+        kafka.servers, topic=topic, key="k", tombstone="gone", transactions=transactions
+    )
+    rows = [("a", 1, False), ("b", 2, None), ("a", None, True), ("c", 3, True), ("c", 4, False)]
+    write(jet, rows, "k string, n int, gone boolean", sink)
+    found: dict[bytes, list[Any]] = {}
+    for message in kafka.messages(topic):
+        value = None if message.value() is None else json.loads(message.value())
+        found.setdefault(message.key(), []).append(value)
+    assert found == {
+        b"a": [{"k": "a", "n": 1}, None],
+        b"b": [{"k": "b", "n": 2}],
+        b"c": [None, {"k": "c", "n": 4}],
+    }
+
+
 def test_every_type_of_a_json_message(kafka: KafkaWorld, jet: Jet, spark: Any):
     """Times keep their microseconds, in values and in keys, whatever zone Spark shows times in."""
     topic = kafka.topic()
@@ -647,6 +667,10 @@ def test_what_cannot_be_is_refused_in_a_sentence(kafka: KafkaWorld, jet: Jet):
         write(jet, [[1]], "v long", sinks.kafka(kafka.servers, topic="nowhere"))
     with pytest.raises(PipelineError, match=r"there is no column 'w'. There are v"):
         write(jet, [[1]], "v long", sinks.kafka(kafka.servers, topic=topic, key="w"))
+    with pytest.raises(ConfigurationError, match=r"tombstone: .* have none"):
+        sinks.kafka(kafka.servers, topic=topic, tombstone="v")
+    with pytest.raises(PipelineError, match="column 'v' is bigint, expected a boolean"):
+        write(jet, [[1]], "v long", sinks.kafka(kafka.servers, topic=topic, key="v", tombstone="v"))
     kept = kafka.topic(cleanup_policy="delete")
     with pytest.raises(ConfigurationError, match=r"has cleanup.policy=delete"):
         write(jet, [[1]], "v long", sinks.kafka(kafka.servers, topic=topic, marker_topic=kept))
