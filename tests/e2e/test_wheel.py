@@ -211,8 +211,6 @@ def resolve(wheel: Path, folder: Path, python: str, *beside: str, extras: str = 
         [*uv, *options, "--quiet", "--python-version", python, str(wanted)],
         cwd=folder, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
-    if "error sending request" in done.stderr:
-        pytest.skip("no package registry answers")
     assert done.returncode in (0, 1), done.stderr
     return done.stdout + done.stderr
 
