@@ -13,20 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.change_columns import in_order, table_columns
 from dagster_jet.connectors.delta.columns import Columns, check_partition_by, columns_of_rows
 from dagster_jet.connectors.delta.data_file import STATISTICS_MAX, DeltaLayout
 from dagster_jet.connectors.delta.delta_committer import DeltaCommitter, OwningDeltaCommitter
 from dagster_jet.connectors.delta.fitness import unfit
-from dagster_jet.connectors.delta.keys import check_changes, check_key, check_keyed_by
 from dagster_jet.connectors.delta.log_folder import LOG, check_place, options_of
 from dagster_jet.connectors.delta.maintenance import DeltaMaintenance
-from dagster_jet.connectors.delta.merging import ChangesLayout, MergeCommitter, staged_at
+from dagster_jet.connectors.delta.merging import MergeCommitter
 from dagster_jet.connectors.delta.partitions import refused_texts
 from dagster_jet.connectors.delta.table_log import TableLog, delta_library, errors_named
 from dagster_jet.connectors.earlier_epochs import refuse_earlier_epochs
@@ -41,19 +38,18 @@ from dagster_jet.connectors.files.places.location import (
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.connectors.lake.data_writer import DataWriter
-from dagster_jet.connectors.lake.lake_sink import LakeSink
+from dagster_jet.connectors.lake.merging_sink import MergingSink
 from dagster_jet.connectors.lake.refused_rows import nulls_in, refused_by
+from dagster_jet.connectors.lake.staged_changes import ChangesLayout, staged_at
 from dagster_jet.connectors.owned_rows import OwnedRows, OwnedRowsWriter, misfit, owned_rows
-from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.contract import Refused, SinkWriter, TransactionId
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import ConfigurationError, PipelineError
 from dagster_jet.snapshot.protocol import Guarantee
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-MODES = ("append", "upsert", "mirror")
 _CHOICE = "delta.dataSkipping"
 """Beginning of properties that choose columns with statistics."""
 
@@ -77,7 +73,7 @@ class DeltaTableFacts:
 
 
 @dataclass(frozen=True)
-class DeltaSink(LakeSink):
+class DeltaSink(MergingSink):
     """Writes a stream to a Delta Lake table: appends rows, or merges changes by their key."""
 
     url: str
@@ -103,11 +99,6 @@ class DeltaSink(LakeSink):
         storage = storage_options(self.url, dict(self.storage_options))
         object.__setattr__(self, "storage_options", storage)
         check_place(self.url)
-        if self.mode not in MODES:
-            raise ConfigurationError(
-                f"mode: {self.mode!r} is unknown.", cure=f"Use one of {', '.join(MODES)}."
-            )
-        check_key(self.mode, self.key, self.order_by)
         owned_rows(dict(self.owns), self.mode)
         if len(set(self.partition_by)) < len(self.partition_by):
             raise ConfigurationError(f"partition_by: {self.partition_by!r} has a name twice.")
@@ -145,7 +136,7 @@ class DeltaSink(LakeSink):
             log = self._opened()
         if log is None:
             return self
-        if why := unfit(log, merges=self._merges):
+        if why := unfit(log, merges=self.merges):
             raise ConfigurationError(
                 f"the table {self.url!r} cannot be written to exactly once: {why}.",
                 job=job,
@@ -194,11 +185,8 @@ class DeltaSink(LakeSink):
 
         schema = to_arrow_schema(rows.schema, timezone="UTC")
         with _named(job, stage):
-            if self.mode == "mirror":
-                check_changes(schema, self.key, self.url)
-                schema = table_columns(schema)
+            schema = self.columns_in(schema, self.url)
             columns = columns_of_rows(schema)
-            check_keyed_by(columns, self.key, self.order_by)
             check_partition_by(columns, self._partition_by)
             self._of_rows.append(columns)
             known = self._columns_after_start
@@ -213,41 +201,19 @@ class DeltaSink(LakeSink):
 
     # --- phase 1 ---
 
-    def takes(self, schema: pa.Schema) -> bool:
-        return not self._merges  # rows of one key must meet first: `render`
-
-    def render(self, frame: DataFrame) -> DataFrame:
-        """Reduces an epoch's rows to one per key, and puts changes in order."""
-        if self.mode == "mirror":
-            return in_order(frame)
-        return frame if not self._merges else self._newest(frame)
-
-    def _newest(self, frame: DataFrame) -> DataFrame:
+    def is_refused_if(self, frame: DataFrame) -> list[Column]:
         from pyspark.sql import functions as F
 
-        order = None if self.order_by is None else F.col(quoted_name(self.order_by))
-        if not self.has_dead_letters:
-            return newest_per_key(frame, list(self.key), order)
-        refused = [F.col(quoted_name(name)).isNull() for name in self._never_null]
         texts = [name for name, type in frame.dtypes if type == "string"]
-        refused += [F.col(quoted_name(name)) == "" for name in self._partition_by if name in texts]
-        apart = reduce(lambda a, b: a | F.coalesce(b, F.lit(False)), refused, F.lit(False))
-        return newest_per_key(frame, list(self.key), order, apart)
-
-    def with_dead_letters(self) -> DeltaSink:
-        """A refused row, which goes there, does not stand for its key."""
-        return replace(self, has_dead_letters=True)
-
-    def can_leave_out(self) -> bool:
-        """Returns False for mirrors: a change left out would block later changes of its row."""
-        return self.mode != "mirror"
+        empty = [F.col(quoted_name(name)) == "" for name in self._partition_by if name in texts]
+        return [*super().is_refused_if(frame), *empty]
 
     def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
         """Returns rows with a null that the table refuses, or with a text that cannot be the value
         of a partition."""
-        if self.mode == "mirror":
+        if self.is_mirror:
             return {}  # a key that is null stops the job: `ChangesLayout`
-        found = nulls_in(rows, self._never_null)
+        found = nulls_in(rows, self.never_null)
         for name in self._partition_by:
             values = rows.column(name)
             if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
@@ -256,9 +222,8 @@ class DeltaSink(LakeSink):
 
     def open_writer(self, transaction: TransactionId) -> SinkWriter:
         owner = self._owner(transaction.job, transaction.sink)
-        if self._merges:
-            is_mirror = self.mode == "mirror"
-            changes = ChangesLayout(self.key, is_mirror, transaction.job, transaction.sink)
+        if self.merges:
+            changes = ChangesLayout(self.key, self.is_mirror, transaction.job, transaction.sink)
             staged = data_folder(staged_at(self.url), self.storage_options)
             return DataWriter(self.url, staged, owner, changes, transaction)
         folder = data_folder(self.url, self.storage_options)
@@ -272,17 +237,13 @@ class DeltaSink(LakeSink):
     def open_committer(self, job: str, stage: str) -> DeltaCommitter:
         columns = self._columns_after_start
         given = (self.url, self._owner(job, stage), self.storage_options, columns)
-        if self._merges:
-            return MergeCommitter(*given, self.key, self.mode == "mirror")
+        if self.merges:
+            return MergeCommitter(*given, self.key, self.is_mirror)
         return OwningDeltaCommitter(*given, self.owns) if self.owns else DeltaCommitter(*given)
 
     def maintenance(self, job: str, stage: str) -> DeltaMaintenance:
         owner = self._owner(job, stage)
         return DeltaMaintenance(self.url, owner, job, stage, self.storage_options)
-
-    @property
-    def _merges(self) -> bool:
-        return self.mode != "append"
 
     @property
     def _columns_after_start(self) -> Columns | None:
@@ -297,7 +258,7 @@ class DeltaSink(LakeSink):
         return self.partition_by if self.table is None else self.table.partition_by
 
     @property
-    def _never_null(self) -> frozenset[str]:
+    def never_null(self) -> frozenset[str]:
         known = frozenset() if self.table is None else self.table.columns.not_null
         return known | frozenset(self.key)
 

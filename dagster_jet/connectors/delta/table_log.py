@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet.connectors.delta.columns import Columns, columns_of
-from dagster_jet.connectors.delta.folding import IS_GONE, Folded
+from dagster_jet.connectors.lake.folding import IS_GONE, Folded
 from dagster_jet.connectors.lake.lake_committer import first_line
 from dagster_jet.connectors.owned_rows import OwnedRows
 from dagster_jet.errors import (

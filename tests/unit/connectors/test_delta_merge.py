@@ -12,7 +12,7 @@ import pytest
 
 from dagster_jet import sinks
 from dagster_jet.connectors.delta import DeltaSink
-from dagster_jet.connectors.delta.merging import staged_at
+from dagster_jet.connectors.lake.staged_changes import staged_at
 from dagster_jet.connectors.lake.staged_names import marker_of
 from dagster_jet.errors import (
     ArtifactLostError,
@@ -200,10 +200,9 @@ def test_a_table_that_only_grows_is_not_merged(tmp_path: Path) -> None:
 
 
 def test_columns_that_are_no_key_are_named(table: Table) -> None:
-    from dagster_jet.connectors.delta.columns import columns_of_rows
-    from dagster_jet.connectors.delta.keys import check_changes, check_keyed_by
+    from dagster_jet.connectors.lake.keys import check_changes, check_keyed_by
 
-    columns = columns_of_rows(pa.schema([*SCHEMA, ("number", pa.float64())]))
+    columns = pa.schema([*SCHEMA, ("number", pa.float64())])
     for key, order in ((["number"], None), (["more"], None), (["id"], "more")):
         with pytest.raises(PipelineError, match=r"number|more"):
             check_keyed_by(columns, key, order)

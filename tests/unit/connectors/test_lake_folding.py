@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_jet.connectors.delta.folding import IS_GONE, Folded, folded_changes, folded_rows
+from dagster_jet.connectors.lake.folding import IS_GONE, Folded, folded_changes, folded_rows
 
 KEY = st.tuples(st.integers(0, 3), st.sampled_from(["a", "b"]))
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("value", pa.int64())])
