@@ -144,7 +144,9 @@ def iceberg(
     catalog: str,
     table: str,
     *,
-    mode: Literal["append"] = "append",
+    mode: Literal["append", "upsert", "mirror"] = "append",
+    key: str | Sequence[str] = (),
+    order_by: str | None = None,
     partition_by: str | Sequence[str] = (),
     branch: str = "main",
     catalog_options: Mapping[str, str | Secret] | None = None,
@@ -153,7 +155,7 @@ def iceberg(
     storage_options: Mapping[str, str | Secret] | None = None,
     shared: bool = False,
 ) -> IcebergSink:
-    """Return a sink that appends to an Iceberg table, exactly once.
+    """Return a sink that writes to an Iceberg table, exactly once.
 
     Tasks write Parquet files into the table's folder. All epochs of a snapshot of the job become
     one snapshot of the table, with a marker beside it. Others may read, write and maintain the
@@ -163,7 +165,12 @@ def iceberg(
         catalog: name of the catalog.
         table: namespace and name: "lake.flights". A missing table is created at the start, with the
             rows' columns.
-        mode: "append" adds every row.
+        mode: "append" adds every row. "upsert" inserts a row or updates the row with its key.
+            "mirror" applies the changes read by `sources.postgres_changes` in order, to keep a copy
+            of that table. Files with a changed row are written anew, large ones in tasks.
+        key: column or columns by which rows are found; for all modes except "append": text,
+            integers, booleans, dates, times or bytes.
+        order_by: as for `delta`.
         partition_by: field or fields by which the table is partitioned: a column, or
             `year(c)`, `month(c)`, `day(c)`, `hour(c)`, `bucket(16, c)`, `truncate(4, c)`. By
             default those of the table.
@@ -196,7 +203,9 @@ def iceberg(
         branch,
         guarantee_named(guarantee),
         tuple((storage_options or {}).items()),
-        shared,
+        (key,) if isinstance(key, str) else tuple(key),
+        order_by,
+        shared=shared,
         schema_evolution=schema_evolution,
     )
 

@@ -162,6 +162,15 @@ LAKE_KILLED = (
     Crash("F9", "lake.commit.after:2=kill"),
 )
 
+MERGING_KILLED = (
+    # Upserts, in connectors/test_iceberg_merge.py: a change is staged; files are written anew, and
+    # no snapshot names them; it does.
+    Crash("F3", "lake.prepare.after:2=kill", sharded=True),
+    Crash("F9", "lake.merge.written:3=kill"),
+    Crash("F9", "lake.commit.before:2=kill"),
+    Crash("F9", "lake.commit.after:2=kill"),
+)
+
 PREPARED_KILLED = (
     # Processors that commit in two phases, in test_two_phase.py: prepared, and not acknowledged ...
     Crash("F3", "stage.after:3=kill", sharded=True),
@@ -254,6 +263,7 @@ def all_points() -> set[str]:
         *FAILING_IN_TASKS,
         *MAPS_KILLED,
         *LAKE_KILLED,
+        *MERGING_KILLED,
         *PREPARED_KILLED,
         *REWINDING_KILLED,
         *EXPORTING_KILLED,

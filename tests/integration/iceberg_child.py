@@ -12,9 +12,9 @@ from tests.unit.connectors.iceberg_rows import options_at
 from . import child
 
 
-def _table(folder: Path, name: str, *by: str) -> IcebergSink:
+def _table(folder: Path, name: str, *by: str, **how: Any) -> IcebergSink:
     place: Any = options_at(folder / "lake")
-    return sinks.iceberg("lake", f"crash.{name}", partition_by=by, catalog_options=place)
+    return sinks.iceberg("lake", f"crash.{name}", partition_by=by, catalog_options=place, **how)
 
 
 def iceberg_pipeline(folder: Path) -> Pipeline:
@@ -44,3 +44,18 @@ def copying_pipeline(folder: Path) -> Pipeline:
 
 def main_copying(folder: Path, order: dict[str, Any]) -> int:
     return child.main(folder, order, copying_pipeline)
+
+
+def upsert_pipeline(folder: Path) -> Pipeline:
+    """Windows by their key, partitioned by another column; the rows of `big` have none."""
+    (folder / "lake").mkdir(exist_ok=True)
+    p, keyed = Pipeline(child.JOB), {"mode": "upsert", "key": ("k", "window_start")}
+    rows, counts, rollup = child.windows_over_windows(p, folder)
+    counts.write_to(_table(folder, "counts", "bucket(2, n)", **keyed), name="counts_out")
+    rollup.write_to(_table(folder, "rollup", **keyed), name="rollup_out")
+    rows.filter(f"v >= {child.BIG}").write_to(_table(folder, "big"), name="big_out")
+    return p
+
+
+def main_upserting(folder: Path, order: dict[str, Any]) -> int:
+    return child.main(folder, order, upsert_pipeline)

@@ -10,8 +10,7 @@ may write to the same table. At-least-once: rows written since the last snapshot
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +37,7 @@ from dagster_jet.connectors.files.places.location import (
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.connectors.lake.data_writer import DataWriter
-from dagster_jet.connectors.lake.merging_sink import MergingSink
+from dagster_jet.connectors.lake.merging_sink import MergingSink, named
 from dagster_jet.connectors.lake.refused_rows import nulls_in, refused_by
 from dagster_jet.connectors.lake.staged_changes import ChangesLayout, staged_at
 from dagster_jet.connectors.owned_rows import OwnedRows, OwnedRowsWriter, misfit, owned_rows
@@ -184,7 +183,7 @@ class DeltaSink(MergingSink):
         from pyspark.sql.pandas.types import to_arrow_schema
 
         schema = to_arrow_schema(rows.schema, timezone="UTC")
-        with _named(job, stage):
+        with named(job, stage):
             schema = self.columns_in(schema, self.url)
             columns = columns_of_rows(schema)
             check_partition_by(columns, self._partition_by)
@@ -265,12 +264,3 @@ class DeltaSink(MergingSink):
     def _opened(self) -> TableLog | None:
         options = options_of(data_folder(self.url, self.storage_options))
         return TableLog.open(self.url, options)
-
-
-@contextmanager
-def _named(job: str, stage: str) -> Iterator[None]:
-    """Adds job and stage to a `PipelineError`."""
-    try:
-        yield
-    except PipelineError as error:
-        raise PipelineError(error.message, job=job, stage=stage, cure=error.cure) from error

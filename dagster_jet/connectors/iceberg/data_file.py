@@ -38,11 +38,14 @@ class IcebergLayout:
 
     def divided(self, batch: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
         """A file has all columns of the rows of one partition."""
-        rows = pa.RecordBatch.from_arrays(
+        return divided(self.as_written(batch), self.partition_by)
+
+    def as_written(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns rows as a file has them."""
+        return pa.RecordBatch.from_arrays(
             [batch.column(field.name).cast(field.type) for field in self.columns],
             schema=self.columns,
         )
-        return divided(rows, self.partition_by)
 
     def folder_of(self, values: Values) -> str:
         return ""
@@ -51,17 +54,32 @@ class IcebergLayout:
         names: list[str] = schema.names
         return names[:STATISTICS_MAX]
 
-    def kept(self, values: Values, statistics: Statistics) -> Mapping[str, Any]:
-        bounds = {name: _bounds(statistics, name) for name in statistics.types}
+    def known(self) -> Mapping[str, Any]:
+        """Returns what the commit has to know of the table at the start, as JSON."""
         return {
             "table": self.table_id,
             "data": self.data,
             "schema": self.schema_id,
             "spec": self.spec_id,
+        }
+
+    def kept(self, values: Values, statistics: Statistics) -> Mapping[str, Any]:
+        bounds = {name: _bounds(statistics, name) for name in statistics.types}
+        return {
+            **self.known(),
             "partition": [_as_json(value) for value in values],
             "nulls": {self.ids[name]: count for name, count in statistics.nulls.items()},
             "bounds": {self.ids[name]: both for name, both in bounds.items() if both is not None},
         }
+
+
+@dataclass(frozen=True)
+class LiveFile:
+    """A data file of a snapshot."""
+
+    file: DataFile
+    manifest: str
+    """Path of the manifest that names it."""
 
 
 def data_file_of(artifact: Artifact, metadata: TableMetadata) -> DataFile:

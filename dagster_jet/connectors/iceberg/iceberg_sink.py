@@ -5,7 +5,8 @@
     <location>/data/part-....parquet  a task's file, at its final place from phase 1 on; no reader
                                       sees it before a snapshot names it
 
-Other writers and other sinks may append to the same table. At-least-once: rows written since the
+Upserts and mirrors stage changes instead, and write the touched files anew (`merging`). Other
+writers and other sinks may write to the same table. At-least-once: rows written since the
 last snapshot appear again.
 """
 
@@ -32,12 +33,14 @@ from dagster_jet.connectors.iceberg.data_file import IcebergLayout
 from dagster_jet.connectors.iceberg.fields import extended, misfit, of_table
 from dagster_jet.connectors.iceberg.iceberg_committer import IcebergCommitter
 from dagster_jet.connectors.iceberg.maintenance import IcebergMaintenance
+from dagster_jet.connectors.iceberg.merging import IcebergMergeCommitter
 from dagster_jet.connectors.iceberg.partition_fields import PartitionField
 from dagster_jet.connectors.iceberg.storage import folder_at, place_of
 from dagster_jet.connectors.iceberg.table_version import TableVersion
 from dagster_jet.connectors.lake.data_writer import DataWriter
-from dagster_jet.connectors.lake.lake_sink import LakeSink
+from dagster_jet.connectors.lake.merging_sink import MergingSink, named
 from dagster_jet.connectors.lake.refused_rows import nulls_in, refused_by
+from dagster_jet.connectors.lake.staged_changes import ChangesLayout, staged_at
 from dagster_jet.contract import Refused, TransactionId
 from dagster_jet.errors import ConfigurationError, PipelineError
 from dagster_jet.snapshot.protocol import Guarantee
@@ -45,12 +48,10 @@ from dagster_jet.snapshot.protocol import Guarantee
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MODES = ("append",)
-
 
 @dataclass(frozen=True)
-class IcebergSink(LakeSink):
-    """Appends a stream to an Iceberg table."""
+class IcebergSink(MergingSink):
+    """Writes a stream to an Iceberg table: appends rows, or merges changes by their key."""
 
     catalog: CatalogPlace
     table: str
@@ -60,6 +61,9 @@ class IcebergSink(LakeSink):
     branch: str = "main"
     max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     storage_options: StorageOptions = ()
+    key: tuple[str, ...] = ()
+    order_by: str | None = None
+    has_dead_letters: bool = field(default=False, compare=False, repr=False)
     shared: bool = field(default=False, compare=False, repr=False)
     """Whether a local folder is shared by all machines of a cluster."""
     found: IcebergLayout | None = field(default=None, compare=False, repr=False)
@@ -76,10 +80,6 @@ class IcebergSink(LakeSink):
         iceberg_library()
         object.__setattr__(self, "storage_options", checked_storage(self.storage_options))
         checked_table(self.table)
-        if self.mode not in MODES:
-            raise ConfigurationError(
-                f"mode: {self.mode!r} is unknown.", cure=f"Use one of {', '.join(MODES)}."
-            )
         if len(set(self.partition_by)) < len(self.partition_by):
             raise ConfigurationError(f"partition_by: {self.partition_by!r} has a name twice.")
         object.__setattr__(self, "partition_by", tuple(map(str, self._asked)))
@@ -90,6 +90,8 @@ class IcebergSink(LakeSink):
 
     def describe(self) -> dict[str, str]:
         described = {"kind": "iceberg", "path": self._name, "mode": self.mode}
+        if self.key:
+            described["key"] = ", ".join(self.key)
         if self.partition_by:
             described["partition_by"] = ", ".join(self.partition_by)
         if self.branch != "main":
@@ -106,7 +108,8 @@ class IcebergSink(LakeSink):
             "storage": saved_options(self.storage_options),
         }
         place = {"catalog": self.catalog.name, "table": self.table, "branch": self.branch}
-        return {**place, "mode": self.mode, "options": kept}
+        keyed = {"key": list(self.key)} if self.key else {}
+        return {**place, "mode": self.mode, **keyed, "options": kept}
 
     @classmethod
     def reopen(cls, destination: Mapping[str, Any]) -> IcebergSink:
@@ -117,6 +120,7 @@ class IcebergSink(LakeSink):
             destination["mode"],
             branch=destination["branch"],
             storage_options=reopened_options(kept["storage"]),
+            key=tuple(destination.get("key", ())),
         )
 
     # --- checks of a start ---
@@ -127,9 +131,9 @@ class IcebergSink(LakeSink):
             if version is None:
                 return self
             self._check_place(version, job, stage, is_reachable=on_one_host or self.shared)
-            if why := version.unfit():
+            if why := version.unfit() or (version.unmergeable() if self.merges else None):
                 raise ConfigurationError(
-                    f"the table {self._name!r} cannot be appended to exactly once: {why}.",
+                    f"the table {self._name!r} cannot be written to exactly once: {why}.",
                     job=job,
                     stage=stage,
                     cure="Change what is named here, or write to another table.",
@@ -199,7 +203,10 @@ class IcebergSink(LakeSink):
     def check_columns(self, rows: DataFrame, job: str, stage: str) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        columns = of_table(to_arrow_schema(rows.schema, timezone="UTC"))
+        schema = to_arrow_schema(rows.schema, timezone="UTC")
+        with named(job, stage):
+            schema = self.columns_in(schema, self._name)
+        columns = of_table(schema)
         known = None if self.found is None else self.found.columns
         if known is not None and self._extends:
             known = extended(known, columns)
@@ -221,21 +228,31 @@ class IcebergSink(LakeSink):
 
     # --- phase 1 ---
 
-    def takes(self, schema: pa.Schema) -> bool:
-        return True
-
-    def render(self, frame: DataFrame) -> DataFrame:
-        return frame
+    @property
+    def never_null(self) -> frozenset[str]:
+        columns = () if self.found is None else self.found.columns
+        return frozenset(one.name for one in columns if not one.nullable) | frozenset(self.key)
 
     def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
         """Returns rows with a null that the table refuses."""
-        columns = () if self.found is None else self.found.columns
-        never_null = [column.name for column in columns if not column.nullable]
-        return refused_by(self._name, rows, nulls_in(rows, never_null))
+        if self.is_mirror:
+            return {}  # such a change stops the job: `ChangesLayout`
+        return refused_by(self._name, rows, nulls_in(rows, self.never_null))
 
     def open_writer(self, transaction: TransactionId) -> DataWriter:
         owner = self._owner(transaction.job, transaction.sink)
         layout = self._layout(transaction)
+        if self.merges:
+            changes = ChangesLayout(
+                self.key,
+                self.is_mirror,
+                transaction.job,
+                transaction.sink,
+                self.never_null,
+                layout.known(),
+            )
+            staged = folder_at(staged_at(layout.data), self.storage_options)
+            return DataWriter(self._name, staged, owner, changes, transaction)
         folder = folder_at(layout.data, self.storage_options)
         return DataWriter(self._name, folder, owner, layout, transaction)
 
@@ -259,7 +276,10 @@ class IcebergSink(LakeSink):
 
     def open_committer(self, job: str, stage: str) -> IcebergCommitter:
         owner, storage = self._owner(job, stage), self.storage_options
-        return IcebergCommitter(self.table, owner, self.catalog, storage, self.branch)
+        given = (self.table, owner, self.catalog, storage, self.branch)
+        if self.merges:
+            return IcebergMergeCommitter(*given, self.key, self.is_mirror)
+        return IcebergCommitter(*given)
 
     def maintenance(self, job: str, stage: str) -> IcebergMaintenance:
         owner, storage = self._owner(job, stage), self.storage_options

@@ -101,7 +101,8 @@ class IcebergMaintenance(TableMaintenance):
     def _remove_attempts(self, version: TableVersion) -> Mapping[str, int]:
         """Removes files of committed epochs that no snapshot has: those of attempts that lost."""
         folder = folder_at(version.data, self.storage_options)
-        found = set(folder.paths(self.owner.beginning)) - version.paths()
+        beginnings = (self.owner.beginning, self.owner.beginning_of_merged)
+        found = set(folder.paths(beginnings)) - version.paths()
         return self.remove_committed(folder, found, version.marker)
 
 

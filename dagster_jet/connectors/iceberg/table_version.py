@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.iceberg.data_file import IcebergLayout, data_file_of
+from dagster_jet.connectors.iceberg.data_file import IcebergLayout, LiveFile, data_file_of
 from dagster_jet.connectors.iceberg.fields import extended, inner_not_null, of_table
 from dagster_jet.connectors.iceberg.partition_fields import PartitionField
 from dagster_jet.connectors.lake.lake_committer import first_line
@@ -24,7 +24,7 @@ from dagster_jet.snapshot.manifest import Artifact
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
 
 _FORMAT_MAX = 2
@@ -125,6 +125,15 @@ class TableVersion:
         entries = [entry for one in found.values() for entry in one.fetch_manifest_entry(io)]
         return {entry.data_file.file_path.removeprefix(f"{self.data}/") for entry in entries}
 
+    def live_files(self) -> list[LiveFile]:
+        """Returns the data files of the branch's newest snapshot."""
+        io, head = self.table.io, self.metadata.snapshot_by_name(self.branch)
+        return [
+            LiveFile(entry.data_file, manifest.manifest_path)
+            for manifest in ([] if head is None else head.manifests(io))
+            for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
+        ]
+
     # --- columns and partitions ---
 
     @property
@@ -160,7 +169,7 @@ class TableVersion:
         )
 
     def unfit(self) -> str | None:
-        """Returns why a sink must not append to the table; None if it may."""
+        """Returns why a sink must not write to the table; None if it may."""
         metadata = self.metadata
         if metadata.format_version > _FORMAT_MAX:
             return f"it has the format version {metadata.format_version}"
@@ -193,6 +202,22 @@ class TableVersion:
                 new.pop(field.field_id, None)
             if new:
                 return f"it has the new column {next(iter(new.values())).name!r}, never null"
+        return None
+
+    def unmergeable(self, staged: Sequence[Artifact] = ()) -> str | None:
+        """Returns why changes cannot be merged into the table; None if they can."""
+        head = self.metadata.snapshot_by_name(self.branch)
+        for manifest in [] if head is None else head.manifests(self.table.io):
+            if manifest.content.value != 0 and (
+                manifest.has_added_files() or manifest.has_existing_files()
+            ):
+                return "it has files that delete rows, which the library does not write anew"
+        names = {field.field_id: field.name for field in self.metadata.schema().fields}
+        for schema_id in {kept_in(one)["schema"] for one in staged}:
+            schema = self.metadata.schema_by_id(schema_id)
+            for field in [] if schema is None else schema.fields:
+                if names.get(field.field_id, field.name) != field.name:
+                    return f"its column {field.name!r} is {names[field.field_id]!r} now"
         return None
 
     # --- reading ---
@@ -269,7 +294,6 @@ class TableVersion:
             facts: kept in the snapshot's summary.
         """
         from pyiceberg.table import Table
-        from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID
 
         table, metadata = self.table, self.metadata
         spec_id = kept_in(staged[0])["spec"] if staged else metadata.default_spec_id
@@ -282,6 +306,32 @@ class TableVersion:
             with update.merge_append() as files:
                 for one in staged:
                     files.append_data_file(data_file_of(one, metadata))
+        self._commit(transaction)
+
+    def replace(
+        self,
+        removed: Sequence[LiveFile],
+        added: Sequence[Artifact],
+        application: str,
+        marker: int,
+        facts: Mapping[str, str],
+    ) -> None:
+        """As `append`, and removes files. The snapshot is there even if nothing changes: a late
+        commit of a dead process is refused because of it."""
+        from dagster_jet.connectors.iceberg.replacing import Replacing
+
+        table = self.table
+        transaction = table.transaction()
+        transaction.set_properties({application: str(marker)})
+        with Replacing.of(transaction, table.io, self.branch, removed, facts) as files:
+            for one in added:
+                files.append_data_file(data_file_of(one, self.metadata))
+        self._commit(transaction)
+
+    def _commit(self, transaction: Transaction) -> None:
+        from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID
+
+        table, metadata = self.table, self.metadata
         conditions = (
             AssertTableUUID(uuid=metadata.table_uuid),
             AssertRefSnapshotId.model_validate(

@@ -79,7 +79,7 @@ class S3Folder:
         found = self._place.head(self._place.at(path)["Key"])
         return None if found is None else cast(int, found["ContentLength"])
 
-    def paths(self, beginning: str) -> Iterator[str]:
+    def paths(self, beginning: str | tuple[str, ...]) -> Iterator[str]:
         for page in self._place.pages("list_objects_v2", Prefix=self._place.prefix):
             for found in page.get("Contents", ()):
                 path = found["Key"].removeprefix(self._place.prefix)

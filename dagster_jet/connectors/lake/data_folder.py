@@ -46,8 +46,8 @@ class DataFolder(Protocol):
         """Returns the size of each file; None if there is none."""
         ...
 
-    def paths(self, beginning: str) -> Iterator[str]:
-        """Yields the paths, at any depth, of data files whose names have this beginning."""
+    def paths(self, beginning: str | tuple[str, ...]) -> Iterator[str]:
+        """Yields the paths, at any depth, of data files whose names have one of the beginnings."""
         ...
 
     def remove(self, paths: Collection[str]) -> None:
@@ -97,7 +97,7 @@ class LocalFolder:
             return (self._root / path).stat().st_size
         return None
 
-    def paths(self, beginning: str) -> Iterator[str]:
+    def paths(self, beginning: str | tuple[str, ...]) -> Iterator[str]:
         for folder, folders, names in os.walk(self._root):
             folders[:] = [name for name in folders if not name.startswith("_")]
             for name in names:

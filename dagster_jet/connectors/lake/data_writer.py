@@ -82,6 +82,8 @@ class DataWriter(SinkWriter):
     owner: Owner
     layout: Layout
     transaction: TransactionId
+    is_merged: bool = False
+    """Whether phase 2 writes, and not a task of an epoch."""
     _open: dict[Hashable, _OpenFile] = field(default_factory=dict)
     _paths: list[str] = field(default_factory=list)
     _artifacts: list[Artifact] = field(default_factory=list)
@@ -91,15 +93,23 @@ class DataWriter(SinkWriter):
             return
         with self._errors_named():
             for values, rows in self.layout.divided(batch):
-                if values not in self._open:
-                    self._begin(values, rows.schema)
-                self._open[values].write(rows)
+                self._write(values, rows)
+
+    def write_to(self, values: Hashable, rows: pa.RecordBatch) -> None:
+        """Writes rows of one partition, as a file has them."""
+        with self._errors_named():
+            self._write(values, rows)
+
+    def _write(self, values: Hashable, rows: pa.RecordBatch) -> None:
+        if values not in self._open:
+            self._begin(values, rows.schema)
+        self._open[values].write(rows)
 
     def _begin(self, values: Hashable, schema: pa.Schema) -> None:
         if len(self._open) >= _OPEN_MAX:
             self._finish_all()
         fail_point("lake.write.before")
-        name = self.owner.file_name(self.transaction, len(self._paths))
+        name = self.owner.file_name(self.transaction, len(self._paths), is_merged=self.is_merged)
         path = self.layout.folder_of(values) + name
         staged = self.folder.create(path)
         self._paths.append(path)

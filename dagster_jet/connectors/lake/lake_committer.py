@@ -92,6 +92,13 @@ class TableCommitter(Committer, Generic[V]):
     def misfit(self, version: V, staged: Sequence[Artifact], context: CommitContext) -> str | None:
         """Returns why the staged files do not fit a table that others may have changed since."""
 
+    def plan(self, version: V, staged: Sequence[Artifact], context: CommitContext) -> None:
+        """Does what a commit needs and takes long, right before `append`.
+
+        Raises:
+            JetError: a piece of it has failed.
+        """
+
     @abstractmethod
     def append(
         self,
@@ -139,6 +146,7 @@ class TableCommitter(Committer, Generic[V]):
                     return
                 there = self._those_there(version, pending, context)
                 self._check_fits(version, there, context)
+                self.plan(version, there, context)
             fail_point("lake.commit.before")
             try:
                 application = self.owner.application(repeatable=context.repeatable)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +16,7 @@ from dagster_jet.connectors.lake.keys import check_changes, check_key, check_key
 from dagster_jet.connectors.lake.lake_sink import LakeSink
 from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.core.ddl import quoted_name
+from dagster_jet.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -94,3 +96,12 @@ class MergingSink(LakeSink):
     def can_leave_out(self) -> bool:
         """Returns False for mirrors: a change left out would block later changes of its row."""
         return not self.is_mirror
+
+
+@contextmanager
+def named(job: str, stage: str) -> Iterator[None]:
+    """Adds job and stage to a `PipelineError`."""
+    try:
+        yield
+    except PipelineError as error:
+        raise PipelineError(error.message, job=job, stage=stage, cure=error.cure) from error

@@ -14,7 +14,7 @@ from dagster_jet.contract import CommitContext, TransactionId
 APPLICATIONS = "dagster-jet/"
 """Beginning of the ids of markers, and of the names of tags."""
 _EPOCH_BITS = 40
-_NAME = re.compile(r"part-([0-9a-f]{16})-(\d+)-(\d+)-\d+-(\d+)-.*\.parquet")
+_NAME = re.compile(r"(?:part|merged)-([0-9a-f]{16})-(\d+)-(\d+)-\d+-(\d+)-.*\.parquet")
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,17 @@ class Owner(SinkOwner):
         """Returns the beginning of its files' names."""
         return f"part-{self.short}-"
 
-    def file_name(self, transaction: TransactionId, number: int) -> str:
+    @property
+    def beginning_of_merged(self) -> str:
+        """Returns the beginning of the names of files that phase 2 has written. A start does not
+        remove them as orphans: a late commit of a dead driver may still name them."""
+        return f"merged-{self.short}-"
+
+    def file_name(self, transaction: TransactionId, number: int, *, is_merged: bool = False) -> str:
         """Returns the name of a writer's file, without its folder."""
-        t = transaction
+        t, beginning = transaction, self.beginning_of_merged if is_merged else self.beginning
         return (
-            f"{self.beginning}{t.timeline}-{t.epoch_id:010d}-{t.shard:04d}-{t.execution_id}-"
+            f"{beginning}{t.timeline}-{t.epoch_id:010d}-{t.shard:04d}-{t.execution_id}-"
             f"{quote(t.attempt, safe='')}-{number}.parquet"
         )
 

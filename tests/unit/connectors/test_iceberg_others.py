@@ -262,7 +262,8 @@ def test_what_is_no_sink_is_refused(tmp_path: Path) -> None:
     where: Any = options_at(tmp_path)
     for given, says in (
         ({"table": "rows"}, "has no namespace"),
-        ({"mode": "upsert"}, "mode: 'upsert'"),
+        ({"mode": "merge"}, "mode: 'merge'"),
+        ({"mode": "upsert"}, "mode 'upsert' needs a key"),
         ({"partition_by": ["a", "a"]}, "has a name twice"),
         ({"partition_by": "week(at)"}, r"partition_by: 'week\(at\)'"),
         ({"catalog_options": {"uri": "postgresql://me:pw@host/db"}}, "uri has a secret"),
