@@ -3,29 +3,29 @@ the changes in data files, and write these files anew."""
 
 from __future__ import annotations
 
+import errno
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from dagster_jet.connectors.files.places.location import StorageOptions
+from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.iceberg.catalog import errors_named
 from dagster_jet.connectors.iceberg.data_file import IcebergLayout
-from dagster_jet.connectors.iceberg.storage import folder_at, library_options
+from dagster_jet.connectors.iceberg.old_file import OldFile, file_columns
+from dagster_jet.connectors.iceberg.storage import folder_at, place_of
 from dagster_jet.connectors.lake.data_writer import DataWriter
 from dagster_jet.connectors.lake.key_numbers import KeyNumbers
 from dagster_jet.connectors.lake.staged_changes import StagedChanges
 from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.contract import TransactionId
+from dagster_jet.errors import SinkMismatchError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.failpoint import fail_point
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table.metadata import TableMetadata
 
 
 @dataclass(frozen=True)
@@ -35,37 +35,60 @@ class Merge:
     table: str
     """Named in errors."""
     owner: Owner
-    metadata: TableMetadata
-    """Without its snapshots."""
     layout: IcebergLayout
     storage_options: StorageOptions
     changes: StagedChanges
+    mapped: Mapping[str, int]
+    """Ids of columns by their names in files that have no ids."""
 
     @property
     def key(self) -> tuple[str, ...]:
         return self.changes.key
 
     def rows_of(
-        self, file: DataFile, columns: Sequence[str] | None = None
+        self, file: OldFile, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of a data file, with the columns that the table has now.
+        """Yields the rows of a data file, with the columns that the table has now, in their types.
+
+        The library's own reading is not used: it makes null lists empty.
 
         Args:
             columns: by default all of the table.
+
+        Raises:
+            SinkMismatchError: the file cannot be written anew without a loss.
         """
-        from pyiceberg.expressions import AlwaysTrue
-        from pyiceberg.io.pyarrow import ArrowScan
-        from pyiceberg.table import FileScanTask
+        layout = self.layout
+        wanted = [one for one in layout.columns if columns is None or one.name in columns]
+        place = open_input(place_of(layout.data) or layout.data, self.storage_options)
+        found = place.find(file.path)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "a data file is gone", file.path)
+        with place.open(found) as stream:
+            opened = pq.ParquetFile(stream)
+            known = file_columns(opened.schema_arrow, self.mapped)
+            for column in wanted:
+                if why := file.unfit(layout.ids[column.name], column, known):
+                    raise self.refusal(file.path, why)
+            names = [known[id].name for one in wanted if (id := layout.ids[one.name]) in known]
+            for batch in opened.iter_batches(columns=names):
+                arrays = [
+                    batch.column(known[id].name).cast(one.type)
+                    if (id := layout.ids[one.name]) in known
+                    else pa.nulls(batch.num_rows, one.type)
+                    for one in wanted
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, [one.name for one in wanted])
 
-        from dagster_jet.connectors.iceberg.durable_files import DurableFiles
-
-        schema = self.metadata.schema()
-        in_bucket = file.file_path.startswith("s3")
-        io = DurableFiles(dict(library_options(self.storage_options, in_bucket=in_bucket)))
-        wanted = schema if columns is None else schema.select(*columns)
-        scan = ArrowScan(self.metadata, io, wanted, AlwaysTrue())
-        # Its public method keeps all rows of a file in memory.
-        yield from scan._record_batches_from_scan_tasks_and_deletes([FileScanTask(file)], {})
+    def refusal(self, path: str, why: str) -> SinkMismatchError:
+        return SinkMismatchError(
+            f"the table {self.table!r} has a data file that is not written anew: {why}.",
+            job=self.owner.job,
+            stage=self.owner.sink,
+            position=path,
+            cure="Let its writer write it anew, such as by rewrite_data_files of Spark. Nothing is "
+            "lost: the changes are committed then.",
+        )
 
     def rows(self) -> pa.Table:
         """Returns the changed rows, as the table has them."""
@@ -84,7 +107,7 @@ class FindKeys:
     """Reads columns of the key."""
 
     merge: Merge
-    files: tuple[DataFile, ...]
+    files: tuple[OldFile, ...]
 
     def __call__(self) -> list[pa.Array]:
         """Returns for each file the numbers of the changes whose keys it has."""
@@ -93,7 +116,7 @@ class FindKeys:
             keys = KeyNumbers(merge.changes.folded(only_keys=True).rows, merge.key)
             return [self._in_file(file, keys) for file in self.files]
 
-    def _in_file(self, file: DataFile, keys: KeyNumbers) -> pa.Array:
+    def _in_file(self, file: OldFile, keys: KeyNumbers) -> pa.Array:
         batches = self.merge.rows_of(file, self.merge.key)
         found = [keys.of(batch).drop_null().unique() for batch in batches]
         return pa.concat_arrays([pa.array([], pa.int32()), *found]).unique()
@@ -104,7 +127,7 @@ class WriteMerged:
     """Writes the rows of files whose keys no change has, and changed rows beside them."""
 
     merge: Merge
-    files: tuple[DataFile, ...]
+    files: tuple[OldFile, ...]
     puts: pa.Array
     """Numbers of the changes whose rows are written here."""
     transaction: TransactionId
@@ -131,13 +154,11 @@ class WriteMerged:
     def _write_others(self, writer: DataWriter, keys: KeyNumbers) -> None:
         layout = self.merge.layout
         for file in self.files:
-            record: Any = file.partition
-            values = tuple(record[number] for number in range(len(record)))
             for batch in self.merge.rows_of(file):
                 others = batch.filter(pc.is_null(keys.of(batch)))
                 if others.num_rows == 0:
                     continue
-                if file.spec_id == layout.spec_id:
-                    writer.write_to(values, layout.as_written(others))
+                if file.partition is not None:
+                    writer.write_to(file.partition, layout.as_written(others))
                 else:
                     writer.write(others)

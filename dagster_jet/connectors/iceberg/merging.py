@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from dagster_jet.connectors.iceberg.data_file import LiveFile
 from dagster_jet.connectors.iceberg.iceberg_committer import IcebergCommitter
 from dagster_jet.connectors.iceberg.key_search import KeySearch
 from dagster_jet.connectors.iceberg.merge_pieces import FindKeys, Merge, WriteMerged
+from dagster_jet.connectors.iceberg.old_file import OldFile
 from dagster_jet.connectors.iceberg.storage import folder_at, place_of
 from dagster_jet.connectors.iceberg.table_version import TableVersion
 from dagster_jet.connectors.lake.data_folder import DataFolder
@@ -31,9 +32,6 @@ from dagster_jet.connectors.lake.staged_file import kept_in
 from dagster_jet.connectors.lake.staged_names import StagedName
 from dagster_jet.contract import CommitContext, Piece, TransactionId, carry_out_here
 from dagster_jet.snapshot.manifest import Artifact
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
 
 F = TypeVar("F", bound=LiveFile)
 _IN_PROCESS_BYTES_MAX = 32 << 20
@@ -110,10 +108,15 @@ class IcebergMergeCommitter(IcebergCommitter):
             self.key,
             self.are_changes,
         )
-        bare: dict[str, Any] = {"snapshots": [], "refs": {}, "snapshot_log": [], "metadata_log": []}
-        metadata: Any = version.metadata.model_copy(update={**bare, "current_snapshot_id": None})
-        layout = version.layout()
-        return Merge(self.table, self.owner, metadata, layout, self.storage_options, changes)
+        mapping = version.metadata.name_mapping()
+        mapped = {
+            name: one.field_id
+            for one in ([] if mapping is None else mapping.root)
+            if one.field_id is not None
+            for name in one.names
+        }
+        layout, storage = version.layout(), self.storage_options
+        return Merge(self.table, self.owner, layout, storage, changes, mapped)
 
 
 @dataclass(frozen=True)
@@ -141,8 +144,8 @@ class _Planning:
         live, is_gone = self.version.live_files(), folded.rows.column(IS_GONE).to_numpy()
         if folded.begins_empty:
             return _Plan(live, self._written([], ~is_gone, newest_epoch))
-        some = KeySearch(folded.rows, self.merge.key, self.merge.metadata).among(live)
-        pieces = [FindKeys(self.merge, _files(group)) for group in _grouped(some)]
+        some = KeySearch(folded.rows, self.merge.key, self.version.metadata).among(live)
+        pieces = [FindKeys(self.merge, self._old(group)) for group in _grouped(some)]
         found = [one for numbers in self._run(pieces, some) for one in numbers]
         touched, is_left = [], ~is_gone
         for file, numbers in zip(some, found, strict=True):
@@ -154,8 +157,8 @@ class _Planning:
 
     def _written(self, touched: Sequence[_Touched], is_new: Any, epoch: int) -> list[Artifact]:
         """Writes touched files and new rows."""
-        shares: list[tuple[tuple[DataFile, ...], Any]] = [
-            (_files(group), np.concatenate([one.puts for one in group]))
+        shares: list[tuple[tuple[OldFile, ...], Any]] = [
+            (self._old(group), np.concatenate([one.puts for one in group]))
             for group in _grouped(touched)
         ]
         new = np.flatnonzero(is_new)
@@ -181,6 +184,15 @@ class _Planning:
             "merge",
         )
 
+    def _old(self, group: Sequence[LiveFile]) -> tuple[OldFile, ...]:
+        found = []
+        for one in group:
+            old = OldFile.of(one.file, self.version.metadata)
+            if old is None:
+                raise self.merge.refusal(one.file.file_path, "it is not read")
+            found.append(old)
+        return tuple(found)
+
     def _run(self, pieces: Sequence[Piece], files: Iterable[LiveFile]) -> list[Any]:
         total = self.bytes + sum(one.file.file_size_in_bytes for one in files)
         is_here = total <= _IN_PROCESS_BYTES_MAX or not pieces
@@ -197,7 +209,3 @@ def _grouped(files: Sequence[F]) -> Iterable[list[F]]:
             group = []
     if group:
         yield group
-
-
-def _files(group: Sequence[LiveFile]) -> tuple[DataFile, ...]:
-    return tuple(one.file for one in group)
