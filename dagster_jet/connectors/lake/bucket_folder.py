@@ -83,7 +83,9 @@ class S3Folder:
         for page in self._place.pages("list_objects_v2", Prefix=self._place.prefix):
             for found in page.get("Contents", ()):
                 path = found["Key"].removeprefix(self._place.prefix)
-                if path.rpartition("/")[2].startswith(beginning):
+                *folders, name = path.split("/")
+                is_data = not any(folder.startswith("_") for folder in folders)
+                if is_data and name.startswith(beginning):
                     yield path
 
     def remove(self, paths: Collection[str]) -> None:

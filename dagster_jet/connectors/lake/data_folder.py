@@ -47,7 +47,8 @@ class DataFolder(Protocol):
         ...
 
     def paths(self, beginning: str | tuple[str, ...]) -> Iterator[str]:
-        """Yields the paths, at any depth, of data files whose names have one of the beginnings."""
+        """Yields the paths, at any depth, of data files whose names have one of the beginnings.
+        Folders that begin with an underscore have none."""
         ...
 
     def remove(self, paths: Collection[str]) -> None:

@@ -9,6 +9,7 @@ because the version that it was made for is not the newest one any more.
 
 from __future__ import annotations
 
+import math
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -136,7 +137,7 @@ class TableCommitter(Committer, Generic[V]):
             return
         newest = max(artifact.epoch_id for artifact in artifacts)
         failure: Exception | None = None
-        for _ in attempts(_ATTEMPTS_MAX):
+        for _ in attempts(_ATTEMPTS_MAX, budget_s=math.inf):  # a merge may take long
             with self.errors_named(context):
                 version = self._looked_at(context)
                 pending = self._pending(version, artifacts, context)

@@ -68,6 +68,29 @@ def test_maintenance_in_a_bucket(s3: S3Folder, tmp_path: Path) -> None:
     assert sorted(found) == [1, 2, 3]
 
 
+def test_a_merge_in_a_bucket(s3: S3Folder, tmp_path: Path) -> None:
+    """Changes that are staged are no orphans of a sink that appends."""
+    place: Any = {**options_at(tmp_path), "warehouse": s3.url}
+    options: dict[str, Any] = {
+        "catalog_options": place,
+        "storage_options": dict(s3.storage_options),
+    }
+    made = sinks.iceberg("lake", NAME, mode="upsert", key="id", **options)
+    made._of_rows.append(SCHEMA)
+    made.claim_place("j", "out")
+    sink = made.at_start("j", "out", on_one_host=False)
+    commit(sink, stage(sink, rows(1, 2)), by())
+    staged = stage(sink, rows(2, 3, text="new"), epoch=2)
+    appending = sinks.iceberg("lake", NAME, **options)
+    with closing(appending.open_committer("j", "out")) as committer:
+        assert committer.abort_orphans(by(2), ()) == 0
+    commit(sink, staged, by(2))
+    with closing(sink._catalog()) as catalog:
+        found = catalog.load_table(NAME).scan().to_arrow().to_pylist()
+    assert {row["id"]: row["text"] for row in found} == {1: "row 1", 2: "new", 3: "new"}
+    assert len(found) == 3 and "_dagster_jet/part-" not in " ".join(s3.every_name())
+
+
 def test_a_bucket_that_is_not_there_ends_the_start(s3: S3Folder, tmp_path: Path) -> None:
     place: Any = {**options_at(tmp_path), "warehouse": "s3://not-there/lake"}
     made = sinks.iceberg(
