@@ -5,7 +5,7 @@
     <location>/data/part-....parquet  a task's file, at its final place from phase 1 on; no reader
                                       sees it before a snapshot names it
 
-Upserts and mirrors stage changes instead, and write the touched files anew (`merging`). Other
+Upserts and mirrors stage changes instead, and write the touched files anew (`merge_commit`). Other
 writers and other sinks may write to the same table. At-least-once: rows written since the
 last snapshot appear again.
 """
@@ -33,7 +33,7 @@ from dagster_jet.connectors.iceberg.data_file import IcebergLayout
 from dagster_jet.connectors.iceberg.fields import extended, misfit, of_table
 from dagster_jet.connectors.iceberg.iceberg_committer import IcebergCommitter
 from dagster_jet.connectors.iceberg.maintenance import IcebergMaintenance
-from dagster_jet.connectors.iceberg.merging import IcebergMergeCommitter
+from dagster_jet.connectors.iceberg.merge_commit import IcebergMergeCommitter
 from dagster_jet.connectors.iceberg.partition_fields import PartitionField
 from dagster_jet.connectors.iceberg.storage import folder_at, place_of
 from dagster_jet.connectors.iceberg.table_version import TableVersion

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dagster_jet.connectors.iceberg import IcebergSink, merging
+from dagster_jet.connectors.iceberg import IcebergSink, merge_commit
 from dagster_jet.connectors.iceberg.catalog import CatalogPlace
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.check_sink import check_sink
@@ -92,9 +92,9 @@ def test_killed(tmp_path: Path, spark: SparkSession, fail_points: FailPoints, cr
 def test_files_are_written_in_tasks(
     tmp_path: Path, spark: SparkSession, fail_points: FailPoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merging, "_IN_PROCESS_BYTES_MAX", 0)
+    monkeypatch.setattr(merge_commit, "_IN_PROCESS_BYTES_MAX", 0)
     called: list[Any] = []
-    monkeypatch.setattr(merging, "carry_out_here", lambda pieces: called.extend(pieces) or [])
+    monkeypatch.setattr(merge_commit, "carry_out_here", lambda pieces: called.extend(pieces) or [])
     world = UpsertWorld(tmp_path, fail_points, spark)
     world.fill()
     assert world.run().status is JobStatus.COMPLETED

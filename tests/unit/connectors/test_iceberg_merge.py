@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import time
 from contextlib import closing
 from dataclasses import replace
 from datetime import date, datetime
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fastavro
@@ -27,6 +30,7 @@ from dagster_jet.errors import (
     FencedError,
     SinkMismatchError,
 )
+from dagster_jet.system import backoff
 from tests.long import long
 
 from .delta_table import SCHEMA, by, rows, stage
@@ -188,6 +192,15 @@ def test_files_of_a_try_that_failed_go_once_the_marker_has_passed(
     sink.maintenance("j", "out").run(0, 1 << 20)
     assert merged_files(table) == set(files(table)) & tried
     assert texts(table) == {1: "new", 2: "new", 9: "row 9"}
+
+
+def test_a_merge_that_takes_minutes_is_seen(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed before, although it was committed: nobody looked after the first minute."""
+    clock = SimpleNamespace(monotonic=count(0, 100).__next__, sleep=time.sleep)
+    monkeypatch.setattr(backoff, "time", clock)
+    sink = table.sink(**KEYED)
+    commit(sink, stage(sink, rows(1)), by())
+    assert table.ids() == [1]
 
 
 def test_changes_that_change_nothing_refuse_a_late_commit(table: Table) -> None:
