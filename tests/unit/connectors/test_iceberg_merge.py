@@ -350,7 +350,7 @@ def test_a_nested_column_that_has_changed_is_not_written_anew(tmp_path: Path) ->
 
 @pytest.mark.parametrize("fields", [(), ("month(day)", "bucket(2, text)", "ok", "price")])
 def test_rows_that_are_written_anew_keep_their_values(tmp_path: Path, fields: Any) -> None:
-    """Failed with the library's own reading: of a null list of structs it makes an empty one."""
+    """The library reads a null list of structs as an empty one; the merge does not use it."""
     sink = created(tmp_path, TYPES, "id", fields)
     batch = pa.RecordBatch.from_pylist(list(WRITTEN), TYPES)
     commit(sink, stage(sink, batch), by())
