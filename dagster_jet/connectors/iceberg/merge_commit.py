@@ -140,7 +140,7 @@ class _Planning:
     """Of the staged changes."""
 
     def plan(self, newest_epoch: int) -> _Plan:
-        folded = self.merge.changes.folded(only_keys=True)
+        folded = self.merge.keys()
         live, is_gone = self.version.live_files(), folded.rows.column(IS_GONE).to_numpy()
         if folded.begins_empty:
             return _Plan(live, self._written([], ~is_gone, newest_epoch))

@@ -19,6 +19,7 @@ from dagster_jet.connectors.iceberg.data_file import IcebergLayout
 from dagster_jet.connectors.iceberg.old_file import OldFile, file_columns
 from dagster_jet.connectors.iceberg.storage import folder_at, place_of
 from dagster_jet.connectors.lake.data_writer import DataWriter
+from dagster_jet.connectors.lake.folding import Folded
 from dagster_jet.connectors.lake.key_numbers import KeyNumbers
 from dagster_jet.connectors.lake.staged_changes import StagedChanges
 from dagster_jet.connectors.lake.staged_names import Owner
@@ -90,6 +91,16 @@ class Merge:
             "lost: the changes are committed then.",
         )
 
+    def keys(self) -> Folded:
+        """Returns the changes without their other columns. The key has the types of the table,
+        which others may have widened since the rows were staged."""
+        folded = self.changes.folded(only_keys=True)
+        rows = folded.rows
+        for name in self.key:
+            column = rows.column(name).cast(self.layout.columns.field(name).type)
+            rows = rows.set_column(rows.schema.get_field_index(name), name, column)
+        return replace(folded, rows=rows)
+
     def rows(self) -> pa.Table:
         """Returns the changed rows, as the table has them."""
         found = self.changes.folded().rows
@@ -113,7 +124,7 @@ class FindKeys:
         """Returns for each file the numbers of the changes whose keys it has."""
         merge = self.merge
         with errors_named(merge.table, merge.owner.job, merge.owner.sink):
-            keys = KeyNumbers(merge.changes.folded(only_keys=True).rows, merge.key)
+            keys = KeyNumbers(merge.keys().rows, merge.key)
             return [self._in_file(file, keys) for file in self.files]
 
     def _in_file(self, file: OldFile, keys: KeyNumbers) -> pa.Array:

@@ -34,7 +34,7 @@ class KeyNumbers:
         """Returns for each row the number of the change with its key; null if there is none."""
         numbers: pa.Array | None = None
         for name, values, combined in self._steps:
-            found = pc.index_in(rows.column(name).cast(values.type), values)
+            found = pc.index_in(rows.column(name), values)
             if numbers is not None:
                 found = pc.index_in(_combined(numbers, found, len(values)), combined)
             numbers = found

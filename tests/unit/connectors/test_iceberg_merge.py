@@ -264,6 +264,24 @@ def test_tables_that_cannot_be_merged_into(table: Table) -> None:
         commit(sink, stage(sink, rows(2), epoch=2), by(2))
 
 
+def test_a_key_that_others_have_widened_meanwhile(tmp_path: Path) -> None:
+    narrow = pa.schema([("id", pa.int32()), ("text", pa.string())])
+    made = Table(tmp_path, narrow)
+    staged = [
+        pa.RecordBatch.from_pylist([{"id": 1, "text": text}, {"id": 2, "text": text}], narrow)
+        for text in ("old", "new")
+    ]
+    sink = made.sink(**KEYED)
+    commit(sink, stage(sink, staged[0]), by())
+    decided = stage(sink, staged[1], epoch=2)
+    with made.opened() as opened:
+        with opened.update_schema() as columns:
+            columns.update_column("id", LongType())
+        opened.append(pa.table({"id": pa.array([1 << 40, 2]), "text": ["theirs", "theirs"]}))
+    commit(sink, decided, by(2))
+    assert texts(made) == {1: "new", 2: "new", 1 << 40: "theirs"}
+
+
 def with_deletes(table: Table) -> None:
     """Changes the newest manifest list as a writer of positional deletes leaves it."""
     with table.opened() as opened:
