@@ -58,9 +58,10 @@ print(used.ru_utime + used.ru_stime)
 """
 
 
-def test_definitions_load_in_two_seconds_beyond_dagsters_own(tmp_path: Path) -> None:
-    """In CPU seconds, beside those of a project that has nothing of ours. Measured: 0.8 and 2.1 s;
-    `load_from_defs_folder` looks at every name of this package; without it, 1.4 s."""
+def test_definitions_load_in_a_few_times_of_dagsters_own(tmp_path: Path) -> None:
+    """Compared with a project that has nothing of ours, because a busy machine slows down both.
+    Measured: 0.8 and 2.1 s of CPU; `load_from_defs_folder` looks at every name of this package;
+    without it, 1.4 s."""
     (tmp_path / "definitions.py").write_text(PLAIN, encoding="utf-8")
     plain, ours = (
         float(
@@ -75,4 +76,4 @@ def test_definitions_load_in_two_seconds_beyond_dagsters_own(tmp_path: Path) -> 
         )
         for folder in (tmp_path, REPOSITORY)
     )
-    assert ours - plain < 2, f"{ours:.1f} s; {plain:.1f} s without us"
+    assert ours < 3.5 * plain, f"{ours:.1f} s; {plain:.1f} s without us"
