@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dagster_jet import Jet, JobConfig, JobResult
 from dagster_jet.execution.events import ExecutionRestarting, JobEvent
-from dagster_jet.observe.reading.ledger import LedgerEntry, LedgerOrigin
+from dagster_jet.observe.reading.ledger import Ledger, LedgerEntry, LedgerOrigin
 from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.start_options import StartOptions
@@ -145,9 +145,17 @@ class World:
     def assert_ledger_is_true(self) -> tuple[LedgerEntry, ...]:
         """Of each sink it says exactly what its markers say: read here by plain clients. Before the
         first snapshot it has nothing to say."""
+        read: list[Ledger] = []
+
+        def reads_markers() -> bool:
+            # In Kafka the open transaction of a dead sink hides markers behind it, until it ends.
+            read.append(job.ledger())
+            return all(e.origin is LedgerOrigin.MARKERS for e in read[-1].entries.values())
+
         with self.jet() as jet:
             job = jet.job(self.job)
-            ledger = job.ledger()
+            wait_until(reads_markers, "the markers of all sinks are read")
+            ledger = read[-1]
             manifests = [job.manifest(ref.snapshot_id) for ref in job.snapshots()]
         entries = tuple(ledger.entries.values())
         assert bool(entries) == bool(manifests)
@@ -156,7 +164,6 @@ class World:
             unmarked = named - self.marked(entry.sink, named)
             missing = min(unmarked, default=None)
             whole = [m.epoch_id for m in manifests if missing is None or m.epoch_id < missing]
-            assert entry.origin is LedgerOrigin.MARKERS, entry
             assert entry.epoch_id == max(whole, default=None), (entry, sorted(unmarked))
         epochs = [entry.epoch_id for entry in entries]
         known = [epoch for epoch in epochs if epoch is not None]
