@@ -8,14 +8,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+"""Value of null in names of folders."""
+FOLDER_BYTES_MAX = 255
+"""Longest name of a folder in most file systems."""
 Values = tuple[str | None, ...]
 """Texts of the partition columns' values; None: null."""
 
 
 def divided(batch: pa.RecordBatch, by: Sequence[str]) -> Iterator[tuple[Values, pa.RecordBatch]]:
     """Yields the rows of each partition, in their order and without its columns."""
-    if not by or not batch.num_rows:
+    if not by:
         yield (), batch
+        return
+    if batch.num_rows == 0:
         return
     rows = batch.drop_columns(list(by))
     columns = [pc.dictionary_encode(batch.column(name), null_encoding="encode") for name in by]

@@ -7,11 +7,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from dagster_jet.connectors.partitioned_rows import Values
-
-_NULL = "__HIVE_DEFAULT_PARTITION__"
-_FOLDER_MAX = 255
-"""Longest name of a folder in most file systems."""
+from dagster_jet.connectors.partitioned_rows import FOLDER_BYTES_MAX, NULL_FOLDER, Values
 
 
 def folder_of(by: Sequence[str], values: Values) -> str:
@@ -26,10 +22,10 @@ def refused_texts(name: str, values: pa.Array) -> dict[int, str]:
     for number, text in enumerate(values.to_pylist()):
         if text == "":  # Delta Lake takes it for null
             found[number] = f"the partition column {name} is an empty text"
-        elif text is not None and len(_folder(name, text)) > _FOLDER_MAX:
+        elif text is not None and len(_folder(name, text)) > FOLDER_BYTES_MAX:
             found[number] = f"the partition column {name} is too long for the name of a folder"
     return found
 
 
 def _folder(name: str, value: str | None) -> str:
-    return f"{quote(name, safe='')}={_NULL if value is None else quote(value, safe='')}"
+    return f"{quote(name, safe='')}={NULL_FOLDER if value is None else quote(value, safe='')}"

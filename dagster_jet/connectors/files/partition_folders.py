@@ -16,15 +16,12 @@ import pyarrow.compute as pc
 from dagster_jet.connectors.files.file_metadata import COLUMNS, value_in
 from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared
 from dagster_jet.connectors.files.places.place import InputFile
-from dagster_jet.connectors.partitioned_rows import Values
+from dagster_jet.connectors.partitioned_rows import FOLDER_BYTES_MAX, NULL_FOLDER, Values
 from dagster_jet.core.ddl import quoted_name, split_ddl
 from dagster_jet.errors import BadRowError, PipelineError
 
-_NULL = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 """Characters that Spark and Hive escape in names of folders."""
-_NAME_BYTES_MAX = 255
-"""Longest name of a folder in most file systems."""
 
 
 def columns_in(path: str, schema: str) -> tuple[str, ...]:
@@ -81,10 +78,10 @@ def too_long(rows: pa.RecordBatch, by: Collection[str]) -> dict[int, str]:
         if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
             continue
         longest = pc.max(pc.binary_length(texts)).as_py() or 0
-        if len(_folder(name, "").encode()) + 3 * longest <= _NAME_BYTES_MAX:
+        if len(_folder(name, "").encode()) + 3 * longest <= FOLDER_BYTES_MAX:
             continue
         for number, text in enumerate(texts.to_pylist()):
-            if len(_folder(name, text).encode()) > _NAME_BYTES_MAX:
+            if len(_folder(name, text).encode()) > FOLDER_BYTES_MAX:
                 found[number] = name
     return found
 
@@ -110,7 +107,7 @@ def check_partition_by(columns: pa.Schema, by: Sequence[str], job: str, stage: s
 
 
 def _folder(name: str, value: str | None) -> str:
-    return f"{_escaped(name)}={_escaped(value) if value else _NULL}"
+    return f"{_escaped(name)}={_escaped(value) if value else NULL_FOLDER}"
 
 
 def _escaped(text: str) -> str:
@@ -118,7 +115,7 @@ def _escaped(text: str) -> str:
 
 
 def _typed(file: str, field: pa.Field, value: str | None) -> pa.Scalar:
-    text = None if value is None or value == _NULL else unquote(value)
+    text = None if value is None or value == NULL_FOLDER else unquote(value)
     try:
         return as_declared(pa.array([text], pa.string()), field.type, field.name)[0]
     except UnfitError as error:

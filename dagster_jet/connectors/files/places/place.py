@@ -236,3 +236,9 @@ def execution_of(target: str) -> int | None:
 def is_partition(folder: str) -> bool:
     """Returns whether a name is that of a partition's folder."""
     return "=" in folder and not folder.startswith((".", "_"))
+
+
+def is_published(path: str) -> bool:
+    """Returns whether a path in a sink's folder is that of a committed file."""
+    *folders, name = path.split("/")
+    return name.startswith("part-") and all(map(is_partition, folders))

@@ -30,7 +30,7 @@ from dagster_jet.connectors.files.places.place import (
     Listing,
     OutputName,
     Sealed,
-    is_partition,
+    is_published,
 )
 from dagster_jet.core.secret import text_of
 from dagster_jet.errors import MissingEnvironmentError
@@ -302,9 +302,8 @@ class RemoteOutput(_Folder):
         with as_os_errors(self.url):
             found = fs.find(root)
         for path in found:
-            *folders, name = path.removeprefix(f"{root}/").split("/")
-            if name.startswith("part-") and all(map(is_partition, folders)):
-                yield name
+            if is_published(path.removeprefix(f"{root}/")):
+                yield path.rpartition("/")[2]
 
     def remove_all(self, names: Collection[str]) -> None:
         for name in names:

@@ -30,7 +30,7 @@ from dagster_jet.connectors.files.places.place import (
     OutputName,
     Sealed,
     execution_of,
-    is_partition,
+    is_published,
 )
 from dagster_jet.connectors.files.places.s3_bucket import GONE, S3Bucket
 from dagster_jet.snapshot.manifest import Artifact
@@ -248,9 +248,8 @@ class S3Output(S3Bucket):
     def published(self) -> Iterator[str]:
         for page in self.pages("list_objects_v2", Prefix=self.prefix):
             for found in page.get("Contents", ()):
-                *folders, name = found["Key"].removeprefix(self.prefix).split("/")
-                if name.startswith("part-") and all(map(is_partition, folders)):
-                    yield name
+                if is_published(found["Key"].removeprefix(self.prefix)):
+                    yield found["Key"].rpartition("/")[2]
 
     def remove_all(self, names: Collection[str]) -> None:
         keys = [{"Key": self.prefix + name} for name in names]
