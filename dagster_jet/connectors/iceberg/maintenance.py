@@ -1,4 +1,5 @@
-"""Maintenance of an Iceberg table: old snapshots expire, and files that only they need are removed.
+"""Maintenance of an Iceberg table: small files become fewer, old snapshots expire, and files that
+only they need are removed.
 
 The library's own expiry leaves all files where they are, so that they are removed here.
 """
@@ -10,10 +11,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.iceberg.catalog import CatalogPlace, errors_named
+from dagster_jet.connectors.iceberg.compaction import Compaction
 from dagster_jet.connectors.iceberg.storage import folder_at
 from dagster_jet.connectors.iceberg.table_version import TableVersion
 from dagster_jet.connectors.lake.lake_committer import first_line
@@ -38,7 +41,7 @@ _ATTEMPTS_MAX = 8
 class IcebergMaintenance(TableMaintenance):
     """Maintains one table; `table` is the name in the catalog."""
 
-    compacts: ClassVar[str] = "Compact them, such as by rewrite_data_files of Spark."
+    compacts: ClassVar[str] = "Let the maintenance run more often, which compacts them."
 
     catalog: CatalogPlace
     storage_options: StorageOptions
@@ -48,10 +51,13 @@ class IcebergMaintenance(TableMaintenance):
         with self.errors_named(), self._opened() as version:
             kept_ms = _number(version.metadata, _KEPT, _KEPT_BY_DEFAULT_MS)
             self.check_kept(kept_ms, longest_outage_ms, _KEPT)
-            now, expired = self._expire(version, time.time_ns() // 1_000_000 - kept_ms)
+            compacted = self._compact(version, target_bytes)
+            before_ms = time.time_ns() // 1_000_000 - kept_ms
+            now, expired = self._expire(self._newest(version), before_ms)
             removed = _remove_unneeded(expired, now)
             attempts_removed = self._remove_attempts(now)
             return {
+                **compacted,
                 **attempts_removed,
                 **_held_by(now.metadata),
                 "snapshots_expired": len(expired),
@@ -59,6 +65,18 @@ class IcebergMaintenance(TableMaintenance):
                 "files_removed": removed + attempts_removed["files_removed"],
                 "snapshot_id": str(now.snapshot_id),
             }
+
+    def _compact(self, version: TableVersion, target_bytes: int) -> Mapping[str, int | str]:
+        return Compaction(
+            self.owner,
+            self.table,
+            self.storage_options,
+            target_bytes,
+            partial(self._newest, version),
+        ).run()
+
+    def _newest(self, version: TableVersion) -> TableVersion:
+        return self.existing(TableVersion.open(version.table.catalog, self.table, self.branch))
 
     def _expire(self, found: TableVersion, before_ms: int) -> tuple[TableVersion, list[Snapshot]]:
         """Returns the table as it is then, and the snapshots that have expired."""
@@ -68,7 +86,7 @@ class IcebergMaintenance(TableMaintenance):
             if not old:
                 return found, []
             failure = found.expire([one.snapshot_id for one in old])
-            found = self.existing(TableVersion.open(found.table.catalog, self.table, self.branch))
+            found = self._newest(found)
             if not any(found.metadata.snapshot_by_id(one.snapshot_id) for one in old):
                 return found, old
         raise SinkUnavailableError(
@@ -83,12 +101,10 @@ class IcebergMaintenance(TableMaintenance):
         with self.errors_named(), self._opened() as version:
             head = version.metadata.snapshot_by_name(self.branch)
             entries = [] if head is None else _entries([head], version.table.io)
-            by = [
-                (f"{one.data_file.spec_id} {one.data_file.partition}", one.data_file)
-                for one in entries
-                if one.data_file.content.value == 0
-            ]
-        return SmallFiles.of([(name, file.file_size_in_bytes) for name, file in by], target_bytes)
+            files = [one.data_file for one in entries if one.data_file.content.value == 0]
+            spec = version.metadata.default_spec_id
+        by = [(str(one.partition) if one.spec_id == spec else one.file_path, one) for one in files]
+        return SmallFiles.of([(name, one.file_size_in_bytes) for name, one in by], target_bytes)
 
     def errors_named(self) -> AbstractContextManager[None]:
         return errors_named(self.table, self.job, self.stage)

@@ -108,15 +108,8 @@ class IcebergMergeCommitter(IcebergCommitter):
             self.key,
             self.are_changes,
         )
-        mapping = version.metadata.name_mapping()
-        mapped = {
-            name: one.field_id
-            for one in ([] if mapping is None else mapping.root)
-            if one.field_id is not None
-            for name in one.names
-        }
         layout, storage = version.layout(), self.storage_options
-        return Merge(self.table, self.owner, layout, storage, changes, mapped)
+        return Merge(self.table, self.owner, layout, storage, version.mapped(), changes)
 
 
 @dataclass(frozen=True)

@@ -3,93 +3,34 @@ the changes in data files, and write these files anew."""
 
 from __future__ import annotations
 
-import errno
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from dagster_jet.connectors.files.places.location import StorageOptions
-from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.iceberg.catalog import errors_named
-from dagster_jet.connectors.iceberg.data_file import IcebergLayout
-from dagster_jet.connectors.iceberg.old_file import OldFile, file_columns
-from dagster_jet.connectors.iceberg.storage import folder_at, place_of
+from dagster_jet.connectors.iceberg.old_file import OldFile
+from dagster_jet.connectors.iceberg.old_rows import OldRows
+from dagster_jet.connectors.iceberg.storage import folder_at
 from dagster_jet.connectors.lake.data_writer import DataWriter
 from dagster_jet.connectors.lake.folding import Folded
 from dagster_jet.connectors.lake.key_numbers import KeyNumbers
 from dagster_jet.connectors.lake.staged_changes import StagedChanges
-from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.contract import TransactionId
-from dagster_jet.errors import SinkMismatchError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.failpoint import fail_point
 
 
 @dataclass(frozen=True)
-class Merge:
+class Merge(OldRows):
     """Changes, and the table that they are merged into. It pickles, without secrets."""
 
-    table: str
-    """Named in errors."""
-    owner: Owner
-    layout: IcebergLayout
-    storage_options: StorageOptions
     changes: StagedChanges
-    mapped: Mapping[str, int]
-    """Ids of columns by their names in files that have no ids."""
 
     @property
     def key(self) -> tuple[str, ...]:
         return self.changes.key
-
-    def rows_of(
-        self, file: OldFile, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of a data file, with the columns that the table has now, in their types.
-
-        The library's own reading is not used: it makes null lists empty.
-
-        Args:
-            columns: by default all of the table.
-
-        Raises:
-            SinkMismatchError: the file cannot be written anew without a loss.
-        """
-        layout = self.layout
-        wanted = [one for one in layout.columns if columns is None or one.name in columns]
-        place = open_input(place_of(layout.data) or layout.data, self.storage_options)
-        found = place.find(file.path)
-        if found is None:
-            raise FileNotFoundError(errno.ENOENT, "a data file is gone", file.path)
-        with place.open(found) as stream:
-            opened = pq.ParquetFile(stream)
-            known = file_columns(opened.schema_arrow, self.mapped)
-            for column in wanted:
-                if why := file.unfit(layout.ids[column.name], column, known):
-                    raise self.refusal(file.path, why)
-            names = [known[id].name for one in wanted if (id := layout.ids[one.name]) in known]
-            for batch in opened.iter_batches(columns=names):
-                arrays = [
-                    batch.column(known[id].name).cast(one.type)
-                    if (id := layout.ids[one.name]) in known
-                    else pa.nulls(batch.num_rows, one.type)
-                    for one in wanted
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, [one.name for one in wanted])
-
-    def refusal(self, path: str, why: str) -> SinkMismatchError:
-        return SinkMismatchError(
-            f"the table {self.table!r} has a data file that is not written anew: {why}.",
-            job=self.owner.job,
-            stage=self.owner.sink,
-            position=path,
-            cure="Let its writer write it anew, such as by rewrite_data_files of Spark. Nothing is "
-            "lost: the changes are committed then.",
-        )
 
     def keys(self) -> Folded:
         """Returns the changes without their other columns. The key has the types of the table,
@@ -149,7 +90,8 @@ class WriteMerged:
         with errors_named(merge.table, merge.owner.job, merge.owner.sink):
             folder = folder_at(layout.data, merge.storage_options)
             alone = replace(self.transaction, attempt=uuid.uuid4().hex)
-            writer = DataWriter(merge.table, folder, merge.owner, layout, alone, is_merged=True)
+            beginning = merge.owner.beginning_of_merged
+            writer = DataWriter(merge.table, folder, merge.owner, layout, alone, beginning)
             try:
                 changed = merge.rows()
                 self._write_others(writer, KeyNumbers(changed, merge.key))
@@ -163,13 +105,8 @@ class WriteMerged:
         return written
 
     def _write_others(self, writer: DataWriter, keys: KeyNumbers) -> None:
-        layout = self.merge.layout
         for file in self.files:
             for batch in self.merge.rows_of(file):
                 others = batch.filter(pc.is_null(keys.of(batch)))
-                if others.num_rows == 0:
-                    continue
-                if file.partition is not None:
-                    writer.write_to(file.partition, layout.as_written(others))
-                else:
-                    writer.write(others)
+                if others.num_rows:
+                    self.merge.write_anew(writer, file, others)

@@ -134,6 +134,16 @@ class TableVersion:
             for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
         ]
 
+    def mapped(self) -> dict[str, int]:
+        """Returns the ids of columns by their names in files that have no ids."""
+        mapping = self.metadata.name_mapping()
+        return {
+            name: one.field_id
+            for one in ([] if mapping is None else mapping.root)
+            if one.field_id is not None
+            for name in one.names
+        }
+
     # --- columns and partitions ---
 
     @property
@@ -327,6 +337,38 @@ class TableVersion:
             for one in added:
                 files.append_data_file(data_file_of(one, self.metadata))
         self._commit(transaction)
+
+    def compact(
+        self, removed: Sequence[LiveFile], added: Sequence[Artifact], facts: Mapping[str, str]
+    ) -> Exception | None:
+        """As `replace`, by a snapshot that leaves the rows and the properties as they are.
+
+        Returns:
+            An error, which does not say that it has not committed.
+        """
+        from dagster_jet.connectors.iceberg.replacing import Replacing
+
+        transaction, io = self.table.transaction(), self.table.io
+        try:
+            with Replacing.of(
+                transaction, io, self.branch, removed, facts, same_rows=True
+            ) as files:
+                for one in added:
+                    files.append_data_file(data_file_of(one, self.metadata))
+            self._commit(transaction)
+        except Exception as error:  # noqa: BLE001 - the caller looks
+            return error
+        return None
+
+    def announce(self, name: str, value: str) -> Exception | None:
+        """Sets a property, if the branch is where it was looked at. Returns as `compact`."""
+        transaction = self.table.transaction()
+        transaction.set_properties({name: value})
+        try:
+            self._commit(transaction)
+        except Exception as error:  # noqa: BLE001 - the caller looks
+            return error
+        return None
 
     def _commit(self, transaction: Transaction) -> None:
         from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID

@@ -82,8 +82,8 @@ class DataWriter(SinkWriter):
     owner: Owner
     layout: Layout
     transaction: TransactionId
-    is_merged: bool = False
-    """Whether phase 2 writes, and not a task of an epoch."""
+    beginning: str = ""
+    """Of the files' names, if it is not a task of an epoch that writes."""
     _open: dict[Hashable, _OpenFile] = field(default_factory=dict)
     _paths: list[str] = field(default_factory=list)
     _artifacts: list[Artifact] = field(default_factory=list)
@@ -109,7 +109,7 @@ class DataWriter(SinkWriter):
         if len(self._open) >= _OPEN_MAX:
             self._finish_all()
         fail_point("lake.write.before")
-        name = self.owner.file_name(self.transaction, len(self._paths), is_merged=self.is_merged)
+        name = self.owner.file_name(self.transaction, len(self._paths), self.beginning)
         path = self.layout.folder_of(values) + name
         staged = self.folder.create(path)
         self._paths.append(path)

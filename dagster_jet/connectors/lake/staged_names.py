@@ -46,9 +46,18 @@ class Owner(SinkOwner):
         remove them as orphans: a late commit of a dead driver may still name them."""
         return f"merged-{self.short}-"
 
-    def file_name(self, transaction: TransactionId, number: int, *, is_merged: bool = False) -> str:
-        """Returns the name of a writer's file, without its folder."""
-        t, beginning = transaction, self.beginning_of_merged if is_merged else self.beginning
+    @property
+    def beginning_of_compacted(self) -> str:
+        """Returns the beginning of the names of files that maintenance has written together."""
+        return f"compacted-{self.short}-"
+
+    def file_name(self, transaction: TransactionId, number: int, beginning: str = "") -> str:
+        """Returns the name of a writer's file, without its folder.
+
+        Args:
+            beginning: by default the one of a task's file of an epoch.
+        """
+        t, beginning = transaction, beginning or self.beginning
         return (
             f"{beginning}{t.timeline}-{t.epoch_id:010d}-{t.shard:04d}-{t.execution_id}-"
             f"{quote(t.attempt, safe='')}-{number}.parquet"

@@ -26,6 +26,11 @@ _SMALL_SHARE = 4
 """A file is small if it has less than the target size divided by this."""
 
 
+def below_which_small(target_bytes: int) -> int:
+    """Returns the size in bytes below which a file is small."""
+    return target_bytes // _SMALL_SHARE
+
+
 @dataclass(frozen=True)
 class SmallFiles:
     """Number of files that a table could have less."""
@@ -42,7 +47,7 @@ class SmallFiles:
         Args:
             sizes: partition and size in bytes of each file.
         """
-        below, files, small = target_bytes // _SMALL_SHARE, 0, Counter[Hashable]()
+        below, files, small = below_which_small(target_bytes), 0, Counter[Hashable]()
         for partition, size in sizes:
             files += 1
             small[partition] += size < below
