@@ -77,7 +77,7 @@ def _measure(
 def _ours(servers: str, topic: str, messages: int) -> int:
     ranges = (Range(Partition(topic, 0), 0, messages),)
     task = ReadTask(
-        Cluster(servers), FixedShares((ranges,)), (ranges[0].partition.name,), "s", False, False
+        Cluster(servers), FixedShares((ranges,)), (ranges[0].partition.name,), "s", (), False
     )
     return sum(batch.num_rows for batch in task._read(ranges))
 

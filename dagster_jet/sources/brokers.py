@@ -21,7 +21,7 @@ def kafka(
     *,
     topics: str | Sequence[str] = (),
     pattern: str | None = None,
-    format: Literal["json", "avro", "raw"] = "json",
+    format: Literal["json", "avro", "debezium", "raw"] = "json",
     schema: str | None = None,
     avro_schema: str | None = None,
     registry: str | Secret | None = None,
@@ -44,8 +44,11 @@ def kafka(
         servers: "host:port", or several separated by commas.
         topics: one topic, or several; alternative to `pattern`.
         pattern: regular expression that matches whole names of topics.
-        format: "json" (one object per message), "avro" (one record) or "raw" (``value binary``).
-        schema: DDL of JSON and Avro values: the fields that become columns.
+        format: "json" (one object per message), "avro" (one record), "debezium" (the changes of a
+            table, for sinks with ``mode="mirror"``) or "raw" (``value binary``).
+        schema: DDL of JSON and Avro values: the fields that become columns. For Debezium, the
+            table's columns; the rows also have ``op, _old, _unchanged, _ordered_by, _partition,
+            _offset``.
         avro_schema: writer schema of all messages, as Avro JSON.
         registry: URL of a schema registry (Confluent's protocol); each message then begins with its
             schema id. A URL with a password is a `Secret`.
@@ -57,8 +60,8 @@ def kafka(
             continues, counts them and reports `ItemsLost`.
         tombstones: treatment of messages without a value, which delete their key in a compacted
             topic: "skip" ignores them, "pass" turns them into rows whose columns are null
-            (`metadata` has the key), "dead-letter" treats them as bad rows. Default: "skip" for
-            JSON and Avro, "pass" for raw values.
+            (`metadata` has the key), for Debezium into deletions, "dead-letter" treats them as bad
+            rows. Default: "skip", but "pass" for raw values.
         group: consumer group whose offsets are written after each snapshot, for dashboards only.
             Default: ``dagster_jet.<job>.<stage>``; "": none.
         options: settings of librdkafka: ``{"security.protocol": "SASL_SSL", "sasl.password":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from dagster_jet.connectors.kafka.ranges import Range, by_task, names_of, share
 from dagster_jet.connectors.kafka.read_task import POSITION_COLUMN, ReadTask
 from dagster_jet.connectors.task_shares import FixedShares, TaskShares, WholeSplit
 from dagster_jet.connectors.values.avro_records import AvroRecords
+from dagster_jet.connectors.values.debezium_changes import DebeziumChanges
 from dagster_jet.connectors.values.json_objects import VALUE_COLUMN, JsonObjects
 from dagster_jet.contract import (
     Acknowledges,
@@ -30,7 +31,7 @@ from dagster_jet.contract import (
     SourceReader,
     SplitParameters,
 )
-from dagster_jet.errors import InputLostError, SourceUnavailableError
+from dagster_jet.errors import InputLostError, SourceError, SourceUnavailableError
 from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
@@ -51,15 +52,16 @@ class Reading:
     cluster: Cluster
     topics: Topics
     schema: str | None
-    """DDL of JSON and Avro values; None: raw values."""
+    """DDL of the values' columns; None: raw values."""
     start: Start
-    metadata: bool
+    metadata: Collection[str]
     skips_lost: bool
     tombstones: str
     """Handling of messages without a value: skip, pass, dead-letter."""
     group: str
     """Consumer group whose offsets are written for dashboards; "": none."""
     avro: AvroRecords | None = None
+    debezium: DebeziumChanges | None = None
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,8 @@ class KafkaReader(SourceReader):
     # --- on the execution's threads ---
 
     def accept(self, found: Found) -> None:
+        if self.source.debezium is not None and self._next:
+            self._check_added(found.starts.keys() - self._next.keys())
         for partition, start in found.starts.items():
             self._next.setdefault(partition, start)
         self._check_topics(found.topic_ids)
@@ -204,6 +208,20 @@ class KafkaReader(SourceReader):
             self._check_end(partition, first, found.last.get(partition))
         self._last.update(found.last)
         self._end.update(found.end)
+
+    def _check_added(self, partitions: Collection[Partition]) -> None:
+        """Refuses new partitions: changes of a key are then in two of them."""
+        if partitions:
+            new = min(partitions)
+            raise SourceError(
+                f"{new.name} was added to the topic: changes of one key are now in several "
+                "partitions, which have no common order.",
+                job=self.job,
+                stage=self.stage,
+                position=new.name,
+                cure="Do not add partitions to a topic of Debezium's. Let Debezium write to a new "
+                "topic, with a new snapshot, and read that by a source of another name.",
+            )
 
     def _check_topics(self, ids: Mapping[str, str]) -> None:
         """Detects, by its id, a topic that was created again: it may be as long as the old one, so
@@ -306,10 +324,10 @@ class KafkaReader(SourceReader):
         if self._is_away:
             return None
         taken = share(self._behind(), max_rows)
-        split = []
+        split, alone = [], len(self._next) == 1
         for partition, count in sorted(taken.items()):
             start = self._next[partition]
-            split.append(Range(partition, start, start + count))
+            split.append(Range(partition, start, start + count, alone))
             self._next[partition] = start + count
         return tuple(split) or None
 
@@ -379,6 +397,7 @@ class KafkaReader(SourceReader):
             self.source.skips_lost,
             self.source.tombstones == "skip",
             self.source.avro,
+            self.source.debezium,
         )
 
     def position(self) -> dict[str, Any]:

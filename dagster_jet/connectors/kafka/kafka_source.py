@@ -6,19 +6,22 @@ import logging
 from dataclasses import dataclass
 from typing import Literal
 
+from dagster_jet.connectors.change_columns import IN_TOPIC
 from dagster_jet.connectors.kafka.cluster import Cluster, client_library
 from dagster_jet.connectors.kafka.kafka_reader import KafkaReader, Reading
 from dagster_jet.connectors.kafka.offsets import Offsets, Start, Topics
-from dagster_jet.connectors.kafka.read_task import METADATA_DDL
+from dagster_jet.connectors.kafka.read_task import METADATA, metadata_ddl
 from dagster_jet.connectors.kafka.rights import check_rights
+from dagster_jet.connectors.kafka.topic_limits import TopicLimits
 from dagster_jet.connectors.values.avro_records import AvroRecords
+from dagster_jet.connectors.values.debezium_changes import DebeziumChanges
 from dagster_jet.contract import BadRowRule, Source
 from dagster_jet.core.secret import shown
-from dagster_jet.errors import ConfigurationError, SourceUnavailableError
+from dagster_jet.errors import ConfigurationError, SinkUnavailableError, SourceUnavailableError
 
 _logger = logging.getLogger(__name__)
 
-FORMATS = ("json", "avro", "raw")
+FORMATS = ("json", "avro", "debezium", "raw")
 OnDataLoss = Literal["fail", "skip"]
 Tombstones = Literal["skip", "pass", "dead-letter"]
 
@@ -31,7 +34,7 @@ class KafkaSource(Source):
     topics: Topics
     format: str
     value_schema: str | None
-    """DDL of JSON and Avro values; None for raw values."""
+    """DDL of values, or of the table whose changes Debezium sends; None for raw values."""
     start: Start = "earliest"
     metadata: bool = False
     on_data_loss: OnDataLoss = "fail"
@@ -56,6 +59,13 @@ class KafkaSource(Source):
                 'avro_schema, registry: exactly one of them is needed for format="avro", and none '
                 "for other values."
             )
+        is_one = len(self.topics.names) == 1 and self.topics.pattern is None
+        if self.format == "debezium" and not is_one:
+            raise ConfigurationError(
+                f"topics: {self.topics} may have changes of several tables.",
+                cure='Name one topic, of one table, for each source with format="debezium".',
+            )
+        _ = self._debezium  # checks the schema
         if self.on_data_loss not in ("fail", "skip"):
             raise ConfigurationError(
                 f"on_data_loss: {self.on_data_loss!r} is unknown.", cure='Use "fail" or "skip".'
@@ -67,9 +77,28 @@ class KafkaSource(Source):
                 cure=f"Use one of {', '.join(known)}.",
             )
 
+    @property
+    def _debezium(self) -> DebeziumChanges | None:
+        if self.format != "debezium" or self.value_schema is None:
+            return None
+        return DebeziumChanges(self.value_schema, self.tombstones == "pass")
+
+    @property
+    def _columns(self) -> str | None:
+        """Columns of values."""
+        changes = self._debezium
+        return self.value_schema if changes is None else changes.ddl
+
+    @property
+    def _added(self) -> tuple[str, ...]:
+        """Columns of metadata."""
+        if self.metadata:
+            return tuple(METADATA.names)
+        return IN_TOPIC if self.format == "debezium" else ()
+
     def row_schema(self) -> str:
-        columns = "value binary" if self.value_schema is None else self.value_schema
-        return f"{columns}, {METADATA_DDL}" if self.metadata else columns
+        added = metadata_ddl(self._added)
+        return ", ".join(filter(None, [self._columns or "value binary", added]))
 
     def describe(self) -> dict[str, str]:
         return {
@@ -86,20 +115,33 @@ class KafkaSource(Source):
             partitions = Offsets(self.cluster, self.topics, job, stage).partitions()
             topics = sorted({partition.topic for partition in partitions})
             check_rights(self.cluster, dict.fromkeys(topics, ("READ",)), job, stage)
-        except SourceUnavailableError as error:
+            if self.format == "debezium" and self.tombstones == "skip":
+                self._check_compaction(topics[0], len(partitions), job, stage)
+        except (SourceUnavailableError, SinkUnavailableError) as error:
             _logger.warning("%s", error)
         return self
+
+    def _check_compaction(self, topic: str, partitions: int, job: str, stage: str) -> None:
+        if TopicLimits.of(self.cluster, topic, partitions).needs_key:
+            raise ConfigurationError(
+                f"the topic {topic!r} is compacted: of a row that was deleted it may have only a "
+                "tombstone, and tombstones are skipped.",
+                job=job,
+                stage=stage,
+                cure='Read them as deletions: sources.kafka(..., tombstones="pass").',
+            )
 
     def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> KafkaReader:
         reading = Reading(
             self.cluster,
             self.topics,
-            self.value_schema,
+            self._columns,
             self.start,
-            self.metadata,
+            self._added,
             self.on_data_loss == "skip",
             self.tombstones,
             f"dagster_jet.{job}.{stage}" if self.group is None else self.group,
             self.avro,
+            self._debezium,
         )
         return KafkaReader(reading, job, stage, bad_rows)

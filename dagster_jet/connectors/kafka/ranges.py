@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dagster_jet.connectors.kafka.offsets import Partition
 
@@ -19,6 +19,8 @@ class Range:
     partition: Partition
     start: int
     stop: int
+    alone: bool = False
+    """Whether the source reads no other partition."""
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -56,7 +58,7 @@ def by_task(ranges: Sequence[Range], tasks: int) -> list[tuple[Range, ...]]:
                 found.append([])
                 room = size
             stop = min(one.stop, start + room)
-            found[-1].append(Range(one.partition, start, stop))
+            found[-1].append(replace(one, start=start, stop=stop))
             room -= stop - start
             start = stop
     return [tuple(each) for each in found if each]

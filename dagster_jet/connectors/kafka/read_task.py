@@ -8,7 +8,7 @@ its consumer for the next epoch.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from dagster_jet.connectors.kafka.polled import Places, Polled, without_collecti
 from dagster_jet.connectors.kafka.ranges import Range, names_of
 from dagster_jet.connectors.task_shares import TaskShares
 from dagster_jet.connectors.values.avro_records import AvroRecords
+from dagster_jet.connectors.values.debezium_changes import DebeziumChanges
 from dagster_jet.connectors.values.json_objects import VALUE_COLUMN
 from dagster_jet.contract import SOURCE_PARTITION_COLUMN
 from dagster_jet.errors import ExecutorLostError, InputLostError, SourceError
@@ -45,11 +46,22 @@ METADATA = pa.schema(
         ("_timestamp", pa.timestamp("us", "UTC")),
     ]
 )
-METADATA_DDL = (
-    "_key binary, _headers array<struct<name: string, value: binary>>, _topic string, "
-    "_partition int, _offset bigint, _timestamp timestamp"
+_DDL = (
+    "binary",
+    "array<struct<name: string, value: binary>>",
+    "string",
+    "int",
+    "bigint",
+    "timestamp",
 )
 POSITION_COLUMN = "__position"
+
+
+def metadata_ddl(names: Collection[str] = METADATA.names) -> str:
+    """Returns columns of `METADATA`, in their order."""
+    pairs = zip(METADATA.names, _DDL, strict=True)
+    return ", ".join(f"{name} {ddl}" for name, ddl in pairs if name in names)
+
 
 _consumers: dict[str, tuple[Any, LastError]] = {}
 """Consumers of this worker, by settings."""
@@ -65,16 +77,19 @@ class ReadTask:
     """Partitions with observed event time, indexed by `SOURCE_PARTITION_COLUMN`. None: those of the
     ranges, all of which one task reads."""
     stage: str
-    with_metadata: bool
+    metadata: Collection[str]
+    """Columns of `METADATA` to add."""
     with_position: bool
     skips_lost: bool = False
     skips_tombstones: bool = False
     avro: AvroRecords | None = None
     """Converts Avro values to JSON."""
+    debezium: DebeziumChanges | None = None
+    """Converts Debezium's messages to JSON."""
 
     @property
     def ddl(self) -> str:
-        metadata = f", {METADATA_DDL}" if self.with_metadata else ""
+        metadata = f", {metadata_ddl(self.metadata)}" if self.metadata else ""
         position = f", {POSITION_COLUMN} string" if self.with_position else ""
         return f"{VALUE_COLUMN} binary, {SOURCE_PARTITION_COLUMN} int{metadata}{position}"
 
@@ -109,7 +124,7 @@ class ReadTask:
                 read, ended = polled.before(stops)
                 if self.skips_tombstones:
                     read = read.with_values()
-                batch = self._batch(read)
+                batch = self._batch(read, alone=ranges[0].alone)
             if not messages:
                 self._give_up_after(heard, last_error)
                 continue
@@ -176,26 +191,23 @@ class ReadTask:
             cure="The job restarts from its last snapshot, and waits for the cluster.",
         )
 
-    def _batch(self, read: Polled) -> pa.RecordBatch:
+    def _batch(self, read: Polled, *, alone: bool) -> pa.RecordBatch:
         kind = client_library().Message
         values = read.each(kind.value)
         if self.avro is not None:
             values = self.avro.texts(values)
+        if self.debezium is not None:
+            values = self.debezium.texts(values, read.each(kind.key), alone=alone)
         columns: list[pa.Array] = [
             pa.array(values, pa.binary()),
             pa.array(read.places, pa.int32()),
         ]
         names = [VALUE_COLUMN, SOURCE_PARTITION_COLUMN]
-        if self.with_metadata:
-            columns += [
-                pa.array(read.each(kind.key), pa.binary()),
-                pa.array(read.each(_headers), METADATA.field("_headers").type),
-                pa.array(read.each(kind.topic), pa.string()),
-                pa.array(read.each(kind.partition), pa.int32()),
-                pa.array(read.offsets, pa.int64()),
-                pa.array(read.each(_time_us), METADATA.field("_timestamp").type),
-            ]
-            names += METADATA.names
+        fields = (kind.key, _headers, kind.topic, kind.partition, kind.offset, _time_us)
+        for column, field in zip(METADATA, fields, strict=True):
+            if column.name in self.metadata:
+                columns.append(pa.array(read.each(field), column.type))
+                names.append(column.name)
         if self.with_position:
             shown = [f"{m.topic()}/{m.partition()}@{m.offset()}" for m in read.messages]
             columns.append(pa.array(shown, pa.string()))

@@ -54,7 +54,8 @@ def check_changes(rows: pa.Schema, key: Sequence[str], table: str) -> None:
     if why := not_changes(rows, key):
         raise PipelineError(
             f"the rows cannot be mirrored in the table {table!r}: {why}.",
-            cure="Read them from sources.postgres_changes, and keep these columns.",
+            cure="Read them from sources.postgres_changes, or from sources.kafka with "
+            'format="debezium", and keep these columns.',
         )
 
 

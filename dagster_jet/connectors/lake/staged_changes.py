@@ -14,7 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dagster_jet.connectors.change_columns import OLD, OP, unknown_key, unknown_value
+from dagster_jet.connectors.change_columns import (
+    OLD,
+    OP,
+    check_order,
+    unknown_key,
+    unknown_value,
+)
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.lake.folding import Folded, folded_changes, folded_rows
@@ -45,9 +51,11 @@ class ChangesLayout:
     """Kept with each file, as JSON."""
 
     def divided(self, batch: pa.RecordBatch) -> Iterator[tuple[None, pa.RecordBatch]]:
-        """Raises `SinkMismatchError` if a change does not have its key or all its values."""
+        """Raises `SinkMismatchError` if a change does not have its key or all its values, or
+        changes of a key have no order."""
         why = None
         if self.are_changes:
+            check_order(batch, self.key, self.job, self.sink)
             why = unknown_key(batch, self.key) or unknown_value(batch)
         if why is not None:
             raise SinkMismatchError(

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dagster_jet.connectors.change_columns import CHANGE_COLUMNS
+from dagster_jet.connectors.change_columns import change_columns
 from dagster_jet.connectors.postgres import change_rows
 from dagster_jet.connectors.postgres.changes_reader import ChangesReader
 from dagster_jet.connectors.postgres.published_table import PublishedTable, published_tables
@@ -134,7 +134,7 @@ class ChangesSource(Source):
                 "table: ... with (publish_via_partition_root = true).",
             )
         table = tables[0]
-        lower = [name.lower() for name in (*CHANGE_COLUMNS, *table.names)]
+        lower = [name.lower() for name in (*change_columns(()), *table.names)]
         twice = sorted({name for name in lower if lower.count(name) > 1})
         if twice or not table.columns:
             has = "publishes no column"

@@ -17,6 +17,7 @@ from dagster_jet.connectors.change_columns import (
     OLD,
     OP,
     UNCHANGED,
+    check_order,
     table_columns,
     unknown_key,
 )
@@ -55,7 +56,8 @@ class ChangesWriter(RowsWriter):
     sink: str = ""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Raises `SinkMismatchError` if a key is null."""
+        """Raises `SinkMismatchError` if a key is null, or its changes have no order."""
+        check_order(batch, self.key, self.job, self.sink)
         why = unknown_key(batch, self.key)
         if why is not None:
             raise SinkMismatchError(

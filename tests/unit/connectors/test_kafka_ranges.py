@@ -83,7 +83,7 @@ def test_a_marker_topic_that_is_not_there_is_not_one_without_markers() -> None:
 )
 def test_messages_that_go_while_they_are_read(skips_lost: bool, raised: type[Exception]) -> None:
     """A restart counts them as lost, if it may."""
-    task = ReadTask(Cluster("h:1"), FixedShares(()), (), "s", False, False, skips_lost)
+    task = ReadTask(Cluster("h:1"), FixedShares(()), (), "s", (), False, skips_lost)
     with pytest.raises(raised, match=r"'t/0@3': retention has removed messages"):
         task._is_end(
             KafkaError(KafkaError._AUTO_OFFSET_RESET), None, Range(Partition("t", 0), 3, 5)
