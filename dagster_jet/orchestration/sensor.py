@@ -101,7 +101,8 @@ def build_jet_supervisor_sensor(
         standby: keep one more run, which stands by with a warm Spark beside the run that has the
             job and takes over when that dies or retires; see `Jet.run`. It holds a slot of the run
             queue. It is requested once the execution has decided a snapshot, again when it was used
-            or has died, and anew when `pipeline` differs from its definition. It ends with the job.
+            or has died, and anew when `pipeline` differs from its definition. It ends with the job,
+            and after this was set to false.
         tags: additional tags of the runs. Without ``dagster/priority`` they leave Dagster's run
             queue before runs of other jobs.
         default_status: status of the sensor when it is first loaded.
@@ -244,7 +245,9 @@ def _look_at_execution(
         return DefinitionCheck(marks=tuple(seen.marks)), beside
     is_well = decision.verdict is Verdict.ADOPT
     reason = retirement.reason(jet, context.instance, record)
-    if wants_standby and is_well and reason[1] is None:
+    if not wants_standby:
+        beside = seen.standbys.end(jet)  # before it could take over from a run that retires
+    elif is_well and reason[1] is None:
         found = seen.standby_situation(context.instance, record, retirement.definition)
         beside = decide_standby(found, policy)
     look = check_definition(

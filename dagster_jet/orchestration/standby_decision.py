@@ -26,6 +26,7 @@ class StandbyRun:
         waits: its Spark is warm, and it watches the job.
         definition: digest of the pipeline's definition that its process has loaded; "": not known.
         is_gone: its process provably does not exist any more.
+        is_requested: a supervisor has requested it, not a person.
         seen_ms: how long the supervisor has seen the run.
     """
 
@@ -33,6 +34,7 @@ class StandbyRun:
     waits: bool = False
     definition: str = ""
     is_gone: bool = False
+    is_requested: bool = False
     seen_ms: int = 0
 
 

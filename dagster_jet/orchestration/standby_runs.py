@@ -18,7 +18,7 @@ from dagster_jet.orchestration.standby_decision import (
     StandbySituation,
 )
 from dagster_jet.orchestration.supervisor import RunHint
-from dagster_jet.ownership.supervision import Supervision, reserve_standby
+from dagster_jet.ownership.supervision import Supervision, end_standbys, reserve_standby
 from dagster_jet.snapshot.record import ExecutionRecord
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ class StandbyRuns:
     @property
     def waiting(self) -> str | None:
         """The run that takes the job over if its owner dies; None: there is none."""
-        return next((run.run_id for run in self.runs if run.waits and not run.is_gone), None)
+        ending = self.supervision.replaced_standbys
+        there = (run.run_id for run in self.runs if run.waits and not run.is_gone)
+        return next((run_id for run_id in there if run_id not in ending), None)
 
     @property
     def _request(self) -> WatchedObject:
@@ -109,6 +111,19 @@ class StandbyRuns:
             definition=definition,
         )
 
+    def end(self, jet: Jet) -> StandbyDecision:
+        """Asks the runs that a supervisor has requested to end; those of a person go on.
+
+        Raises:
+            StoreError: the store could not be written.
+        """
+        runs = [run.run_id for run in self.runs if run.is_requested and not run.is_gone]
+        if not runs:
+            return StandbyDecision("")
+        if not set(runs) <= set(self.supervision.replaced_standbys):
+            end_standbys(jet.store, self.launches.pipeline, runs)
+        return StandbyDecision(f"; run {', '.join(runs)} is asked to end: no standby is wanted")
+
     def request(
         self,
         instance: dg.DagsterInstance,
@@ -152,9 +167,12 @@ class StandbyRuns:
 
 def _standby_run(run: dg.DagsterRun) -> StandbyRun:
     worker = RunWorker.from_tag(run.tags.get(keys.TAG_WORKER), run.run_id)
+    found = StandbyRun(run.run_id, is_requested=keys.TAG_STANDBY in run.tags)
     if worker is None:
-        return StandbyRun(run.run_id)
-    return StandbyRun(run.run_id, worker.stands_by, worker.definition, worker.is_dead)
+        return found
+    return replace(
+        found, waits=worker.stands_by, definition=worker.definition, is_gone=worker.is_dead
+    )
 
 
 def _lasted_ms(instance: dg.DagsterInstance, run: dg.DagsterRun) -> int | None:

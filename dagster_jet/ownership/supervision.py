@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
@@ -57,7 +57,8 @@ class Supervision:
         standby: number of the newest request for a standby; 0: none.
         standby_attempts: consecutive such requests whose standby soon ended, this one included.
         standby_definition: digest of the pipeline's definition that it was requested for.
-        replaced_standbys: orchestrator's ids of the runs that end in favour of that standby.
+        replaced_standbys: orchestrator's ids of the runs that end in favour of that standby, or
+            because none is wanted any more.
         token: identifies the writer of this value, for a writer whose outcome is unclear.
     """
 
@@ -201,6 +202,18 @@ def reserve_standby(
         )
 
     return _update(store, job, reserve)
+
+
+def end_standbys(store: Store, job: str, run_ids: Collection[str]) -> None:
+    """Ask runs that stand by to end, because no standby is wanted any more. One that has the job
+    by now goes on."""
+
+    def end(current: Supervision) -> Supervision | None:
+        if set(run_ids) <= set(current.replaced_standbys):
+            return None
+        return replace(current, replaced_standbys=tuple(run_ids))
+
+    _update(store, job, end)
 
 
 def set_intent(

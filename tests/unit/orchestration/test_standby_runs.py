@@ -26,8 +26,9 @@ from dagster_jet.orchestration.supervisor import RestartPolicy
 from dagster_jet.orchestration.takeover import Takeover
 from dagster_jet.ownership.lease import new_lease
 from dagster_jet.ownership.record_keeper import record_register
+from dagster_jet.ownership.succession import Succession, SuccessionWatch
 from dagster_jet.ownership.supervision import Intent, read_supervision, set_intent
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
 
 POLICY = RestartPolicy()
 DEAD_PID = 2**22 + 1
@@ -47,6 +48,7 @@ class Supervisor:
         self.instance, self.jet, self.pipeline = instance, jet, shop(1)
         self.cursor: str | None = None
         self.now_ms = 0
+        self.standby = True
 
     def tick(self) -> tuple[list[dg.RunRequest], str]:
         """The requests, and what was said if there are none."""
@@ -60,7 +62,7 @@ class Supervisor:
                 {"team": "sales"},
                 clock=lambda: BootTime("this boot", self.now_ms),
                 retirement=Retirement(pipeline=self.pipeline),
-                standby=True,
+                standby=self.standby,
             )
         self.cursor = result.cursor
         said = result.skip_reason.skip_message if result.skip_reason is not None else None
@@ -176,6 +178,24 @@ def test_it_is_replaced_when_it_has_died_and_soon_less_often(
         supervisor.instance.report_run_failed(run)
         for _ in range(pause_ticks):
             supervisor.says(f"{number} in a row soon ended")
+
+
+def test_it_ends_when_the_supervisor_keeps_none_any_more(supervisor: Supervisor, jet: Jet) -> None:
+    """The one that a person has launched goes on."""
+    write(jet, 4, "owner")
+    asked = supervisor.launch(supervisor.requests("shop:standby:1"))
+    by_hand = supervisor.launch(dg.RunRequest(tags={keys.TAG_KIND: keys.KIND_STANDBY,
+                                                    keys.TAG_PIPELINE: "shop"}))  # fmt: skip
+    supervisor.stands_by(asked, supervisor.pipeline)
+    supervisor.standby = False
+    supervisor.says(f"run {asked} is asked to end: no standby is wanted")
+    supervision = read_supervision(jet.store, "shop")
+    assert supervision is not None and supervision.replaced_standbys == (asked,)
+    record = ExecutionRecord("shop", 4, JobStatus.NOT_RUNNING, cause=StopCause.SHUTDOWN)
+    assert SuccessionWatch(run_id=asked).sees(record, supervision) is Succession.ENDS
+    assert SuccessionWatch(run_id=by_hand).sees(record, supervision) is Succession.TAKES_OVER
+    write(jet, 4, "owner", pid=DEAD_PID)
+    supervisor.requests("shop:1")  # nobody waits for the one that ends
 
 
 def test_none_is_requested_for_a_job_that_is_wanted_down(supervisor: Supervisor, jet: Jet) -> None:
