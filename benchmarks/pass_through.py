@@ -98,7 +98,7 @@ def _ours(rows: DataFrame, sink: FilesSink, out: Path) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     barrier = Barrier("race", 0, 1, 1, None, str(out.parent / "tasks"), 271, None)
-    task = SinkTask(barrier, OwnSink("out", sink))
+    task = SinkTask(barrier, (OwnSink("out", sink),))
     (out / ".staging" / "race" / "out").mkdir(parents=True)  # as a start of the job does
     # Spark's listing passes over hidden folders: it is to count what was staged.
     acks = sink.render(rows).mapInArrow(task, from_arrow_schema(ACK_SCHEMA)).collect()

@@ -45,7 +45,8 @@ class Sink(Definition):
 
     @abstractmethod
     def takes(self, schema: pa.Schema) -> bool:
-        """Returns whether a writer can render these columns from Arrow, as `render` would."""
+        """Returns whether a writer can render these columns from Arrow, as `render` would. Several
+        such sinks of the same rows are written by one task, in one pass and without `render`."""
 
     @abstractmethod
     def render(self, frame: DataFrame) -> DataFrame:

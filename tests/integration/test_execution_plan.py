@@ -59,6 +59,30 @@ def test_rows_that_are_read_twice_are_shared_and_observed(spark: SparkSession) -
     assert plan.timestamps["rows.timestamps"].counted_by is None
 
 
+def test_sinks_that_render_from_arrow_are_written_in_one_pass(spark: SparkSession) -> None:
+    p = Pipeline("planned")
+    rows = p.read_from(FILES, name="rows")
+    for name in ("json", "csv"):
+        rows.write_to(sinks.files(f"/{name}", format=name), name=name)
+    nested = rows.select("k", "struct(v) AS v")  # whose JSON is Spark's to render
+    for name in ("json", "parquet"):
+        nested.write_to(sinks.files(f"/nested-{name}", format=name), name=f"nested_{name}")
+    plan = analyse(SparkRuntime(spark, p.name, {}, 1), p.graph, 7)
+    assert {name: [n.name for n in all] for name, all in plan.one_pass.items()} == {
+        "json": ["json", "csv"],
+        "csv": ["json", "csv"],
+    }
+    assert plan.shared == {"rows", nested.name}
+
+
+def test_rows_that_only_sinks_of_one_pass_read_are_not_shared(spark: SparkSession) -> None:
+    p = Pipeline("planned")
+    rows = p.read_from(FILES, name="rows")
+    for name in ("json", "csv", "parquet"):
+        rows.write_to(sinks.files(f"/{name}", format=name), name=name)
+    assert not analyse(SparkRuntime(spark, p.name, {}, 1), p.graph, 7).shared
+
+
 def test_partitions_are_observed_where_nothing_loses_them(spark: SparkSession) -> None:
     plan = planned(spark, LOG, lambda rows: rows.select("k", "ts").with_timestamps("ts"))
     assert plan.partitioned == dict.fromkeys(plan.timestamps, "rows")

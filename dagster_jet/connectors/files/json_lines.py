@@ -9,6 +9,7 @@ the rest of a stage.
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -26,8 +27,28 @@ def can_encode(schema: pa.Schema) -> bool:
     return all(_encoder(field.type) is not None for field in schema)
 
 
+_last: tuple[weakref.ref[pa.RecordBatch], memoryview] | None = None
+"""The batch encoded last while it lives, and its text."""
+
+
 def encode(batch: pa.RecordBatch) -> memoryview:
-    """Encodes each row as a line with line end. The batch has rows, and `can_encode` its schema."""
+    """Encodes each row as a line with line end. The batch has rows, and `can_encode` its schema.
+
+    Several sinks of one task write the same batch, one after the other: it is encoded once.
+    """
+    global _last
+    if _last is None or _last[0]() is not batch:
+        _last = weakref.ref(batch, _forget), _encoded(batch)
+    return _last[1]
+
+
+def _forget(batch: weakref.ref[pa.RecordBatch]) -> None:
+    global _last
+    if _last is not None and _last[0] is batch:
+        _last = None
+
+
+def _encoded(batch: pa.RecordBatch) -> memoryview:
     parts: list[pa.Array | str] = []
     for number, (field, column) in enumerate(zip(batch.schema, batch.columns, strict=True)):
         as_text = _encoder(field.type)
@@ -100,4 +121,5 @@ def _times(column: pa.Array) -> pa.Array:
     each = seconds.cast(pa.timestamp("s", tz="UTC")).dictionary_encode()
     of_each = pc.strftime(each.dictionary, format="%Y-%m-%dT%H:%M:%S")
     behind = pc.utf8_lpad(micros.cast(pa.string()), 6, "0")
-    return pc.binary_join_element_wise('"', of_each.take(each.indices), ".", behind, 'Z"', "")
+    end = '"' if column.type.tz is None else 'Z"'
+    return pc.binary_join_element_wise('"', of_each.take(each.indices), ".", behind, end, "")

@@ -288,19 +288,23 @@ class EpochFrames:
     # --- sinks ----------------------------------------------------------------------------------
 
     def _sink_acks(self, node: SinkNode) -> list[DataFrame]:
-        frame = self._rows_for(node)
+        together = self._plan.one_pass.get(node.name, (node,))
+        frame = self._rows_for(node) if together[0] is node else None
         if frame is None:
             return []
-        self.written_sinks[node.name] = frame
-        own, sink = own_sink(self._plan.graph, node), node.sink
-        if own.dead_letters is not None:
-            self.written_sinks[own.dead_letters.name] = None
-            sink = sink.with_dead_letters()
-        task = SinkTask(self._epoch.barrier, own)
-        with planning_of(self._plan.job, node.name):
-            rendered = sink.render(self._gathered(frame))
+        owns = tuple(own_sink(self._plan.graph, one) for one in together)
+        for own in owns:
+            self.written_sinks[own.name] = frame
+            if own.dead_letters is not None:
+                self.written_sinks[own.dead_letters.name] = None
+        rows = self._gathered(frame)
+        if len(together) == 1:
+            sink = node.sink if owns[0].dead_letters is None else node.sink.with_dead_letters()
+            with planning_of(self._plan.job, node.name):
+                rows = sink.render(rows)
+        task = SinkTask(self._epoch.barrier, owns)
         run = task if self._prepared is None else PreparedTask(task)
-        return [map_in_arrow(rendered, run, ACK_TYPE, node.name)]
+        return [map_in_arrow(rows, run, ACK_TYPE, ", ".join(own.name for own in owns))]
 
     def _rows_for(self, node: SinkNode) -> DataFrame | None:
         """The rows of a sink that has tasks of its own."""

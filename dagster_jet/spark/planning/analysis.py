@@ -31,7 +31,7 @@ from dagster_jet.spark.planning.distinct_columns import check_distinct_columns
 from dagster_jet.spark.planning.event_time import TimestampsPlan, plan_timestamps
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.planning.fusing import by_level, one_by_one
-from dagster_jet.spark.planning.operator_plan import OperatorPlan
+from dagster_jet.spark.planning.operator_plan import OperatorPlan, arrow_schema
 from dagster_jet.spark.planning.partition_column import kept_by, partition_paths
 from dagster_jet.spark.planning.same_types import check_same_columns, check_same_keys
 from dagster_jet.spark.planning.stages import plan_operator
@@ -49,8 +49,10 @@ from dagster_jet.spark.plans.used_columns import UsedColumns
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
 from dagster_jet.spark.tasks.fusion import InputRef
+from dagster_jet.system.own_task import naming
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
@@ -144,6 +146,12 @@ class _Analysis:
             partition_columns={name: asked for name, asked in self.kept.items() if name in used},
             stream_columns=self.stream_columns,
             shared=frozenset(node.name for node in self.graph if self._is_shared(node)),
+            one_pass={
+                one.name: together
+                for node in self.graph
+                if len(together := self._in_one_pass(node)) > 1
+                for one in together
+            },
             counted_sources=frozenset(
                 source.name
                 for source in self.graph.sources
@@ -290,9 +298,27 @@ class _Analysis:
     def _is_shared(self, node: Node) -> bool:
         if isinstance(node, StatefulNode | SinkNode):
             return False  # a stage keeps its own results
-        readers = [
+        return len(self._readers(node)) - len(self._in_one_pass(node)[1:]) > 1
+
+    def _readers(self, node: Node) -> list[Node]:
+        """The nodes that read its rows."""
+        return [
             n
             for n in self.graph.downstream(node.name)
             if not (isinstance(n, SinkNode) and (n.of_dead_letters or n.of_late))
         ]
-        return len(readers) > 1
+
+    def _in_one_pass(self, node: Node) -> tuple[SinkNode, ...]:
+        """The sinks of its rows that render them from Arrow, so that one task can write them all.
+        A stage's own tasks write such sinks."""
+        if isinstance(node, StatefulNode | SinkNode):
+            return ()
+        sinks = [n for n in self._readers(node) if isinstance(n, SinkNode)]
+        if len(sinks) < 2:
+            return ()
+        schema = arrow_schema(self.frames[node.name].schema)
+        return tuple(n for n in sinks if self._takes(n, schema))
+
+    def _takes(self, node: SinkNode, schema: pa.Schema) -> bool:
+        with naming(node.name, self.runtime.job):
+            return node.sink.takes(schema)

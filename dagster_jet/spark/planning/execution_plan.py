@@ -10,7 +10,7 @@ from dagster_jet.operators.in_event_order import InEventOrder
 from dagster_jet.operators.operator import Operator
 from dagster_jet.operators.saved_schema import saved_columns
 from dagster_jet.operators.user.spark_processor import SparkProcessor
-from dagster_jet.pipeline.graph import Graph, TransformNode
+from dagster_jet.pipeline.graph import Graph, SinkNode, TransformNode
 from dagster_jet.snapshot.plan import COLUMNS
 from dagster_jet.spark.planning.event_time import TimestampsPlan
 from dagster_jet.spark.planning.fusing import Fusions
@@ -40,7 +40,10 @@ class ExecutionPlan:
     stream_columns: Mapping[str, tuple[str, ...]]
     """Columns of the rows before each enrichment."""
     shared: frozenset[str]
-    """Nodes whose frame several branches read: it is materialised once per epoch."""
+    """Nodes whose frame several branches read: it is materialised once per epoch. Sinks of one pass
+    are one branch."""
+    one_pass: Mapping[str, tuple[SinkNode, ...]]
+    """By sink: the sinks of the same rows that one task writes in one pass, itself among them."""
     counted_sources: frozenset[str]
     """Sources whose rows Spark counts, because no timestamps node counts them."""
     frames: Mapping[str, DataFrame] = field(repr=False)

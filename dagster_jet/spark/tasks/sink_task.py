@@ -1,4 +1,4 @@
-"""A sink in one epoch: one writer per Spark partition, whose artifacts are in the ack."""
+"""Sinks in one epoch: one writer each per Spark partition, whose artifacts are in its ack."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from dagster_jet.spark.tasks.stage_input import OwnSink
 
 @dataclass(frozen=True)
 class SinkTask:
-    """Writes the rows of one sink in one epoch."""
+    """Writes the rows of one sink in one epoch, or the same rows to several that render them from
+    Arrow."""
 
     barrier: Barrier
-    own: OwnSink
+    sinks: tuple[OwnSink, ...]
 
     def in_epoch(self, parameters: EpochParameters) -> SinkTask:
         return replace(self, barrier=parameters.barrier)
@@ -28,12 +29,12 @@ class SinkTask:
 
         context = TaskContext.get()
         shard = context.partitionId() if context is not None else 0
-        held = self.own.sink.held()
+        held = self.sinks[0].sink.held()
         if held is not None:
             # Spark numbers the partitions of all of an epoch's frames. Those of one frame are
             # consecutive, so each of its writers gets a distinct number below `Held.writers`.
             shard %= held.writers
-        writers = SinkWriters(self.barrier, [self.own], shard, new_attempt())
+        writers = SinkWriters(self.barrier, self.sinks, shard, new_attempt())
         try:
             for batch in batches:
                 writers.write(batch)

@@ -15,6 +15,7 @@ from dagster_jet.operators.user.dead_letters import dead_letter_table
 from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.spark.tasks.barrier import Barrier
 from dagster_jet.spark.tasks.stage_input import OwnSink
+from dagster_jet.system.own_task import at_stage
 
 
 @dataclass
@@ -74,8 +75,9 @@ class _Open:
 
     def prepare(self, shard: int, attempt: str) -> Iterator[Ack]:
         began = time.monotonic()
-        artifacts = self.writer.prepare()
-        self.writer.close()
+        with at_stage(self.own.name):
+            artifacts = self.writer.prepare()
+            self.writer.close()
         yield Ack(
             self.own.name,
             shard,
@@ -103,7 +105,10 @@ class SinkWriters:
         self, barrier: Barrier, sinks: Iterable[OwnSink], shard: int, attempt: str
     ) -> None:
         self._shard, self._attempt = shard, attempt
-        self._sinks = [_Open.of(own, barrier, shard, attempt) for own in sinks]
+        self._sinks = []
+        for own in sinks:
+            with at_stage(own.name):
+                self._sinks.append(_Open.of(own, barrier, shard, attempt))
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Writes a batch; rows that a sink's place never takes go to its dead-letter sink.
@@ -112,7 +117,8 @@ class SinkWriters:
             BadRowError: the sink has no dead-letter sink.
         """
         for sink in self._sinks:
-            sink.write(batch)
+            with at_stage(sink.own.name):
+                sink.write(batch)
 
     def prepare(self) -> Iterator[Ack]:
         """Yields one ack per sink, once its rows are staged."""

@@ -83,6 +83,18 @@ def test_a_fraction_is_read_back_as_one(value: float, text: str) -> None:
     assert isinstance(json.loads(line)["x"], float)
 
 
+def test_a_time_without_zone_is_written_without_one() -> None:
+    times = pa.array([1], pa.timestamp("us"))
+    assert lines_of(pa.record_batch({"at": times})) == ['{"at":"1970-01-01T00:00:00.000001"}']
+
+
+def test_a_batch_that_several_sinks_write_is_encoded_once() -> None:
+    batch, same = (pa.record_batch({"x": [1]}) for _ in range(2))
+    text = json_lines.encode(batch)
+    assert json_lines.encode(batch) is text
+    assert json_lines.encode(same) is not text
+
+
 @pytest.mark.parametrize("type", [pa.string(), pa.large_string()])
 def test_lines_that_spark_has_rendered_are_written_as_they_are(type: pa.DataType) -> None:
     lines = pa.array(['{"a":1}\n', '{"a":"größe"}\n', "{}\n"], type)
