@@ -1,4 +1,5 @@
-"""Debezium's changes in a topic into a mirror, and the driver that is killed with it."""
+"""Debezium's changes in a topic into a mirror and into a compacted topic, where tombstones delete;
+and the driver that is killed with it."""
 
 from __future__ import annotations
 
@@ -15,14 +16,23 @@ SCHEMA = "id bigint, name string, large string, price decimal(10,2), at timestam
 
 
 def debezium_pipeline(folder: Path) -> Pipeline:
-    """`debezium.json` in the folder says which topic and which database."""
+    """`debezium.json` in the folder says which topics, which database and which transactions."""
     place = json.loads((folder / "debezium.json").read_text())
     os.environ[URL] = place["url"]
     p = Pipeline(JOB)
-    p.read_from(
+    changes = p.read_from(
         sources.kafka(place["servers"], topics=place["topic"], format="debezium", schema=SCHEMA),
         name="changes",
-    ).write_to(sinks.sql(Secret(URL), table="m", mode="mirror", key="id"), name="out")
+    )
+    changes.write_to(sinks.sql(Secret(URL), table="m", mode="mirror", key="id"), name="out")
+    newest = sinks.kafka(
+        place["servers"],
+        topic=place["newest"],
+        key="id",
+        tombstone="gone",
+        transactions=place["transactions"],
+    )
+    changes.select("id", "name", "op = 'delete' as gone").write_to(newest, name="newest")
     return p
 
 

@@ -7,7 +7,7 @@ import base64
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -112,7 +112,7 @@ class ChangingTable:
         return Counter(self.rows.values())
 
 
-def produce(servers: str, topic: str, messages: Iterator[Message]) -> None:
+def produce(servers: str, topic: str, messages: Iterable[Message]) -> None:
     """As Debezium does: each by its key, in the order of the changes."""
     producer = Producer({"bootstrap.servers": servers, "partitioner": "murmur2_random"})
     for key, value in messages:

@@ -22,10 +22,16 @@ from dagster_jet.errors import BadRowError, ConfigurationError
 from dagster_jet.testing import collected
 from tests.integration import child
 from tests.integration.connectors import debezium_child
-from tests.integration.connectors.debezium_table import COLUMNS, ChangingTable, Row, produce
+from tests.integration.connectors.debezium_table import (
+    COLUMNS,
+    ChangingTable,
+    Message,
+    Row,
+    produce,
+)
 from tests.integration.connectors.kafka_world import KafkaWorld
 from tests.integration.world import World
-from tests.long import long_but_for
+from tests.long import long
 from tests.servers.postgres import PostgresDatabase, postgres
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -35,21 +41,30 @@ CONFIG = {**child.CONFIG, "max_items_per_epoch": 25}
 
 class MirrorWorld(World):
     driver = staticmethod(debezium_child.main)
+    kafka: KafkaWorld
     database: PostgresDatabase
     table: ChangingTable
+    sent: list[Message]
 
-    def set_up(self, partitions: int) -> None:
-        kafka, self.database = KafkaWorld(), postgres()
+    def set_up(self, partitions: int, transactions: str) -> None:
+        self.kafka, self.database, self.sent = KafkaWorld(), postgres(), []
         self.database.run(f"create table m ({COLUMNS})")
         self.table = ChangingTable(random.Random(partitions))
-        self.place = {"servers": kafka.servers, "topic": kafka.topic(partitions)}
-        place = {**self.place, "url": self.database.url}
-        (self.folder / "debezium.json").write_text(json.dumps(place))
+        self.place = {
+            "servers": self.kafka.servers,
+            "topic": self.kafka.topic(partitions),
+            "newest": self.kafka.topic(2, cleanup_policy="compact"),
+            "transactions": transactions,
+            "url": self.database.url,
+        }
+        (self.folder / "debezium.json").write_text(json.dumps(self.place))
         environment = self.spark.sparkContext.environment
         os.environ[debezium_child.URL] = environment[debezium_child.URL] = self.database.url
 
     def change(self, count: int) -> None:
-        produce(self.place["servers"], self.place["topic"], self.table.changes(count))
+        made = list(self.table.changes(count))
+        produce(self.place["servers"], self.place["topic"], made)
+        self.sent += made
 
     def drain(self) -> None:
         with self.jet() as jet:
@@ -58,6 +73,26 @@ class MirrorWorld(World):
 
     def mirrored(self) -> Counter[Row]:
         return Counter(self.database.run("select id, name, large, price, at from m"))
+
+    def newest(self) -> dict[int, list[str | None]]:
+        """By key, what each message says of it; a tombstone says nothing."""
+        found: dict[int, list[str | None]] = {}
+        for message in self.kafka.messages(self.place["newest"]):
+            value = message.value()
+            said = None if value is None else json.dumps(json.loads(value), sort_keys=True)
+            found.setdefault(int(message.key()), []).append(said)
+        return found
+
+    def newest_wanted(self) -> dict[int, list[str | None]]:
+        """Compaction does not look at segments so new."""
+        found: dict[int, list[str | None]] = {}
+        for key, value in self.sent:
+            assert key is not None
+            if value is not None:
+                row = value["payload"]["after"]
+                said = row and json.dumps({"id": row["id"], "name": row["name"]}, sort_keys=True)
+                found.setdefault(key["payload"]["id"], []).append(said)
+        return found
 
 
 @pytest.fixture
@@ -69,27 +104,32 @@ def world(world: World) -> Iterator[MirrorWorld]:
 
 
 @pytest.mark.parametrize(
-    "rules",
-    long_but_for(
-        [
-            "sql.commit.rows:2=kill",  # written, in a transaction that nobody will commit
-            "sql.commit.after:2=kill",  # committed, the record does not know
-            "epoch.acked:2=kill",
-            "record.snapshot.after:2=kill",
-            "record.committed.before:1=kill",
-        ],
-        "sql.commit.rows",
-    ),
+    ("transactions", "kills"),
+    [
+        # Written, or produced, in a transaction that nobody will commit.
+        ("roll-forward", ["sql.commit.rows:2=kill", "kafka.commit.produced:2=kill"]),
+        pytest.param("roll-forward", ["kafka.commit.after:2=kill"], marks=long),
+        pytest.param("roll-forward", ["sql.commit.after:2=kill"], marks=long),
+        pytest.param("roll-forward", ["epoch.acked:2=kill"], marks=long),
+        pytest.param("held", ["kafka.held.prepared:2=kill"], marks=long),
+        pytest.param("held", ["kafka.held.commit.before:2=kill"], marks=long),
+    ],
 )
-def test_a_killed_mirror_is_the_table(world: MirrorWorld, rules: str) -> None:
-    """Of three partitions, whose offsets are no order: only each key's own changes have one."""
-    world.set_up(partitions=3)
-    world.change(60)
-    world.run_child(rules, config=CONFIG)
+def test_a_killed_mirror_is_the_table(
+    world: MirrorWorld, transactions: str, kills: list[str]
+) -> None:
+    """Of three partitions, whose offsets are no order: only each key's own changes have one. Beside
+    it, a compacted topic gets every change once, deletions as tombstones, in the order of a key."""
+    world.set_up(partitions=3, transactions=transactions)
+    for rules in kills:
+        world.change(60)
+        world.run_child(rules, config=CONFIG)
     world.change(60)
     world.drain()
     assert world.mirrored() == world.table.contents()
     assert len(world.table.rows) > 4
+    assert world.newest() == world.newest_wanted()
+    assert sum(said.count(None) for said in world.newest().values()) > 4
 
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "debezium.jsonl"
