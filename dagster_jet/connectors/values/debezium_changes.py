@@ -31,6 +31,8 @@ _OPS = {"c": "insert", "r": "insert", "u": "update", "d": "delete", "t": "trunca
 _RESERVED = (OP, *IN_LOG, *IN_TOPIC, ORDERED_BY, OLD, UNCHANGED)
 _DELETION = b'{"op": "d"}'
 _NO_ORDER = "{}, and the topic has several partitions, which have no common order"
+_decode = json.JSONDecoder(parse_float=Decimal).decode
+_encode = json.JSONEncoder(default=float).encode
 _WRAPPER = {"schema", "payload"}
 
 
@@ -84,7 +86,7 @@ class DebeziumChanges:
 
     def _text(self, value: bytes | None, key: bytes | None, *, alone: bool) -> bytes:
         try:
-            return json.dumps(self._row(value, key, alone=alone), default=float).encode()
+            return _encode(self._row(value, key, alone=alone)).encode()
         except Exception as error:  # noqa: BLE001 - a message may hold anything
             shown = (value or b"").decode(errors="replace")
             reason = str(error) or type(error).__name__
@@ -147,7 +149,7 @@ def _message(text: bytes, what: str, row: str | None = None) -> tuple[dict[str, 
     Args:
         row: the field of the content that has the columns; None: it has them itself.
     """
-    content = json.loads(text, parse_float=Decimal)
+    content = _decode(text.decode())
     schema: Any = None
     if isinstance(content, dict) and content.keys() == _WRAPPER:
         schema, content = content["schema"], content["payload"]
