@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import deltalake
-import duckdb
 import pytest
 from pyiceberg.catalog import load_catalog
 
@@ -17,8 +16,9 @@ from dagster_jet.connectors.lake.table_maintenance import TableMaintenance
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
 from tests.long import long
+from tests.servers import duckdb_reader
 from tests.unit.connectors.iceberg_rows import by_library as by_pyiceberg
-from tests.unit.connectors.iceberg_rows import options_at
+from tests.unit.connectors.iceberg_rows import metadata_at, options_at
 
 from .test_delta import DeltaWorld, TableWorld, by_library_of
 from .test_iceberg import IcebergWorld
@@ -39,8 +39,7 @@ class MaintainedDelta(DeltaWorld):
             deltalake.DeltaTable(self.table(name)).alter.set_table_properties(kept)
 
     def read_by_duckdb(self, folder: Path) -> list[dict[str, Any]]:
-        table = deltalake.DeltaTable(folder)
-        return rows_of(table.file_uris(), hive=bool(table.metadata().partition_columns))
+        return duckdb_reader.delta_rows(folder)
 
 
 class MaintainedIceberg(IcebergWorld):
@@ -53,18 +52,7 @@ class MaintainedIceberg(IcebergWorld):
                     change.set_properties({"history.expire.max-snapshot-age-ms": "0"})
 
     def read_by_duckdb(self, lake: Path, name: str) -> list[dict[str, Any]]:
-        with closing(load_catalog("lake", **options_at(lake))) as catalog:
-            files = [one.file.file_path for one in catalog.load_table(name).scan().plan_files()]
-        return rows_of([one.removeprefix("file://") for one in files], hive=False)
-
-
-def rows_of(files: list[str], *, hive: bool) -> list[dict[str, Any]]:
-    with closing(duckdb.connect()) as database:
-        found = database.execute(
-            "SELECT * FROM read_parquet(?, hive_partitioning=?)", [files, hive]
-        )
-        names = [column[0] for column in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+        return duckdb_reader.iceberg_rows(metadata_at(lake, name))
 
 
 def maintenance_of(world: TableWorld) -> list[TableMaintenance]:

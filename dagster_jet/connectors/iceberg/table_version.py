@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
 
-_FORMAT_MAX = 2
+_FORMAT = 2
+"""The library does not write version 3. Snapshots of version 1 have no sequence numbers, by which a
+catalog refuses a late request after a rollback to the snapshot that it was made for."""
 _NEW_TABLES = {
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -181,8 +183,8 @@ class TableVersion:
     def unfit(self) -> str | None:
         """Returns why a sink must not write to the table; None if it may."""
         metadata = self.metadata
-        if metadata.format_version > _FORMAT_MAX:
-            return f"it has the format version {metadata.format_version}"
+        if metadata.format_version != _FORMAT:
+            return f"it has the format version {metadata.format_version}, not {_FORMAT}"
         refs = metadata.refs
         if self.branch != "main" and self.branch not in refs:
             return f"it has no branch {self.branch!r}"
@@ -234,8 +236,8 @@ class TableVersion:
 
     def unreadable(self) -> str | None:
         """Returns why a source cannot read the table; None if it can."""
-        if self.metadata.format_version != _FORMAT_MAX:
-            return f"it has the format version {self.metadata.format_version}, not {_FORMAT_MAX}"
+        if self.metadata.format_version != _FORMAT:
+            return f"it has the format version {self.metadata.format_version}, not {_FORMAT}"
         if self.branch != "main" and self.branch not in self.metadata.refs:
             return f"it has no branch {self.branch!r}"
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -13,13 +14,15 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from dagster_jet import sinks
+from dagster_jet.connectors.iceberg import IcebergSink
 from dagster_jet.core.secret import Secret
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.testing.check_sink import check_sink
 from dagster_jet.testing.sink_rows import SCHEMA
 from tests.long import long
-from tests.servers import iceberg_catalog, postgres
+from tests.servers import iceberg_catalog, postgres, wait_until
 from tests.servers.proxy import Proxy
+from tests.unit.connectors.delta_table import SCHEMA as SCHEMA_OF_ROWS
 from tests.unit.connectors.delta_table import by, rows, stage
 from tests.unit.connectors.iceberg_table import commit
 from tests.unit.connectors.test_delta_sink import STEPS
@@ -46,7 +49,7 @@ def place(
             yield ours | warehouse, theirs | warehouse, proxy
         return
     server = iceberg_catalog.rest_catalog()
-    with closing(Proxy(server.port)) as proxy:
+    with closing(Proxy(server.port, is_http=True)) as proxy:
         monkeypatch.setenv("LAKE_TOKEN", iceberg_catalog.TOKEN)
         uri = f"http://127.0.0.1:{proxy.port}"
         ours = {"type": "rest", "uri": uri, "token": Secret(env="LAKE_TOKEN")}
@@ -101,3 +104,69 @@ def test_a_rest_catalog_gets_a_request_late(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv("LAKE_TOKEN", "another")
         with pytest.raises(ConfigurationError, match="no valid token"):
             made.at_start("j", "out", on_one_host=True)
+
+
+def test_a_merge_arrives_late(place: tuple[Options, Options, Proxy]) -> None:
+    """The request of a driver that is gone arrives after its repetition, and after a rollback to
+    the snapshot that it was planned on. It would bring old values back."""
+    ours, theirs, proxy = place
+    with closing(load_catalog("lake", **theirs)) as catalog:
+        catalog.create_namespace_if_not_exists("space")
+        catalog.create_table(NAME, SCHEMA_OF_ROWS)
+    made = sinks.iceberg("lake", NAME, mode="upsert", key="id", catalog_options=dict(ours))
+    sink = made.at_start("j", "out", on_one_host=True)
+    commit(sink, stage(sink, rows(1, 2)), by())
+    if ours["type"] == "sql":
+        with_a_commit_held(sink, stage(sink, rows(2, 3, text="new"), epoch=2), proxy)
+        assert texts(theirs) == {1: "row 1", 2: "new", 3: "new"}
+        return
+    held = proxy.hold_next(is_commit)
+    commit(sink, stage(sink, rows(2, 3, text="new"), epoch=2), by())
+    commit(sink, stage(sink, rows(2, text="newer"), epoch=3), by())
+    assert held.is_caught and b" 409 " in held.release()
+    assert texts(theirs) == {1: "row 1", 2: "newer", 3: "new"}
+    with closing(load_catalog("lake", **theirs)) as catalog:
+        table = catalog.load_table(NAME)
+        before = table.metadata.current_snapshot_id
+        held = proxy.hold_next(is_commit)
+        commit(sink, stage(sink, rows(1, text="newest"), epoch=4), by(2))
+        assert before is not None
+        table.refresh().manage_snapshots().rollback_to_snapshot(before).commit()
+    assert held.is_caught and b" 200 " not in held.release(), "its snapshot's number is used up"
+    assert texts(theirs) == {1: "row 1", 2: "newer", 3: "new"}
+
+
+def texts(options: Options) -> dict[int, str]:
+    found = read(options)
+    assert len(found) == len({row["id"] for row in found})
+    return {row["id"]: row["text"] for row in found}
+
+
+def is_commit(sent: bytes) -> bool:
+    return sent.startswith(b"POST") and b"/tables/rows" in sent
+
+
+def with_a_commit_held(sink: IcebergSink, staged: Any, proxy: Proxy) -> None:
+    """PostgreSQL has the change and not the COMMIT: the repetition waits for that, and loses."""
+    seen: list[bytes] = []
+
+    def is_it(sent: bytes) -> bool:
+        seen.append(sent)
+        return b"COMMIT" in sent and any(b"UPDATE iceberg_tables" in one for one in seen)
+
+    held = proxy.hold_next(is_it)
+    watching, waiting = (
+        postgres.postgres(),
+        "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+        "AND starts_with(query, 'UPDATE iceberg_tables')",
+    )
+    with ThreadPoolExecutor(1) as pool:
+        repeated = pool.submit(commit, sink, staged, by())
+        try:
+            held.wait()
+            wait_until(lambda: bool(watching.run(waiting)), within=30)
+        finally:
+            answer = held.release()
+        repeated.result(timeout=60)
+    assert b"COMMIT" in answer
+    commit(sink, staged, by(2))

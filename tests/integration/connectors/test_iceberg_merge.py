@@ -19,7 +19,14 @@ from tests.integration import iceberg_child
 from tests.integration.crash_table import MERGING_KILLED, Crash
 from tests.integration.test_iceberg import IcebergWorld
 from tests.long import long, long_but_for
-from tests.unit.connectors.iceberg_rows import NAME, by_library, by_manifests, options_at
+from tests.servers import duckdb_reader
+from tests.unit.connectors.iceberg_rows import (
+    NAME,
+    by_library,
+    by_manifests,
+    metadata_at,
+    options_at,
+)
 from tests.unit.connectors.test_delta_sink import STEPS
 from tests.unit.connectors.test_iceberg_sink import (
     an_older_copy,
@@ -83,9 +90,14 @@ def test_killed(tmp_path: Path, spark: SparkSession, fail_points: FailPoints, cr
     world.assert_ledger_is_true()
     assert world.run().status is JobStatus.COMPLETED
     world.assert_exactly_once()
-    world.read = by_library
-    world.assert_exactly_once()
+    for read in (by_library, by_duckdb):
+        world.read = read
+        world.assert_exactly_once()
     assert not list(world.lake.rglob("_dagster_jet/part-*"))
+
+
+def by_duckdb(lake: Path, name: str) -> list[dict[str, Any]]:
+    return duckdb_reader.iceberg_rows(metadata_at(lake, name))
 
 
 @pytest.mark.usefixtures("interpreted")

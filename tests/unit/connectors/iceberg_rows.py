@@ -56,6 +56,12 @@ def by_manifests(folder: Path, name: str = NAME, branch: str = "main") -> list[R
 
 
 def metadata_of(folder: Path, name: str = NAME) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(metadata_at(folder, name).read_text())
+    return found
+
+
+def metadata_at(folder: Path, name: str = NAME) -> Path:
+    """Returns the file of the catalog's newest metadata."""
     space, _, table = name.rpartition(".")
     with closing(sqlite3.connect(folder / "catalog.db")) as database:
         [(at,)] = database.execute(
@@ -63,8 +69,7 @@ def metadata_of(folder: Path, name: str = NAME) -> dict[str, Any]:
             "AND table_name = ?",
             (space, table),
         )
-    found: dict[str, Any] = json.loads(_path(at).read_text())
-    return found
+    return _path(at)
 
 
 def _records(location: str) -> list[dict[str, Any]]:

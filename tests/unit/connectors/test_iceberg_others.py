@@ -102,6 +102,28 @@ def test_a_rollback_does_not_bring_rows_back(table: Table) -> None:
     assert table.ids() == [2, 9]
 
 
+@pytest.mark.parametrize("how", [{}, {"mode": "upsert", "key": "id"}], ids=["append", "upsert"])
+def test_a_rollback_lets_no_late_request_pass(table: Table, how: dict[str, Any]) -> None:
+    """The condition on the branch is true again, and the number of the snapshot is used up."""
+    sink = table.sink(**how)
+    table.append(9)
+    before = metadata_of(table.folder)["current-snapshot-id"]
+    staged = stage(sink, rows(1))
+    with closing(sink.open_committer("j", "out")) as dead:
+        version = dead.open()
+        assert version is not None
+        dead.plan(version, staged, by())
+        commit(sink, staged, by(2))
+        commit(sink, stage(sink, rows(2), epoch=2), by(2))
+        with table.opened() as opened:
+            opened.manage_snapshots().rollback_to_snapshot(before).commit()
+        with pytest.raises(ValueError, match="sequence number 2 older than last sequence number 3"):
+            dead.append(version, staged, APPLICATION, marker_of(1, 1), {})
+    found = metadata_of(table.folder)
+    assert found["properties"][APPLICATION] == str(marker_of(1, 2)), "it would be lowered"
+    assert found["current-snapshot-id"] == before and table.ids() == [9]
+
+
 def test_epochs_of_a_snapshot_are_one_snapshot_of_the_table(table: Table) -> None:
     sink = table.sink()
     staged = [one for n in (1, 2, 3) for one in stage(sink, rows(n), epoch=n)]
@@ -281,8 +303,10 @@ def test_tables_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     path = next((tmp_path / "v3").rglob("*.metadata.json"))
     change = {"format-version": 3, "next-row-id": 0}
     path.write_text(json.dumps({**metadata_of(newest.folder), **change}))
-    with pytest.raises(ConfigurationError, match="it has the format version 3"):
-        newest.sink()
+    oldest = Table(tmp_path / "v1", properties={"format-version": "1"})
+    for one, version in ((newest, 3), (oldest, 1)):
+        with pytest.raises(ConfigurationError, match=f"it has the format version {version}, not 2"):
+            one.sink()
     other = Table(tmp_path / "by", by=(("day", "month"), ("id", "bucket[4]")))
     with pytest.raises(
         ConfigurationError, match=r"is partitioned by month\(day\), bucket\(4, id\)"
