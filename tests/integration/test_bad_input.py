@@ -166,6 +166,17 @@ def test_missing_java(tmp_path: Path, java_home: str | None) -> None:
     assert java_home is None or java_home in death.output
 
 
+def test_a_jvm_that_ends_at_its_start_says_why(tmp_path: Path) -> None:
+    points = FailPoints(tmp_path / "points.log")
+    env = {"JAVA_TOOL_OPTIONS": "-Xmx1x", "TMPDIR": str(tmp_path)}
+    death = points.run([sys.executable, child.__file__, str(tmp_path), "{}"], "", env=env)
+    assert death.returncode == 3, death.output
+    assert "MissingEnvironmentError" in death.output
+    assert "ended at its start: Invalid maximum heap size: -Xmx1x" in death.output
+    (log,) = tmp_path.glob("dagster-jet-spark-*.log")
+    assert str(log) in death.output and "Could not create" in log.read_text("utf-8")
+
+
 def test_unwritable_store(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     urls = [f"file://{tmp_path}/a", f"file://{tmp_path}/file/b", f"file://{tmp_path}/c"]

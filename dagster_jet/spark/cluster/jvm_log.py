@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dagster_jet.errors import MissingEnvironmentError
+
 _path: Path | None = None
 _is_named = False
 
@@ -24,8 +26,13 @@ def start_jvm(settings: Mapping[str, str]) -> None:
     """Starts Spark's JVM with its output in a new file, unless a JVM runs or was started outside.
 
     Callable on the thread that opens the session.
+
+    Raises:
+        MissingEnvironmentError: the JVM ended before it could be asked. The error has its reason,
+            and names the file, which is kept.
     """
     from pyspark import SparkConf, SparkContext, java_gateway
+    from pyspark.errors import PySparkRuntimeError
 
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
@@ -36,11 +43,27 @@ def start_jvm(settings: Mapping[str, str]) -> None:
     descriptor, name = tempfile.mkstemp(prefix=f"dagster-jet-spark-{os.getpid()}-", suffix=".log")
     with os.fdopen(descriptor, "wb") as output:
         launch: Any = java_gateway.launch_gateway
-        gateway = launch(conf, {"stdout": output, "stderr": output})
+        try:
+            gateway = launch(conf, {"stdout": output, "stderr": output})
+        except PySparkRuntimeError as error:
+            why = reason(Path(name).read_text("utf-8", "replace"))
+            raise MissingEnvironmentError(
+                f"Spark's JVM ended at its start: {why}",
+                cure=f"The whole output is in {name}.",
+            ) from error
     if _path is None:
         atexit.register(_remove)
     _path = Path(name)
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+
+
+def reason(output: str) -> str:
+    """Returns the line of a JVM's output that says why it ended: the innermost cause, or the first
+    error."""
+    lines = [line for line in output.splitlines() if line.strip() and not line[0].isspace()]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    errors = [line for line in lines if "Exception" in line or "rror" in line or "nvalid" in line]
+    return (causes[-1:] or errors[:1] or lines[-1:] or ["it wrote nothing."])[0]
 
 
 def note(error: BaseException, *, is_named: bool) -> str | None:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Mapping
@@ -106,7 +107,7 @@ def open_session(settings: Mapping[str, str]) -> SparkSession:
     Callable on any thread; a foreign SIGINT handler stays in place.
 
     Raises:
-        MissingEnvironmentError: no Java.
+        MissingEnvironmentError: no Java, or the JVM ended at its start.
         ConfigurationError: Spark runs without a required setting that cannot be changed any more.
             Nothing was changed.
     """
@@ -155,6 +156,7 @@ def _start(settings: Mapping[str, str]) -> SparkContext:
     wanted = {**DEFAULTS, **settings}
     if _is_on_this_host(wanted["spark.master"]):
         wanted = {**LOCAL_DEFAULTS, **wanted}
+        _use_loopback_if_unnamed()
     archive = class_archive.for_this_machine()
     for name in class_archive.OPTIONS if _is_on_this_host(wanted["spark.master"]) else ():
         wanted[name] = class_archive.options_with(archive, jit.options_with(wanted.get(name, "")))
@@ -172,6 +174,15 @@ def _start(settings: Mapping[str, str]) -> SparkContext:
         signal.signal(signal.SIGINT, handler)
     context.setLogLevel(settings.get("spark.log.level", "ERROR"))
     return context
+
+
+def _use_loopback_if_unnamed() -> None:
+    """Lets the JVM start on a host whose name no resolver knows: a container, a laptop off its
+    network."""
+    try:
+        socket.getaddrinfo(socket.gethostname(), None)
+    except OSError:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def _check(running: SparkContext, settings: Mapping[str, str]) -> None:
