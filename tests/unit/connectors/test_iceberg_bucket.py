@@ -57,15 +57,26 @@ def test_maintenance_in_a_bucket(s3: S3Folder, tmp_path: Path) -> None:
     staged = stage(sink, rows(3), epoch=3)
     with closing(sink._catalog()) as catalog, catalog.load_table(NAME).transaction() as change:
         change.set_properties({"history.expire.max-snapshot-age-ms": "0"})
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(TableVersion, "compact", killed)
+        sink.maintenance("j", "out").run(0, 1 << 20)
+    dead = [name for name in s3.every_name() if "compacted-" in name]
     done = sink.maintenance("j", "out").run(0, 1 << 20)
-    assert (done["snapshots_expired"], done["files_staged"]) == (1, 1)
+    assert (done["files_added"], done["files_replaced"]) == (1, 2) and len(dead) == 1
+    assert (done["snapshots_expired"], done["files_staged"]) == (2, 1)
     names = " ".join(s3.every_name())
+    assert names.count("compacted-") == 1 and dead[0] not in names
     assert staged[0].target in names and lost[0].target not in names
     assert names.count("/snap-") == 1
     commit(sink, staged, by())
     with closing(sink._catalog()) as catalog:
         found = catalog.load_table(NAME).scan().to_arrow()["id"].to_pylist()
     assert sorted(found) == [1, 2, 3]
+
+
+def killed(*given: Any) -> None:
+    """A run that dies when its files are there."""
+    raise KeyboardInterrupt
 
 
 def test_a_merge_in_a_bucket(s3: S3Folder, tmp_path: Path) -> None:
