@@ -189,7 +189,7 @@ def pipeline(source: Any, name: str = "debezium", *, letters: bool = False) -> P
 
 
 def test_in_one_partition_a_truncation_and_any_key_have_an_order(jet: Jet, tmp_path: Path) -> None:
-    """The key of the mirror is not that of the messages."""
+    """Also inside of one epoch. The key of the mirror is not that of the messages."""
     kafka, url = KafkaWorld(), f"sqlite:///{tmp_path}/mirror.db"
     topic = kafka.topic()
     send(kafka, topic, "plain", "f", partition=0)
@@ -201,7 +201,7 @@ def test_in_one_partition_a_truncation_and_any_key_have_an_order(jet: Jet, tmp_p
     source = sources.kafka(kafka.servers, topics=topic, format="debezium", schema=schema)
     out = sinks.sql(url, table="m", mode="mirror", key="id", create_table=True)
     p.read_from(source, name="changes").write_to(out, name="out")
-    jet.run(p, JobConfig(**child.CONFIG), until="drained")
+    jet.run(p, JobConfig(**CONFIG), until="drained")
     with create_engine(url).connect() as connection:
         assert connection.execute(text("select id, big, n from m")).all() == [(2, "b", 1)]
 
