@@ -62,6 +62,12 @@ SQL_DEFAULTS: Mapping[str, str] = {
 SQL_REQUIRED: Mapping[str, str] = {
     # An epoch is one job with the planned number of tasks: no re-planning.
     "spark.sql.adaptive.enabled": "false",
+    # Rows that pass no filter are counted, and their tasks ack. Spark would start no task at all
+    # for a filter that is never true, such as one from a configuration.
+    "spark.sql.optimizer.excludedRules": ",".join(
+        f"org.apache.spark.sql.catalyst.optimizer.{rule}"
+        for rule in ("PruneFilters", "OptimizeLimitZero", "PropagateEmptyRelation")
+    ),
 }
 """SQL settings of our session only; they override all others."""
 

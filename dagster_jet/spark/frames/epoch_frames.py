@@ -296,7 +296,7 @@ class EpochFrames:
         for own in owns:
             self.written_sinks[own.name] = frame
             if own.dead_letters is not None:
-                self.written_sinks[own.dead_letters.name] = None
+                self.written_sinks[own.dead_letters.name] = frame  # the same task acks both
         rows = self._gathered(frame)
         if len(together) == 1:
             sink = node.sink if owns[0].dead_letters is None else node.sink.with_dead_letters()

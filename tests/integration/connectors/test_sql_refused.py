@@ -197,3 +197,18 @@ def test_a_table_may_refer_to_one_of_the_same_job(place: Any, kind: str) -> None
     at.put("2", row(3, parent=10))
     with pytest.raises(JetError, match="foreign key"):
         at.run(both())
+
+
+def test_a_sink_whose_rows_spark_knows_to_be_none_refuses_none(place: Any) -> None:
+    # Failed before: Spark starts no task for such rows, and the dead letters were waited for.
+    at: Place = place("sqlite")
+    for table in ("results", "others"):
+        at.database.run(f"create table {table} (id bigint, parent bigint, text text)")
+    at.put("1", row(1))
+    p = at.pipeline()
+    other = sources.files(f"{at.folder}/in", format="json", schema=SCHEMA)
+    rows = p.read_from(other, name="again").filter("1 = 0")
+    none = rows.write_to(sinks.sql(at.url, table="others"), name="none")
+    none.dead_letter_to(sinks.files(f"{at.folder}/none", format="json"), name="none_refused")
+    at.run(p)
+    assert at.ids() == [1] and at.refused() == Counter()
