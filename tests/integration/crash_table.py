@@ -251,6 +251,8 @@ IN_QUEUES = {
 """Killed in connectors/test_rabbitmq.py and test_sqs.py."""
 IN_CLEANING = {"files.clean.before"}
 """Killed in test_input_cleaning.py."""
+IN_COMPACTION = {"lake.compact.written", "lake.compact.after"}
+"""Killed in unit/connectors/test_iceberg_compaction.py."""
 IN_FUNCTIONS = {"foreach.called", "foreach.marked"}
 """Failed in unit/connectors/test_foreach_epoch.py, by the conformance suite of sinks."""
 
@@ -272,8 +274,9 @@ def all_points() -> set[str]:
         *RESERVING_KILLED,
     )
     in_recovery = (*IN_RECOVERY.values(), FAILING_IN_RECOVERY, [PREPARED_IN_RECOVERY])
-    elsewhere = (IN_CLEANING, IN_DATABASES, IN_DELETION, IN_FUNCTIONS, IN_KAFKA, IN_QUEUES)
-    return set().union(*(case.points for case in cases), *in_recovery, *elsewhere)
+    elsewhere = IN_CLEANING | IN_COMPACTION | IN_DATABASES | IN_DELETION | IN_FUNCTIONS
+    in_brokers = IN_KAFKA | IN_QUEUES
+    return set().union(*(case.points for case in cases), *in_recovery, elsewhere, in_brokers)
 
 
 def points_wanted_by(request: pytest.FixtureRequest) -> set[str]:

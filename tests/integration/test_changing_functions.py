@@ -284,7 +284,7 @@ NULLS: dict[str, tuple[str, Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("format", ["parquet", "json"])
+@pytest.mark.parametrize("format", ["parquet", pytest.param("json", marks=long)])
 @pytest.mark.parametrize("of", NULLS)
 def test_nulls_where_there_were_none_on_no_rows(world: World, of: str, format: Any) -> None:
     made, one, null = NULLS[of]

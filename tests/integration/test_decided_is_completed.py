@@ -24,6 +24,7 @@ from dagster_jet.execution.events import EpochCompleted, JobEvent, SnapshotFaile
 from dagster_jet.execution.loop import Loop
 from dagster_jet.snapshot.protocol import CancelRequested, EpochFailed, StopKind
 from dagster_jet.snapshot.record import JobStatus, StopCause
+from tests.long import long
 
 from . import child, map_child
 from .oracle import input_rows, windowed
@@ -104,8 +105,15 @@ def assert_right(world: World, jet: Jet, sinks: str) -> None:
     assert dict(jet.map("totals").items()) == expected
 
 
-@pytest.mark.parametrize("sinks", SINKS)
-@pytest.mark.parametrize("how", ["cancelled", "failed"])
+@pytest.mark.parametrize(
+    ("how", "sinks"),
+    [
+        ("cancelled", "maps"),
+        ("failed", "files"),
+        pytest.param("cancelled", "files", marks=long),
+        pytest.param("failed", "maps", marks=long),
+    ],
+)
 def test_what_is_decided_is_completed(
     world: World, monkeypatch: pytest.MonkeyPatch, how: str, sinks: str
 ) -> None:

@@ -112,7 +112,9 @@ def expected_kept(rows: list[dict[str, Any]], order: str, keep: str) -> Counter[
     return Counter((row["k"], row["v"]) for row in chosen)
 
 
-@pytest.mark.parametrize("rows_per_epoch", [pytest.param(ROWS, marks=long), 170])
+@pytest.mark.parametrize(
+    "rows_per_epoch", [pytest.param(ROWS, marks=long), pytest.param(170, marks=long), 450]
+)
 @pytest.mark.parametrize("ttl_ms", [pytest.param(None, marks=long), TTL_MS])
 @pytest.mark.parametrize("order", ["event time", "arrival"])
 def test_results_are_those_of_one_row_after_the_other(

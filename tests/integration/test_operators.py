@@ -357,7 +357,7 @@ def iso(time_ms: int) -> str:
     return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-QUICK = ("sliding", "expressions", "timers", "processor", "join_bounded_anti")
+QUICK = ("sliding", "timers", "join_bounded_anti")
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,8 @@ QUICK = ("sliding", "expressions", "timers", "processor", "join_bounded_anti")
     [
         *(pytest.param(name, False, marks=[] if name in QUICK else long) for name in OPERATORS),
         # In one task. An outer join has the rows of all joins without bounds.
-        *((name, True) for name in ("session", "deduplicate_last", "join_outer")),
+        pytest.param("deduplicate_last", True, marks=long),
+        *((name, True) for name in ("session", "join_outer")),
     ],
 )
 def test_operator_over_restarts_at_other_parallelism(

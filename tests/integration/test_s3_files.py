@@ -133,7 +133,7 @@ def s3_world(
 # --- dying ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("crash", long_but_for(CRASHES, "F3", "F9-files.commit.file"), ids=str)
+@pytest.mark.parametrize("crash", long_but_for(CRASHES, "F9-files.commit.file"), ids=str)
 def test_killed(s3_world: S3World, crash: Crash) -> None:
     s3_world.fill()
     s3_world.run_child(crash.rules, sharded=crash.sharded)

@@ -244,7 +244,6 @@ def world(world: World, kafka: KafkaWorld) -> KafkaPipelineWorld:
             "manifest.after:3=kill",
             "record.committed.after:2=kill",
         ],
-        "kafka.commit.produced",
         "kafka.commit.after",
     ),
 )

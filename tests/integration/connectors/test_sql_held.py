@@ -27,7 +27,7 @@ from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.testing.check_sink import check_sink
 from tests.integration.connectors.sql_places import COLUMNS, MadeSink, all_rows, without
 from tests.integration.world import wait_until
-from tests.long import long
+from tests.long import long, long_but_for
 from tests.servers import SharedServer, launch, own_folder, shared_server, stop
 from tests.servers import mariadb as maria_server
 from tests.servers import postgres as postgres_server
@@ -266,7 +266,7 @@ def test_a_writer_that_was_believed_dead_finds_its_note_gone(held: Held) -> None
     assert held.ids() == [] and held.left() == []
 
 
-@KINDS
+@pytest.mark.parametrize("kind", long_but_for(SERVERS, "postgresql"))
 def test_the_contract_is_kept(tmp_path: Path, spark: Any, kind: str) -> None:
     server = SERVERS[kind]
     database = server.new_database(shared_server(kind, server.prepared))

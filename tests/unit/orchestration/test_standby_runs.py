@@ -209,10 +209,11 @@ def test_none_is_requested_for_a_job_that_is_wanted_down(supervisor: Supervisor,
 
 
 def test_a_run_that_takes_over_knows_the_last_reports_of_the_run_before_it(
-    supervisor: Supervisor, jet: Jet
+    jet: Jet, tmp_path: Path
 ) -> None:
     """Failed before: both materialized the snapshot of the handover."""
-    instance = supervisor.instance
+    # Another thread writes: an instance in memory locks out who reads meanwhile.
+    instance = dg.DagsterInstance.local_temp(str(tmp_path))
     owner = instance.create_run_for_job(_job())
     here = instance.create_run_for_job(_job())
     asset = ReportedAsset("out", dg.AssetKey("out"), None, is_sink=True, has_state=False)
