@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from dagster_jet.connectors.change_columns import (
@@ -34,6 +34,9 @@ _NO_ORDER = "{}, and the topic has several partitions, which have no common orde
 _decode = json.JSONDecoder(parse_float=Decimal).decode
 _encode = json.JSONEncoder(default=float).encode
 _WRAPPER = {"schema", "payload"}
+_BEHIND_SCHEMA = ',"payload":'
+_SCHEMAS = 16
+"""Texts of schemas that a worker keeps parsed: keys and values of some tables' versions."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,7 @@ def _message(text: bytes, what: str, row: str | None = None) -> tuple[dict[str, 
     Args:
         row: the field of the content that has the columns; None: it has them itself.
     """
-    content = _decode(text.decode())
+    content = _parsed(text.decode())
     schema: Any = None
     if isinstance(content, dict) and content.keys() == _WRAPPER:
         schema, content = content["schema"], content["payload"]
@@ -157,6 +160,24 @@ def _message(text: bytes, what: str, row: str | None = None) -> tuple[dict[str, 
         raise ValueError(f"{what} is not a JSON object")
     fields = _fields(schema)
     return content, fields if row is None else _fields(fields.get(row))
+
+
+def _parsed(text: str) -> Any:
+    """Parses a message like `_decode`. Its schema, which each message repeats, is parsed once."""
+    head, is_wrapped, payload = text.partition(_BEHIND_SCHEMA)
+    if is_wrapped:
+        try:
+            return {**_parsed_head(head), **_decode(f'{{"payload":{payload}')}
+        except ValueError:
+            pass  # not JSON, or "payload" is a field of an inner object
+    return _decode(text)
+
+
+@lru_cache(_SCHEMAS)
+def _parsed_head(head: str) -> dict[str, Any]:
+    """Parses the fields before the payload. The result is shared: nobody changes it."""
+    fields: dict[str, Any] = _decode(f"{head}}}")
+    return fields
 
 
 def _fields(schema: Field | None) -> Fields:

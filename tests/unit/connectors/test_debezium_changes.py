@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -35,7 +36,7 @@ from dagster_jet.connectors.kafka.kafka_reader import Found
 from dagster_jet.connectors.kafka.offsets import Partition
 from dagster_jet.connectors.lake.staged_changes import ChangesLayout
 from dagster_jet.connectors.sql.mirror import ChangesWriter
-from dagster_jet.connectors.values.debezium_changes import DebeziumChanges
+from dagster_jet.connectors.values.debezium_changes import DebeziumChanges, _decode, _parsed
 from dagster_jet.errors import ConfigurationError, SinkMismatchError, SourceError
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "debezium.jsonl"
@@ -257,6 +258,29 @@ AFTER = {"id": 1, "v": "a"}
 def test_a_message_that_is_no_change_says_why(value: Any, wanted: str) -> None:
     [found] = read("id bigint, v string", (KEY, value), alone=False)
     assert found.startswith("not a change from Debezium (") and wanted in found
+
+
+NAMES = st.sampled_from(["schema", "payload", "op", ',"payload":'])
+DOCUMENTS = st.recursive(
+    st.none() | st.integers() | NAMES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+)
+
+
+@given(document=DOCUMENTS, cut=st.integers(0, 9), compact=st.booleans())
+def test_a_schema_that_is_parsed_once_changes_no_message(
+    document: Any, cut: int, compact: bool
+) -> None:
+    text = json.dumps(document, separators=(",", ":") if compact else None)
+    for damaged in (text, text[: len(text) - cut], text + text[:cut]):
+        assert _of(_parsed, damaged) == _of(_decode, damaged), damaged
+
+
+def _of(parse: Callable[[str], Any], text: str) -> Any:
+    try:
+        return parse(text)
+    except ValueError as error:
+        return str(error)
 
 
 def test_a_message_needs_a_key_where_it_says_the_order() -> None:
