@@ -24,6 +24,8 @@ class Frames:
     slide_ms: int
     offset_ms: int = 0
     """Frames, and therefore windows, end at `offset_ms + n * slide_ms`."""
+    lateness_ms: int = 0
+    """How long after its end a window still takes rows."""
 
     def __post_init__(self) -> None:
         if self.size_ms <= 0 or self.slide_ms <= 0:
@@ -53,6 +55,23 @@ class Frames:
         """Return the frame of an event: the first end after its time."""
         return self.floor(time_ms) + self.slide_ms
 
+    def floor_watermark(self, watermark_ms: int) -> int:
+        """Return the last watermark up to this one that closes a window or ends its lateness."""
+        final = self.floor(watermark_ms - self.lateness_ms) + self.lateness_ms
+        return max(self.floor(watermark_ms), final)
+
+    def late_until(self, watermark_ms: int, expired_until_ms: int | None) -> int:
+        """Return the frame end up to which rows are late under `watermark_ms`.
+
+        Args:
+            expired_until_ms: frames up to this end have been removed. After a change of size or
+                lateness they may be missing in windows that could take rows otherwise.
+        """
+        until = self.floor(watermark_ms - self.lateness_ms)
+        if expired_until_ms is not None:
+            until = max(until, expired_until_ms + self.size_ms - self.slide_ms)
+        return min(until, self.floor(watermark_ms))
+
     def expired_until(self, watermark_ms: int) -> int:
-        """Return the frame end up to which no window is open under `watermark_ms`."""
-        return self.floor(watermark_ms) + self.slide_ms - self.size_ms
+        """Return the frame end up to which no window takes rows under `watermark_ms`."""
+        return self.floor(watermark_ms - self.lateness_ms) + self.slide_ms - self.size_ms

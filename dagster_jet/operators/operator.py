@@ -57,6 +57,8 @@ class StepInput:
     """Watermark after these rows, which closes results now. Never less than `before_ms`."""
     version: int
     """Greater than the version of every earlier step on this state."""
+    expired_until_ms: int | None = None
+    """Time up to which earlier steps have expired state, perhaps under other settings."""
     early: bool = False
     """Early results are due: also emit open results, without closing them."""
     shard: int = 0

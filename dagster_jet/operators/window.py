@@ -5,6 +5,8 @@ assembled when the watermark closes it, so the cost of a step depends on the inp
 windows, not on the size of the state. This is the second of two stages; the first (in the JVM, or
 `Aggregation.first_stage`) is stateless.
 
+With an allowed lateness frames are kept longer, and a row of a closed window emits it again.
+
 At-least-once: after a restart the rows between the snapshot and the crash are counted again in
 windows that were open at the snapshot; a window emitted since then is emitted again, and rows that
 were late under the lost watermark may be on time now.
@@ -26,6 +28,7 @@ from dagster_jet.operators.address import check_columns
 from dagster_jet.operators.aggregates.aggregation import ROW_COUNT, Aggregation, row_count
 from dagster_jet.operators.aggregates.grouping import rows_where
 from dagster_jet.operators.operator import PARTITION_COLUMN, StateReader, Step, StepInput
+from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.window_results import (
     check_times,
     window_result_schema,
@@ -49,11 +52,13 @@ class SlidingWindows:
     """Operator for windows; with `Frames.per_window` = 1 they are tumbling.
 
     Every window with rows whose end is at or before the watermark is emitted once. A row is late if
-    its *frame* has ended at or before the watermark; it is then dropped, also from later windows
-    that contain the frame.
+    its *frame* has ended at or before the watermark minus the allowed lateness; it is then dropped,
+    also from later windows that contain the frame. A row that is not late, but whose frame has
+    ended, is in windows that were emitted: each is emitted once more in this step.
 
     Changing the code: a new `size_ms` with the same slide and offset takes effect with the next
     window. Frames that had expired under the old size are missing once from a longer window. A
+    longer lateness applies to windows all of whose frames are there; earlier rows stay late. A
     change of slide or offset is refused when the job starts (`snapshot.plan`).
     """
 
@@ -63,6 +68,8 @@ class SlidingWindows:
     frames: Frames
     aggregation: Aggregation
     early_results: bool = False
+    corrected: bool = False
+    """Results have the column `CORRECTION`."""
 
     def __post_init__(self) -> None:
         check_columns(self, self.keys)
@@ -78,7 +85,11 @@ class SlidingWindows:
     @cached_property
     def result_schema(self) -> pa.Schema:
         return window_result_schema(
-            self.aggregation, self.keys, self.state_schema, early=self.early_results
+            self.aggregation,
+            self.keys,
+            self.state_schema,
+            early=self.early_results,
+            corrected=self.corrected,
         )
 
     @property
@@ -94,14 +105,19 @@ class SlidingWindows:
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived
         closed, closing = self._floor(given.before_ms), self._floor(given.after_ms)
-        timely, late = _split_late(arrived, closed)
+        late_until = None
+        if given.before_ms is not None:
+            late_until = self.frames.late_until(given.before_ms, given.expired_until_ms)
+        timely, late = _split_late(arrived, late_until)
         check_times(_ends(timely))
         timely = self.aggregation.admit(timely)
-        results = []
+        results = self._corrections(timely, state, closed, given.version)
         if closing is not None and closing != closed:
-            results += self._windows([timely, state.due(closing)], closed, closing)
+            windows = self._windows([timely, state.due(closing)], closed, closing)
+            results += map(self._results, windows)
         if given.early and self.early_results:
-            results += self._windows([timely, state.scan()], closing, None, early=True)
+            windows = self._windows([timely, state.scan()], closing, None)
+            results += (self._results(window, early=True) for window in windows)
         expired = self.expired_until(given.after_ms)
         if expired is not None:
             timely = rows_where(timely, _ends(timely) > expired)
@@ -118,49 +134,81 @@ class SlidingWindows:
     def _floor(self, watermark_ms: int | None) -> int | None:
         return None if watermark_ms is None else self.frames.floor(watermark_ms)
 
-    def _windows(
-        self, tables: list[pa.Table], after: int | None, until: int | None, *, early: bool = False
+    def _corrections(
+        self, timely: pa.Table, state: StateReader, closed: int | None, version: int
     ) -> list[pa.Table]:
-        """Results of the windows with an end in (`after`, `until`]; None: unbounded.
-
-        Goes from frames to windows, so windows without rows cost nothing.
-        """
+        """Results of the closed windows that get rows in this step."""
+        if closed is None or not (behind := _ends(timely) <= closed).any():
+            return []
         size, slide = self.frames.size_ms, self.frames.slide_ms
-        table = pa.concat_tables(tables)
+        rows = rows_where(timely, behind)
+        first = int(_ends(rows).min())
+        known = state.due(closed)
+        partitions = [table.column(PARTITION_COLUMN).to_numpy() for table in (rows, known)]
+        near = np.isin(partitions[1], partitions[0]) & (_ends(known) > first - size)
+        known = rows_where(known, near)
+        mine, of_known = key_codes(self.keys, rows, known)
+        known = rows_where(known, np.isin(of_known, mine))
+        results = []
+        for windows in self._windows([rows, known], first - slide, closed):
+            ends = _ends(windows)
+            touched = self._spread(rows, int(ends.min()) - slide, int(ends.max()))
+            window = [*self.keys, WINDOW_END_MS]
+            codes, touched_codes = key_codes(window, windows, touched.over_windows(slide))
+            corrected = rows_where(windows, np.isin(codes, touched_codes))
+            results.append(self._results(corrected, correction=version))
+        return results
+
+    def _results(self, windows: pa.Table, *, early: bool = False, correction: int = 0) -> pa.Table:
+        ends = _ends(windows)
+        return window_results(
+            self.aggregation,
+            self.keys,
+            self.result_schema,
+            windows,
+            ends - self.frames.size_ms,
+            ends,
+            early=early,
+            correction=correction,
+        )
+
+    def _spread(self, table: pa.Table, after: int | None, until: int | None) -> _Spread:
+        """Each frame with its windows that have an end in (`after`, `until`]; None: unbounded."""
+        size, slide = self.frames.size_ms, self.frames.slide_ms
         ends = _ends(table)
         first = ends if after is None else np.maximum(ends, after + slide)
         last = ends + (size - slide)
         if until is not None:
             last = np.minimum(last, until)
-        counts = np.maximum((last - first) // slide + 1, 0)
-        total = int(counts.sum())
+        return _Spread(table, first, np.maximum((last - first) // slide + 1, 0))
+
+    def _windows(
+        self, tables: list[pa.Table], after: int | None, until: int | None
+    ) -> list[pa.Table]:
+        """Merged partials of the windows with an end in (`after`, `until`]; None: unbounded. The
+        label of a window is its end.
+
+        Goes from frames to windows, so windows without rows cost nothing.
+        """
+        slide = self.frames.slide_ms
+        table = pa.concat_tables(tables)
+        whole = self._spread(table, after, until)
+        first, counts, total = whole.first, whole.counts, whole.rows
         if total == 0:
             return []
         wanted = counts > 0
-        spreads = [_Spread(table, first, counts)]
+        last = first + (counts - 1) * slide
+        spreads = [whole]
         if total > FEW_WINDOWS * len(counts):
             spreads = self._in_blocks(table, after, until)
         low, high = int(first[wanted].min()), int(last[wanted].max())
         if sum(spread.rows for spread in spreads) > MAX_ROWS_AT_ONCE and low < high:
             table = rows_where(table, wanted)
             middle = low + (high - low) // (2 * slide) * slide
-            lower = self._windows([table], low - slide, middle, early=early)
-            return lower + self._windows([table], middle, high, early=early)
+            lower = self._windows([table], low - slide, middle)
+            return lower + self._windows([table], middle, high)
         # From here a row stands for one window; the label of its frame becomes that of the window.
-        merged = self.merge([spread.over_windows(slide) for spread in spreads])
-        window_ends = _ends(merged)
-        starts = window_ends - size
-        return [
-            window_results(
-                self.aggregation,
-                self.keys,
-                self.result_schema,
-                merged,
-                starts,
-                window_ends,
-                early=early,
-            )
-        ]
+        return [self.merge([spread.over_windows(slide) for spread in spreads])]
 
     def _in_blocks(self, table: pa.Table, after: int | None, until: int | None) -> list[_Spread]:
         """Merges frames to blocks of 2, 4, 8, ... frames. Each block is spread over the windows

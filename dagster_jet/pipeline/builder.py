@@ -7,7 +7,8 @@ from typing import TypeVar
 from dagster_jet.contract import Sink, Source, Table
 from dagster_jet.contract.part import check_is_a
 from dagster_jet.errors import PipelineError
-from dagster_jet.pipeline.graph import EnrichNode, Node, SinkNode, SourceNode
+from dagster_jet.pipeline.graph import EnrichNode, Node, SinkNode, SourceNode, TimestampsNode
+from dagster_jet.pipeline.stateful import AggregateNode, StatefulNode
 
 _N = TypeVar("_N", bound=Node)
 
@@ -39,6 +40,7 @@ class GraphBuilder:
                 cure="State and positions are matched by name: give each stage its own.",
             )
         self._check_connector(node)
+        self._refuse_corrections(node)
         self.nodes[node.name] = node
         return node
 
@@ -58,6 +60,25 @@ class GraphBuilder:
         """Replaces the node of this name."""
         self._check_connector(node)
         self.nodes[node.name] = node
+
+    def _refuse_corrections(self, node: Node) -> None:
+        """Refuses a stage with state that would count a window and its corrections."""
+        if not isinstance(node, StatefulNode | TimestampsNode):
+            return
+        pending = list(node.upstream)
+        while pending:
+            upstream = self.nodes[pending.pop()]
+            if isinstance(upstream, AggregateNode) and upstream.allowed_lateness_ms is not None:
+                raise PipelineError(
+                    f"it would count each corrected window of {upstream.name!r} several times.",
+                    job=self.job,
+                    stage=node.name,
+                    cure="Behind a window with allowed_lateness= there may be sinks and stages "
+                    f"without state. Compute both from the input of {upstream.name!r}, or leave "
+                    "allowed_lateness= out and give the source a longer allowed_lag=.",
+                )
+            if not isinstance(upstream, StatefulNode):
+                pending.extend(upstream.upstream)
 
     def _check_connector(self, node: Node) -> None:
         match node:

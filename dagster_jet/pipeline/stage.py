@@ -29,7 +29,7 @@ from dagster_jet.pipeline.user_functions import (
     Keep,
     RowOrder,
 )
-from dagster_jet.pipeline.windows import Window
+from dagster_jet.pipeline.windows import SessionWindow, Window
 from dagster_jet.pipeline.with_timestamps import WithTimestamps
 
 if TYPE_CHECKING:
@@ -38,12 +38,19 @@ if TYPE_CHECKING:
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
 IS_EARLY = "is_early"
+CORRECTION = "correction"
 
 
 class Stateful(OverRows["Stage", "LateStage", "DeadLetterStage", "LateDeadLetterStage"]):
     """A stream with or without keys, and the operations that keep a state per key."""
 
-    def window(self, window: Window, *, early_results: Duration | None = None) -> WindowedStage:
+    def window(
+        self,
+        window: Window,
+        *,
+        early_results: Duration | None = None,
+        allowed_lateness: Duration | None = None,
+    ) -> WindowedStage:
         """Divides the stream into windows, of each key if it is grouped.
 
         Args:
@@ -52,10 +59,17 @@ class Stateful(OverRows["Stage", "LateStage", "DeadLetterStage", "LateDeadLetter
                 wall-clock time. Rows get a column `is_early`. The guarantee does not cover early
                 rows: after a restart their times and values differ. They go to sinks, also through
                 transforms; stateful stages after the window receive final rows only.
+            allowed_lateness: a window still takes rows until the watermark is so far past its end.
+                An epoch with such rows emits their windows again, as *corrections*: the result of
+                all rows so far. Rows get a column `correction`: 0 at the end of the window, greater
+                in each later result. They go to sinks, also through transforms, for example to
+                `mode="upsert"` with the keys and `window_end` as key; stateful stages after the
+                window are refused. Not for sessions.
 
         Raises:
-            PipelineError: the stream has no event time.
-            ConfigurationError: `early_results` is negative or cannot be read.
+            PipelineError: the stream has no event time, or `allowed_lateness` is given for sessions
+                or for a stream with the time of reading, where no row is late.
+            ConfigurationError: a duration is negative or cannot be read.
 
         Example:
             >>> windowed = rows.group_by("origin").window(
@@ -64,7 +78,18 @@ class Stateful(OverRows["Stage", "LateStage", "DeadLetterStage", "LateDeadLetter
         """
         self._event_time(self._node, "a window")
         every = None if early_results is None else to_ms(early_results, "early_results")
-        return WindowedStage(self, window, every)
+        lateness = None if allowed_lateness is None else self._lateness(window, allowed_lateness)
+        return WindowedStage(self, window, every, lateness)
+
+    def _lateness(self, window: Window, allowed_lateness: Duration) -> int:
+        if isinstance(window, SessionWindow):
+            wrong = "allowed_lateness= is not for sessions: a late row may join two of them."
+            cure = "Use a longer allowed_lag= in with_timestamps(), or a tumbling window."
+            raise self._refusal(wrong, cure)
+        if self._is_read_just_now([self._node]):
+            wrong = "allowed_lateness= has no effect: with the time of reading no row is late."
+            raise self._refusal(wrong, "Leave it out, or use with_timestamps().")
+        return to_ms(allowed_lateness, "allowed_lateness")
 
     def rolling_aggregate(self, *, name: str, **aggregates: Aggregate) -> Stage:
         """Emits one row with the totals so far for each key with rows in an epoch.
@@ -206,8 +231,15 @@ class KeyedStage(Stateful):
 class WindowedStage:
     """A stream divided into windows; `aggregate` defines the results of each window."""
 
-    def __init__(self, stage: Stateful, window: Window, early_results_ms: int | None) -> None:
+    def __init__(
+        self,
+        stage: Stateful,
+        window: Window,
+        early_results_ms: int | None,
+        allowed_lateness_ms: int | None,
+    ) -> None:
         self._stage, self._window, self._early_results_ms = stage, window, early_results_ms
+        self._allowed_lateness_ms = allowed_lateness_ms
 
     def aggregate(self, *, name: str, **aggregates: Aggregate) -> LateStage:
         """Emits one row per key and window: keys, window_start, window_end, then the aggregates.
@@ -229,7 +261,9 @@ class WindowedStage:
         """
         stage = self._stage
         early = () if self._early_results_ms is None else (IS_EARLY,)
-        check_aggregates(stage, name, (*stage._keys, WINDOW_START, WINDOW_END, *early), aggregates)
+        corrected = () if self._allowed_lateness_ms is None else (CORRECTION,)
+        own = (*stage._keys, WINDOW_START, WINDOW_END, *early, *corrected)
+        check_aggregates(stage, name, own, aggregates)
         node = AggregateNode(
             name,
             (stage._node,),
@@ -238,6 +272,7 @@ class WindowedStage:
             tuple(aggregates.items()),
             stage._event_time(name),
             self._early_results_ms,
+            self._allowed_lateness_ms,
         )
         return stage._after(node, LateStage, EventTime(WINDOW_END, is_window_end=True))
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from dagster_jet.core.aggregate import Aggregate
 from dagster_jet.core.durations import in_words
 from dagster_jet.core.state_format import StateFormat
+from dagster_jet.core.window_frames import Frames
 from dagster_jet.pipeline.event_time import RESULT_LAG_MS, EventTime
 from dagster_jet.pipeline.stage_kind import StageKind
 from dagster_jet.pipeline.windows import SessionWindow, Window
@@ -56,6 +57,8 @@ class AggregateNode(StatefulNode):
     aggregates: tuple[tuple[str, Aggregate], ...]
     time: EventTime
     early_results_ms: int | None = None
+    allowed_lateness_ms: int | None = None
+    """How long after its end a window takes rows and is corrected; None: it is final."""
     kind: ClassVar = StageKind.AGGREGATE
 
     @property
@@ -63,14 +66,24 @@ class AggregateNode(StatefulNode):
         # A session is emitted once the watermark is past its end, not when it equals the end.
         return RESULT_LAG_MS if isinstance(self.window, SessionWindow) else 0
 
+    @property
+    def frames(self) -> Frames:
+        """Of tumbling and sliding windows."""
+        assert not isinstance(self.window, SessionWindow)
+        return replace(self.window.frames, lateness_ms=self.allowed_lateness_ms or 0)
+
     def floor_watermark(self, watermark_ms: int) -> int:
-        return self.window.floor_watermark(watermark_ms)
+        if isinstance(self.window, SessionWindow):
+            return watermark_ms  # any millisecond may close a session
+        return self.frames.floor_watermark(watermark_ms)
 
     def describe(self) -> dict[str, str]:
+        lateness_ms = self.allowed_lateness_ms
         return {
             "keys": ", ".join(self.keys),
             "window": str(self.window),
             "aggregates": _text(self.aggregates),
+            **({} if lateness_ms is None else {"allowed lateness": in_words(lateness_ms)}),
         }
 
     def shape(self) -> Mapping[str, Any]:

@@ -1,8 +1,4 @@
-"""Event-time windows: definitions of the events that are aggregated together.
-
-Each definition maps the watermark of the inputs to the watermark of the stage (`floor_watermark`).
-A step runs when the latter advances.
-"""
+"""Event-time windows: definitions of the events that are aggregated together."""
 
 from __future__ import annotations
 
@@ -38,10 +34,6 @@ class TumblingWindow:
         """The frames of the windows: one per window."""
         return Frames(self.size_ms, self.size_ms, self.offset_ms)
 
-    def floor_watermark(self, watermark_ms: int) -> int:
-        """Return the last end of a window up to the watermark; nothing closes in between."""
-        return self.frames.floor(watermark_ms)
-
 
 @dataclass(frozen=True)
 class SlidingWindow:
@@ -63,10 +55,6 @@ class SlidingWindow:
         """The frames of the windows, each as long as the slide."""
         return Frames(self.size_ms, self.slide_ms, self.offset_ms)
 
-    def floor_watermark(self, watermark_ms: int) -> int:
-        """Return the last end of a window up to the watermark; nothing closes in between."""
-        return self.frames.floor(watermark_ms)
-
 
 @dataclass(frozen=True)
 class SessionWindow:
@@ -80,10 +68,6 @@ class SessionWindow:
 
     def __str__(self) -> str:
         return f"sessions, {in_words(self.gap_ms)} apart"
-
-    def floor_watermark(self, watermark_ms: int) -> int:
-        """Return the watermark itself: any millisecond may close a session."""
-        return watermark_ms
 
 
 Window = TumblingWindow | SlidingWindow | SessionWindow

@@ -60,6 +60,17 @@ def largest_order(orders: Stage) -> Stage:
     ).select("user", "window_end", "best.order_id AS order_id", "large")
 
 
+def corrected_hours(orders: Stage) -> Stage:
+    """Orders of each hour, at its end, and corrected while orders of the last day come later. In a
+    table with `mode="upsert"` and the key currency, window_end the last result stays."""
+    hourly = orders.group_by("currency").window(
+        windows.tumbling("1 hour"), allowed_lateness="1 day"
+    )
+    return hourly.aggregate(
+        orders=agg.count(), amount=agg.sum("amount"), name="corrected_hours"
+    ).select("currency", "window_end", "orders", "amount", "correction")
+
+
 def paid(orders: Stage, payments: Stage) -> Stage:
     """A funnel: orders with their payments, up to an hour later."""
     return orders.join(payments, on="order_id", between=("0 s", "1 hour"), name="paid")
@@ -223,6 +234,7 @@ def gallery(service_url: str = "http://localhost:8000") -> Pipeline:
         "most_visited": most_visited(clicks),
         "silent_users": silent_users(clicks),
         "largest_order": largest_order(orders),
+        "corrected_hours": corrected_hours(read("late_orders", ORDERS)),
         "paid": paid(orders, payments),
         "unpaid": unpaid(orders, payments),
         "balances": balances(orders, payments),

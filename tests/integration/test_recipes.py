@@ -59,7 +59,9 @@ def given() -> dict[str, list[Row]]:
         {"currency": rng.choice(currencies), "rate": rng.randrange(2, 9), "at": at}
         for at in times(20)
     ]
-    return {"clicks": clicks, "orders": orders, "payments": payments, "rates": rates}
+    late = sorted(orders * 8, key=lambda row: row["at"] + rng.randrange(3 * HOUR))
+    given = {"clicks": clicks, "orders": orders, "payments": payments, "rates": rates}
+    return {**given, "late_orders": late}
 
 
 class Risks(BaseHTTPRequestHandler):
@@ -204,6 +206,20 @@ def test_sessions_bursts_and_silence(
     assert of(found["last_of_each_burst_out"], "user at") == last
     assert of(found["silent_users_out"], "user silent_since") == silent
     assert of(found["without_duplicates_out"], "user page at") == first
+
+
+def test_the_last_result_of_each_hour_is_corrected(
+    given: dict[str, list[Row]], found: dict[str, list[Row]]
+) -> None:
+    rows = sorted(found["corrected_hours_out"], key=lambda row: row["correction"])
+    last = {(row["currency"], row["window_end"]): row for row in rows}
+    expected = asked(
+        given,
+        "select currency, count(*), sum(amount)::bigint from late_orders "
+        "group by currency, ts // 3600000",
+    )
+    assert len(last) < len(rows), "some come again"
+    assert of(last.values(), "currency orders amount") == expected
 
 
 def test_patterns_and_reminders(given: dict[str, list[Row]], found: dict[str, list[Row]]) -> None:

@@ -47,6 +47,7 @@ from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.epoch_parameters import PreparedTask
 from dagster_jet.spark.tasks.fusion import InputRef
 from dagster_jet.spark.tasks.sink_task import SinkTask
+from dagster_jet.spark.tasks.stage_input import StageInput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -267,20 +268,23 @@ class EpochFrames:
         wiring, node = self._plan.stages[head.stage], self._plan.graph[head.stage]
         with planning_of(self._plan.job, node.name):
             rows = self._input(node.upstream[head.ordinal])
-            before_ms = self._epoch.stages[node.name].before_ms
-            if rows is not None and before_ms is not None and wiring.takes_out_late(head.ordinal):
-                rows = self._in_time(head, rows, before_ms)
+            given = self._epoch.stages[node.name]
+            if rows is not None and wiring.takes_out_late(head.ordinal):
+                rows = self._in_time(head, rows, given)
             return None if rows is None else wiring.plan.shapes[head.ordinal](self._gathered(rows))
 
     def _gathered(self, rows: DataFrame) -> DataFrame:
         """Moves few rows into one task, so that no shuffle follows and a sink writes one file."""
         return rows.coalesce(1) if self._epoch.few_rows else rows
 
-    def _in_time(self, head: InputRef, rows: DataFrame, before_ms: int) -> DataFrame:
+    def _in_time(self, head: InputRef, rows: DataFrame, given: StageInput) -> DataFrame:
         """Removes and counts late rows; they are kept if a sink needs them."""
+        if given.before_ms is None:
+            return rows
         wiring = self._plan.stages[head.stage]
         # A row without event time is neither late nor on time: the operator refuses it.
-        late = F.coalesce(wiring.plan.late[head.ordinal](before_ms), F.lit(False))
+        is_late = wiring.plan.late[head.ordinal](given.before_ms, given.expired_until_ms)
+        late = F.coalesce(is_late, F.lit(False))
         if head.ordinal in wiring.late_inputs:
             self._late[head.stage, head.ordinal] = self.shared.add(rows).where(late)
         return self._observations.count_late(head.stage, head.ordinal, rows, late).where(~late)

@@ -52,7 +52,7 @@ def plan_windows(
 ) -> OperatorPlan:
     """Tumbling and sliding windows: partials per (key, frame)."""
     assert not isinstance(node.window, SessionWindow)
-    frames, aggregation = node.window.frames, Aggregation(node.aggregates)
+    frames, aggregation = node.frames, Aggregation(node.aggregates)
     stage = FramePartials(node.keys, aggregation, frames)
     time = time_sql(source, node.time)
     shape = _shape(stage, source, time, partitions)
@@ -62,6 +62,7 @@ def plan_windows(
         frames=frames,
         aggregation=aggregation,
         early_results=node.early_results_ms is not None,
+        corrected=node.allowed_lateness_ms is not None,
     )
     ((_, end_sql),) = stage.group_columns(time)
     end = F.expr(end_sql)
@@ -73,7 +74,7 @@ def plan_windows(
         shape,
         partitions,
         node.time,
-        lambda before_ms: end <= F.lit(frames.floor(before_ms)),
+        lambda *reached: end <= F.lit(frames.late_until(*reached)),
         STATISTICS_COLUMNS if reports_statistics else (),
     )
 

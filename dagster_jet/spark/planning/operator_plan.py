@@ -31,8 +31,9 @@ from dagster_jet.pipeline.event_time import EventTime
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-Late = Callable[[int], "Column"]
-"""Maps the watermark of earlier epochs to a condition on an input row."""
+Late = Callable[[int, "int | None"], "Column"]
+"""Maps the watermark of earlier epochs, and the time up to which they have expired state, to a
+condition on an input row."""
 Shape = Callable[["DataFrame"], "DataFrame"]
 """Maps an input's rows to the operator's input, partition first."""
 
@@ -114,7 +115,7 @@ def event_time_ms(frame: DataFrame, time: EventTime) -> Column:
 
 def behind_watermark(frame: DataFrame, time: EventTime) -> Late:
     moment = event_time_ms(frame, time)
-    return lambda before_ms: moment < F.lit(before_ms)
+    return lambda before_ms, expired_until_ms: moment < F.lit(before_ms)
 
 
 def time_sql(frame: DataFrame, time: EventTime) -> str:

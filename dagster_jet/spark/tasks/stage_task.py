@@ -98,6 +98,7 @@ class StageTask:
                 given.before_ms,
                 given.after_ms,
                 version=self.barrier.epoch_id,
+                expired_until_ms=given.expired_until_ms,
                 shard=shard,
                 shard_count=self.shard_count,
                 early=given.early,

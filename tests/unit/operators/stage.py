@@ -79,15 +79,16 @@ class DeltaState:
     do, though never two tables in the same way twice."""
 
     def __init__(self, operator: Operator, rng: random.Random) -> None:
-        self._operator, self._rng = operator, rng
+        self.operator, self._rng = operator, rng
         self._deltas: list[pa.Table] = []
-        self._dead: int | None = None
+        self.dead: int | None = None
 
     def append(self, delta: pa.Table, watermark_ms: int | None) -> None:
-        assert delta.schema.equals(self._operator.state_schema)
-        self._dead = self._operator.expired_until(watermark_ms)
-        if self._dead is not None and delta.num_rows:
-            assert min(self._times(delta)) > self._dead, "a delta has no dead rows"
+        assert delta.schema.equals(self.operator.state_schema)
+        dead = [self.dead, self.operator.expired_until(watermark_ms)]
+        self.dead = max((one for one in dead if one is not None), default=None)
+        if self.dead is not None and delta.num_rows:
+            assert min(self._times(delta)) > self.dead, "a delta has no dead rows"
         self._deltas.append(delta)
         if self._rng.random() < 0.3:
             self.compact()
@@ -96,7 +97,7 @@ class DeltaState:
         """Merges some of the deltas; drops what is dead, or leaves that for later."""
         self._rng.shuffle(self._deltas)
         some = self._rng.randint(1, len(self._deltas))
-        merged = self._operator.merge(self._deltas[:some])
+        merged = self.operator.merge(self._deltas[:some])
         if self._rng.random() < 0.5:
             merged = self._alive(merged)
         self._deltas = [merged, *self._deltas[some:]]
@@ -112,7 +113,7 @@ class DeltaState:
             table.filter(pa.array(partitions <= half)),
             table.filter(pa.array(partitions > half)),
         ]
-        self._deltas = [_through_bytes(self._operator.merge([part])) for part in parts]
+        self._deltas = [_through_bytes(self.operator.merge([part])) for part in parts]
 
     def due(self, until_ms: int) -> pa.Table:
         table = self._alive(pa.concat_tables([self._empty(), *self._deltas]))
@@ -124,18 +125,18 @@ class DeltaState:
         return table.filter(pa.array(np.isin(table.column(HASH_COLUMN).to_numpy(), hashes)))
 
     def scan(self) -> pa.Table:
-        return self._operator.merge([self._alive(t) for t in [self._empty(), *self._deltas]])
+        return self.operator.merge([self._alive(t) for t in [self._empty(), *self._deltas]])
 
     def _empty(self) -> pa.Table:
-        return self._operator.state_schema.empty_table()
+        return self.operator.state_schema.empty_table()
 
     def _alive(self, table: pa.Table) -> pa.Table:
-        if self._dead is None:
+        if self.dead is None:
             return table
-        return table.filter(pa.array(self._times(table) > self._dead))
+        return table.filter(pa.array(self._times(table) > self.dead))
 
     def _times(self, table: pa.Table) -> np.ndarray:
-        return table.column(self._operator.time_column).to_numpy()
+        return table.column(self.operator.time_column).to_numpy()
 
 
 class Stage:
@@ -174,7 +175,9 @@ class Stage:
             wm = self.floor(wm)
             self.watermark = wm if before is None else max(before, wm)
         self.version += 1
-        given = StepInput((arrived,), before, self.watermark, self.version, early=early)
+        given = StepInput(
+            (arrived,), before, self.watermark, self.version, self.state.dead, early=early
+        )
         step: Step = self.operator.step(given, self.state)
         assert step.results.schema.equals(self.operator.result_schema)
         again: Step = self.operator.step(given, self.state)

@@ -163,6 +163,29 @@ def test_a_longer_window_after_a_change_of_the_code_reads_the_frames_that_are_th
     assert new.sums(wm=10) == {6: 10, 8: 10, 10: 10}  # frame 2 had died with window 4
 
 
+def test_a_late_row_corrects_its_windows_until_the_lateness_is_over():
+    stage = FrameStage(4, 2, lateness=3)
+
+    def corrected(*events, wm=None):
+        rows = stage.step(*[("k", time, value) for time, value in events], wm=wm)
+        return sorted((ms(r["window_end"]), r["sum"], r["correction"]) for r in rows)
+
+    assert corrected((0, 1), (3, 10), wm=4) == [(2, 1, 0), (4, 11, 0)]
+    assert corrected((1, 100), (4, 1000)) == [(2, 101, 2), (4, 111, 2)]
+    assert corrected(wm=5) == []  # the lateness of the window that ends at 2 is over
+    assert corrected((0, 5), (2, 7)) == [(4, 118, 4)] and stage.late == 1
+    assert corrected(wm=8) == [(6, 1017, 0), (8, 1000, 0)]
+
+
+def test_a_longer_lateness_takes_no_row_of_a_window_whose_rows_are_gone():
+    stage = FrameStage(4, 4, lateness=0)
+    assert stage.sums((0, 1), (5, 10), wm=8) == {4: 1, 8: 10}
+    stage.change_lateness(20)
+    assert stage.sums((1, 2), (6, 20)) == {} and stage.late == 2
+    assert stage.sums((9, 1), wm=12) == {12: 1}
+    assert stage.sums((10, 2), wm=16) == {12: 3} and stage.late == 2
+
+
 def test_early_results_show_open_windows_without_closing_them():
     stage = FrameStage(4, 2, early=True)
     rows = stage.step(("k", 0, 1), ("k", 3, 10), wm=2, early=True)

@@ -48,25 +48,33 @@ def ended(steps: list[Any]) -> list[Any]:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    sliding_windows(), STEPS, NAMES, SEED, st.sampled_from([3, 1 << 20]), st.sampled_from([0, 8])
-)
-def test_windows(window, steps, names, seed, rows_at_once, few):
+    sliding_windows(), STEPS, NAMES, SEED, st.sampled_from([3, 1 << 20]), st.sampled_from([0, 8]),
+    st.none() | st.integers(0, 60),
+)  # fmt: skip
+def test_windows(window, steps, names, seed, rows_at_once, few, lateness):
     steps = ended(steps)
-    emitted, open_, late = expected_windows([(e, wm) for e, wm, *_ in steps], window)
+    emitted, open_, corrected, late = expected_windows(
+        [(e, wm) for e, wm, *_ in steps], window, lateness or 0
+    )
     stage = FrameStage(
         window.size_ms, window.slide_ms, window.offset_ms,
-        seed=seed, early=True, **definitions(*names),
+        seed=seed, early=True, lateness=lateness, **definitions(*names),
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window_module, "MAX_ROWS_AT_ONCE", rows_at_once)
         patch.setattr(window_module, "FEW_WINDOWS", few)
-        for (events, watermark, restored, early), closed, still_open in zip(
-            steps, emitted, open_, strict=True
+        for number, ((events, watermark, restored, early), closed, still_open, again) in enumerate(
+            zip(steps, emitted, open_, corrected, strict=True), 1
         ):
             if restored:
                 stage.restore()
             rows = stage.step(*events, wm=watermark, early=early)
-            wanted = {(*key, False): events for key, events in closed.items()}
+            for row in rows:
+                is_again = (row["k"], ms(row["window_end"])) in again
+                assert row.get("correction") == (
+                    number * is_again if lateness is not None else None
+                )
+            wanted = {(*key, False): events for key, events in (closed | again).items()}
             if early:
                 wanted |= {(*key, True): events for key, events in still_open.items()}
             got = {(row["k"], ms(row["window_end"]), row["is_early"]): row for row in rows}
@@ -131,3 +139,35 @@ def test_rolling_aggregates(steps, names, seed, collide):
             assert ms(row["at"]) == max(time for _, time, _ in mine)
             assert comparable({n: row[n] for n in names}) == comparable(expected(mine, *names))
     assert stage.late == 0
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    sliding_windows(),
+    st.lists(st.tuples(EVENT, st.none() | st.integers(-20, 90), st.none() | st.integers(0, 60))),
+    SEED,
+)
+def test_a_lateness_that_changes_never_shows_a_part_of_a_window(window, steps, seed):
+    stage = FrameStage(
+        window.size_ms, window.slide_ms, window.offset_ms,
+        seed=seed, lateness=30, **definitions("n"),
+    )  # fmt: skip
+    lateness = least = 30
+    taken: dict[Any, int] = defaultdict(int)
+    for event, watermark, changed in steps:
+        if changed is not None:
+            stage.restore()
+            stage.change_lateness(changed)
+            lateness, least = changed, min(least, changed)
+        before, late = stage.watermark, stage.late
+        rows = stage.step(event, wm=watermark)
+        frame = window.frames.end_of(event[1])
+        if before is not None and frame + lateness <= before:
+            assert stage.late == late + 1
+        if before is None or frame + least > before:
+            assert stage.late == late
+        if stage.late == late:
+            for end in range(frame, frame + window.size_ms, window.slide_ms):
+                taken[event[0], end] += 1
+        for row in rows:
+            assert row["n"] == taken[row["k"], ms(row["window_end"])]

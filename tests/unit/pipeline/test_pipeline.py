@@ -63,8 +63,10 @@ def test_a_window_without_event_time_is_refused():
         stage.group_by("k").window(windows.tumbling("1 hour"))
 
 
-def hourly(stage, *keys, early=None, name="a", **aggregates):
-    window = stage.group_by(*keys).window(windows.tumbling("1 hour"), early_results=early)
+def hourly(stage, *keys, early=None, lateness=None, name="a", **aggregates):
+    window = stage.group_by(*keys).window(
+        windows.tumbling("1 hour"), early_results=early, allowed_lateness=lateness
+    )
     return window.aggregate(name=name, **(aggregates or {"n": agg.count()}))
 
 
@@ -75,6 +77,7 @@ def hourly(stage, *keys, early=None, name="a", **aggregates):
         ("window_start", lambda s: hourly(s, "origin", "window_start")),
         ("is_early", lambda s: hourly(s, "is_early", early="1 second")),
         ("origin", lambda s: hourly(s, "origin", origin=agg.count())),
+        ("correction", lambda s: hourly(s, "origin", lateness="1 h", correction=agg.count())),
         ("at", lambda s: s.group_by("origin").rolling_aggregate(name="a", at=agg.max("delay"))),
         ("at", lambda s: s.group_by("at").rolling_aggregate(name="a", n=agg.count())),
         ("at", lambda s: s.rolling_aggregate(name="a", at=agg.count())),
