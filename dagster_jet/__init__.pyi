@@ -11,6 +11,7 @@ from dagster_jet import (
     testing as testing,
 )
 from dagster_jet.core.guarantee import Guarantee as Guarantee
+from dagster_jet.core.job_context import JobContext as JobContext, job_context as job_context
 from dagster_jet.core.secret import Secret as Secret
 from dagster_jet.errors import (
     ArtifactLostError as ArtifactLostError,

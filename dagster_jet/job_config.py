@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, overload
 
@@ -12,12 +14,14 @@ from pydantic import (
     Field,
     ModelWrapValidatorHandler,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
 from dagster_jet.core.cadence import LONGEST_MS
 from dagster_jet.core.durations import to_ms
 from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.core.secret import Secret, named
 from dagster_jet.errors import ConfigurationError
 
 
@@ -32,6 +36,8 @@ def _as_timedelta(value: Any) -> Any:
 
 Duration = Annotated[timedelta, BeforeValidator(_as_timedelta)]
 
+PARAMETERS_BYTES_MAX = 16 << 10
+"""Size of all parameters of a job as JSON."""
 GuaranteeName: TypeAlias = Literal["none", "at-least-once", "exactly-once"]
 
 
@@ -74,6 +80,9 @@ class JobConfig(BaseModel):
     clock; later its rows are late. None: until it has caught up or is idle."""
     restart_attempts_max: int = Field(default=5, ge=0)
     """Number of restarts within ten minutes before the run ends as failed."""
+    parameters: Mapping[str, Any] = Field(default_factory=dict, repr=False)
+    """Values that functions read in tasks, as `job_context().parameters[name]`: what JSON can hold,
+    at most 16 KB, or `Secret`s. A text "env:NAME" is the secret of that name."""
 
     if TYPE_CHECKING:  # for type checkers; pydantic generates the constructor
 
@@ -89,7 +98,30 @@ class JobConfig(BaseModel):
             target_epoch_duration: timedelta | str = ...,
             max_watermark_retention: timedelta | str | None = ...,
             restart_attempts_max: int = ...,
+            parameters: Mapping[str, Any] = ...,
         ) -> None: ...
+
+    @field_validator("parameters")
+    @classmethod
+    def _plain(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        values = {name: named(value) for name, value in given.items()}
+        plain = {name: v for name, v in values.items() if not isinstance(v, Secret)}
+        for name, value in plain.items():
+            try:
+                is_kept = json.loads(json.dumps(value, allow_nan=False)) == value
+            except (TypeError, ValueError):
+                is_kept = False
+            if not is_kept:
+                raise ValueError(
+                    f"{name!r} is a {type(value).__name__} that JSON cannot hold; give numbers, "
+                    "texts, booleans, None, lists and dicts of them, or a Secret"
+                )
+        if len(json.dumps(plain)) > PARAMETERS_BYTES_MAX:
+            raise ValueError(
+                f"more than {PARAMETERS_BYTES_MAX} bytes, which travel with every epoch; look them "
+                "up in a table with enrich(), or in a file that create= of map_using_service reads"
+            )
+        return values
 
     @model_validator(mode="after")
     def _consistent(self) -> JobConfig:

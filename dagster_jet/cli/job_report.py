@@ -56,9 +56,10 @@ def _stage_row(name: str, stage: StageProgress) -> dict[str, Any]:
         held = f"{held}, partition {stage.held_back_partition}"
     return {
         "stage": name,
-        "rows_in": f"{stage.rows_in:,}",
+        "rows_in": f"{stage.rows_in:,}" if stage.rows_in or not stage.counted else None,
         "late": f"{stage.late:,}" if stage.late else None,
         "rejected": f"{stage.rejected:,}" if stage.rejected else None,
+        "counted": ", ".join(f"{n}: {c:,}" for n, c in sorted(stage.counted.items())) or None,
         "state_rows": f"{stage.state_rows:,}" if stage.state_rows else None,
         "watermark": None if stage.watermark_ms is None else event_time(stage.watermark_ms),
         "held_back_by": held,

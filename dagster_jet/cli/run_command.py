@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,6 +58,14 @@ def run(
     accept_loss: Annotated[
         bool, typer.Option(help="Continue although staged rows or input are lost.")
     ] = False,
+    parameter: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="A parameter that functions read. The value is JSON, a text, or env:NAME. "
+            "Repeat it for each.",
+        ),
+    ] = [],  # noqa: B006
     renamed: RenamedOption = [],  # noqa: B006 - Typer reads it
     dropped_state: DroppedOption = [],  # noqa: B006
 ) -> None:
@@ -67,11 +76,12 @@ def run(
     from dagster_jet.job_config import JobConfig
     from dagster_jet.pipeline.reference import load_pipeline
 
+    config = JobConfig(parallelism=parallelism, parameters=parameters_of(parameter))
     found = load_pipeline(pipeline)
     with target.open_jet(create=True) as jet:
         result = jet.run(
             found,
-            JobConfig(parallelism=parallelism),
+            config,
             until=until,
             initial_snapshot=initial_snapshot,
             accept_loss=accept_loss,
@@ -84,6 +94,7 @@ def run(
         "rows_in": result.rows_in,
         "rows_out": result.rows_out,
         "rejected": result.rows_rejected or None,
+        "counted": {stage: dict(counted) for stage, counted in result.counted.items()} or None,
         "snapshot": result.snapshot_id,
         "epochs": result.epochs,
     }
@@ -104,11 +115,30 @@ def names_of(renamed: Sequence[str]) -> dict[str, str]:
     Raises:
         ConfigurationError: a text is not of the form FORMER=PRESENT.
     """
-    pairs = [text.partition("=") for text in renamed]
-    wrong = [text for text, (a, _, b) in zip(renamed, pairs, strict=True) if not (a and b)]
-    if wrong:
+    return _pairs(renamed, "--renamed", "FORMER=PRESENT", "hourly=per_hour")
+
+
+def parameters_of(given: Sequence[str]) -> dict[str, Any]:
+    """Values of parameters by name: of JSON, or else the text.
+
+    Raises:
+        ConfigurationError: a text is not of the form NAME=VALUE.
+    """
+    pairs = _pairs(given, "--parameter", "NAME=VALUE", "limit=15")
+    return {name: _value(text) for name, text in pairs.items()}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _pairs(given: Sequence[str], option: str, form: str, example: str) -> dict[str, str]:
+    pairs = [text.partition("=") for text in given]
+    if not all(name and value for name, _, value in pairs):
         raise ConfigurationError(
-            f"--renamed: expected FORMER=PRESENT, not {wrong[0]!r}.",
-            cure="For example --renamed hourly=per_hour.",
+            f"{option}: expected {form}.", cure=f"For example {option} {example}."
         )
-    return {former: present for former, _, present in pairs}
+    return {name: value for name, _, value in pairs}

@@ -23,9 +23,10 @@ Source: Hazelcast Jet `Processor` and `AbstractProcessor`.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.core.job_context import Metrics, Parameters
 from dagster_jet.dag.inbox import Inbox
 from dagster_jet.dag.items import Watermark
 from dagster_jet.dag.outbox import ContractError, Outbox
@@ -47,6 +48,10 @@ class ProcessorContext:
     carries the token of its start; a restore rolls back unknown transactions with a *smaller*
     token. Those with an equal token belong to another attempt of the same work, which may be the
     valid one, and those with a greater token to a successor."""
+    parameters: Parameters = field(default_factory=Parameters, compare=False)
+    """Values of `JobConfig.parameters`."""
+    metrics: Metrics = field(default_factory=Metrics, compare=False)
+    """Counters of its own, which count as rows do; see `dagster_jet.job_context`."""
 
     @property
     def logger(self) -> logging.Logger:

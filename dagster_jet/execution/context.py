@@ -67,4 +67,5 @@ class ExecutionContext:
             store=self.store.handle() if with_store else None,
             guarantee=self.config.guarantee,
             saves_beside=self.runtime.keeps_workers,
+            parameters=self.runtime.parameters,
         )

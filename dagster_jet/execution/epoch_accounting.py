@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from dagster_jet.core.job_context import check_number
 from dagster_jet.errors import BadRowError
 from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.early_results import EarlyResults
@@ -72,7 +73,24 @@ class EpochAccounting:
             for name in readers
         ]
         self._report_lost(source_acks, command, view)
-        return EpochRows((*source_acks, *_with_late(output.acks, output.late_rows)), rows)
+        counted = (
+            Ack(stage, 0, f"driver-{command.epoch_id}", counted=counters)
+            for stage, counters in output.counted.items()
+        )
+        acks = (*source_acks, *_with_late(output.acks, output.late_rows), *counted)
+        self._check_counters(acks, view)
+        return EpochRows(acks, rows)
+
+    def _check_counters(self, acks: Sequence[Ack], view: CoordinatorView) -> None:
+        """
+        Raises:
+            UserFunctionError: the functions of a stage have counted under too many names: each task
+                knows only its own.
+        """
+        for ack in acks:
+            if ack.counted:
+                known = view.counters.get(ack.vertex, Counters()).counted
+                check_number((*known, *ack.counted), self.context.job, ack.vertex)
 
     def _rows(self, output: EpochOutput) -> dict[str, int]:
         """Returns the rows per source, without dead letters."""

@@ -60,6 +60,8 @@ class StageProgress:
     next_due_ms: int | None = None
     """Latest event time that the watermark must reach before more state is due: the end of the next
     window. None if no state waits for the watermark."""
+    counted: Mapping[str, int] = field(default_factory=dict)
+    """What the stage's functions have counted (`job_context().metrics`), by counter."""
 
 
 @dataclass(frozen=True)

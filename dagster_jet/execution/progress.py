@@ -50,9 +50,9 @@ class Progress:
         """Totals per named stage as of the last acked epoch."""
         progress, published = {}, self._published
         for node in self._context.graph:
-            if not self._context.graph.is_named(node.name):
-                continue
             c = view.counters.get(node.name, Counters())
+            if not self._context.graph.is_named(node.name) and not c.counted:
+                continue
             runs = [run for state in view.shards.get(node.name, ()) for run in state.runs]
             known = published.stages.get(node.name, StageProgress(0, 0))
             progress[node.name] = replace(
@@ -61,6 +61,7 @@ class Progress:
                 rows_out=c.rows_out,
                 late=c.late,
                 rejected=c.rejected,
+                counted=c.counted,
                 state_rows=sum(run.rows for run in runs),
                 next_due_ms=_next_due_ms(runs, known.watermark_ms),
             )

@@ -32,6 +32,8 @@ class JobResult:
     """Dead letters, of sources and of stages."""
     ignored_input: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Waiting input, which is not read, if a COMPLETED job was submitted again."""
+    counted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By stage, the counters of its functions; see `job_context`."""
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -28,6 +28,7 @@ def result_of(
         rows_in=sum(totals[name].rows_in for name in sources if name in totals),
         rows_out=sum(totals[name].rows_out for name in sinks if name in totals),
         rows_rejected=sum(stage.rejected for stage in totals.values()),
+        counted={name: stage.counted for name, stage in totals.items() if stage.counted},
         snapshot_id=record.snapshot.snapshot_id if record.snapshot else None,
         epochs=epochs,
         restarts=record.restarts,

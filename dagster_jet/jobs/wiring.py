@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dagster_jet.connectors.pages import pages_of
 from dagster_jet.connectors.reopening import destination_of, reopen_sink
 from dagster_jet.contract import BadRowRule
+from dagster_jet.core.job_context import Parameters
 from dagster_jet.execution.acknowledging import acknowledge
 from dagster_jet.execution.clock import Clock
 from dagster_jet.execution.context import ExecutionContext
@@ -166,7 +167,7 @@ def _context(
         order.store,
         order.work_dir / f"{signals.claimed.execution_id}",
         Clock(),
-        SparkRuntime(session, order.job, readers, shard_count),
+        SparkRuntime(session, order.job, readers, shard_count, Parameters(order.config.parameters)),
         signals.emit,
     )
 

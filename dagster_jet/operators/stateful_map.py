@@ -43,6 +43,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dagster_jet.core.job_context import own_metrics
 from dagster_jet.core.state_format import StateFormat
 from dagster_jet.errors import PipelineError
 from dagster_jet.operators.address import ADDRESS, check_columns, rows_in_order
@@ -149,11 +150,13 @@ class StatefulMap:
         notified_until = expired if self._is_called_without_rows else None
         saved = saved_rows(rows, state, self.state_schema, notified_until)
         touched = TouchedKeys.of(self.keys, saved, rows)
+        counted = own_metrics().counted
         calls, delta = self._call(touched, given)
         results = calls.fitting_results() if self.keeps_dead_letters else calls.results()
         if results is None:
             # Values are checked column by column: checking every row costs as much as the rest of a
             # step. The step is repeated row by row only if some values are wrong.
+            own_metrics().take_back(counted)
             calls, delta = self._call(touched, given, checks_each=True)
             results = calls.results()
         rejected = calls.rejected() if self.keeps_dead_letters else None

@@ -54,6 +54,7 @@ class CommittedSnapshot:
             rows_out=counters.rows_out,
             late=counters.late,
             rejected=counters.rejected,
+            counted=counters.counted,
             watermark_ms=self.manifest.watermarks.get("reached_ms", {}).get(name),
             state_rows=sum(_rows(chain) for chain in self.manifest.shards.get(name, ())),
         )

@@ -168,6 +168,8 @@ def _stage(
         if asset.has_state:
             facts[keys.STATE_ROWS] = _int(progress.state_rows)
         facts.update(_if_any({keys.LATE: progress.late, keys.REJECTED: progress.rejected}))
+        counted = sorted(progress.counted.items())
+        facts.update({f"{keys.COUNTED_PREFIX}{name}": _int(number) for name, number in counted})
     facts[keys.ROWS_READ] = _int(sum(source.rows_read for source in sources.values()))
     facts.update(_if_any({keys.LOST: sum(source.lost for source in sources.values())}))
     watermark_ms = _watermark_ms(progress, sources)

@@ -41,6 +41,8 @@ STATE = "state"
 LAG_ROWS = "lag_rows"
 LAST_COMMIT = "last_commit"
 WAITING_PREFIX = "waiting_"
+COUNTED_PREFIX = "counted_"
+"""Before the name of a counter of users' functions."""
 DETAILS = "details"
 
 # Inside `DETAILS`.

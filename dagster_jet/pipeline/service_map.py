@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from dagster_jet.core.job_context import Parameters
 from dagster_jet.operators.user.services import ServiceFactory
 from dagster_jet.pipeline.output_type import output_type
 from dagster_jet.system.own_task import OwnTask
@@ -24,6 +25,14 @@ class ServiceMap:
     batch_rows: int
     concurrency: int
     retries: int
+    count: Callable[[Mapping[str, int]], None] | None = None
+    """Receives the counters of each task. None: nobody reads them."""
+
+    def in_job(
+        self, parameters: Parameters, count: Callable[[Mapping[str, int]], None]
+    ) -> ServiceMap:
+        """Returns the function for one execution of a job."""
+        return replace(self, factory=replace(self.factory, parameters=parameters), count=count)
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -38,5 +47,6 @@ class ServiceMap:
             self.batch_rows,
             self.concurrency,
             self.retries,
+            self.count,
         )
         return frame.mapInArrow(OwnTask(calls, self.factory.stage), result)

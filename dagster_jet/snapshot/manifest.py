@@ -147,6 +147,8 @@ class Ack:
     """Milliseconds of a shard's step or of a sink's writing."""
     save_ms: float = 0.0
     """Milliseconds that the task waited at its end for this shard's state."""
+    counted: Mapping[str, int] = field(default_factory=dict)
+    """What the stage's functions have counted, by counter."""
 
     def chain_after(self, chain: tuple[ChunkSet, ...]) -> tuple[ChunkSet, ...]:
         """The shard's chain once the snapshot of this ack is valid."""
@@ -215,6 +217,8 @@ class Counters:
     late: int = 0
     rejected: int = 0
     lost: int = 0
+    counted: Mapping[str, int] = field(default_factory=dict)
+    """Totals of the counters of the vertex's functions."""
 
     def plus(self, ack: Ack) -> Counters:
         return Counters(
@@ -223,7 +227,17 @@ class Counters:
             self.late + ack.late,
             self.rejected + ack.rejected,
             self.lost + ack.lost,
+            sums(self.counted, ack.counted) if ack.counted else self.counted,
         )
+
+
+def sums(*counted: Mapping[str, int]) -> dict[str, int]:
+    """The sum of each counter."""
+    total: dict[str, int] = {}
+    for one in counted:
+        for name, number in one.items():
+            total[name] = total.get(name, 0) + number
+    return total
 
 
 @dataclass(frozen=True)

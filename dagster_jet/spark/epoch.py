@@ -42,6 +42,7 @@ class EpochRunner:
         frames = None
         try:
             placement = self.runtime.placement  # first: it watches all jobs
+            self.runtime.tally.take()  # the check for silent sinks may have run rows once more
             frames = self._prepared.of(epoch) or EpochFrames(self.plan, epoch, self.runtime)
             action = frames.action
             meanwhile()
@@ -52,10 +53,11 @@ class EpochRunner:
             clock.end(Phase.SHARING)
             acks = collect_acks(action)
             clock.end(Phase.ACTION)
+            counted = self.runtime.tally.take()
             self._check_sinks(frames, acks)
             placement.check()
             seen = frames.seen(acks)
-            return EpochOutput(acks, seen.event_times, seen.source_rows, seen.late_rows)
+            return EpochOutput(acks, seen.event_times, seen.source_rows, seen.late_rows, counted)
         except JetError:
             raise
         except Exception as error:

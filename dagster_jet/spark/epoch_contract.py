@@ -47,3 +47,5 @@ class EpochOutput:
     """Per source with rows whose event time is not observed."""
     late_rows: Mapping[str, int] = field(default_factory=dict)
     """Per stateful stage: late rows removed before its operator, which could not count them."""
+    counted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Counters per stateless stage, whose tasks send no ack."""

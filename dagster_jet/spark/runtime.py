@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from dagster_jet.contract import SourceReader
+from dagster_jet.core.job_context import Parameters
 from dagster_jet.errors import ExecutorLostError, JetError
 from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.spark.cluster.executor_watch import SESSION_GONE
@@ -27,6 +28,7 @@ from dagster_jet.spark.cluster.session import (
 from dagster_jet.spark.cluster.versions import check_versions
 from dagster_jet.spark.errors import translate
 from dagster_jet.spark.tables import EnrichmentTables
+from dagster_jet.spark.tally import Tally
 from dagster_jet.spark.tasks import fail_point_orders
 from dagster_jet.spark.tasks.barrier import ACK_COLUMN
 from dagster_jet.system.own_task import OwnTask
@@ -48,6 +50,9 @@ class SparkRuntime:
     job: str
     readers: Mapping[str, SourceReader]
     shard_count: int
+    parameters: Parameters = field(default_factory=Parameters)
+    """`JobConfig.parameters`."""
+    tally: Tally = field(init=False)
     tables: EnrichmentTables = field(init=False)
     keeps_workers: bool = field(init=False)
     """Workers may continue a task's work after its end. Cached, because it asks the JVM."""
@@ -58,6 +63,7 @@ class SparkRuntime:
     def __post_init__(self) -> None:
         self.keeps_workers = keeps_workers(self.session)
         self.cores = parallelism(self.session)
+        self.tally = Tally(self.session)
         self.tables = EnrichmentTables(self.session, self.job, self.failure)
 
     @property

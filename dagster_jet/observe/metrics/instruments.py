@@ -30,6 +30,10 @@ COUNTERS = {
     ),
     "dagster_jet.stage.rows": ("{row}", "Rows into a stateful stage, in committed snapshots"),
     "dagster_jet.sink.rows": ("{row}", "Rows of a sink in committed snapshots"),
+    "dagster_jet.stage.counted": (
+        "{count}",
+        "Counters of a stage's own functions, in committed snapshots",
+    ),
     "dagster_jet.rows.late": ("{row}", "Late rows, in committed snapshots"),
     "dagster_jet.rows.rejected": ("{row}", "Dead letters, in committed snapshots"),
     "dagster_jet.snapshot.failures": ("{snapshot}", "Snapshots that were discarded"),

@@ -144,6 +144,10 @@ class JobMetrics:
             of_stage = {"jet.stage": name}
             self._count("dagster_jet.rows.late", now.late - then.late, of_stage)
             self._count("dagster_jet.rows.rejected", now.rejected - then.rejected, of_stage)
+            for counter, number in now.counted.items():
+                since = number - then.counted.get(counter, 0)
+                of_counter = {**of_stage, "jet.counter": counter}
+                self._count("dagster_jet.stage.counted", since, of_counter)
 
     # --- readings -------------------------------------------------------------------------------
 

@@ -71,7 +71,10 @@ class JobFacts:
         holds = self.manifest.watermarks.get("held_back_by", {})
         return {
             name: _with_hold(
-                StageProgress(c.rows_in, c.rows_out, c.late, c.rejected, reached.get(name)),
+                StageProgress(
+                    *(c.rows_in, c.rows_out, c.late, c.rejected, reached.get(name)),
+                    counted=c.counted,
+                ),
                 holds.get(name) or {},
             )
             for name, c in self.manifest.counters.items()

@@ -12,13 +12,14 @@ function at most twice (if the function is deterministic).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from itertools import chain
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from dagster_jet.core.job_context import own_metrics
 from dagster_jet.core.state_format import StateFormat
 from dagster_jet.errors import StoreMismatchError, UserFunctionError, where_raised
 from dagster_jet.operators.address import ADDRESS
@@ -76,6 +77,7 @@ class UserCalls:
         self._rejected: dict[int, str] = {}
         self._output_counts: list[int] = []
         self._callers: list[tuple[Callable[..., Any], int | None]] = []
+        self._metrics = own_metrics()
 
     def over_rows(
         self,
@@ -118,6 +120,7 @@ class UserCalls:
         self._begin(function, first_row)
         outputs, rejected, checks_each = self._outputs, self._rejected, self._checks_each
         stored, since, mark = saved, first_row, len(outputs)
+        counted = self._metrics.counted
         state = self._from_stored(stored, first_row)
         again: Iterator[Row] = iter(())
         begin = number = first_row
@@ -128,7 +131,7 @@ class UserCalls:
                     # a third time.
                     if number > since:
                         stored = None if state.is_cleared else self.save(state.value, number - 1)
-                    since, mark = number + 1, len(outputs)
+                    since, mark, counted = number + 1, len(outputs), self._metrics.counted
                     continue
                 if state.value is None and state.is_cleared:
                     self._renew(state, create, number)
@@ -137,12 +140,15 @@ class UserCalls:
                     outputs.add(function(state, row))
                     if checks_each:
                         outputs.check(before)
+                except UserFunctionError:  # of a counter: no row is the cause
+                    raise
                 except Exception as error:  # noqa: BLE001 - any error makes a dead letter
                     rejected[number] = _reason(error)
                     break
             else:
                 break
             outputs.cut(mark)
+            self._metrics.take_back(counted)
             state = self._from_stored(stored, first_row)
             again = iter([*self.rows_again(since, number + 1), *again])
             begin = since
@@ -152,14 +158,15 @@ class UserCalls:
         """Whether a row has become a dead letter."""
         return row in self._rejected
 
-    def mark(self) -> tuple[int, int]:
-        """The outputs and calls so far, for `cut`."""
-        return len(self._outputs), len(self._callers)
+    def mark(self) -> tuple[int, int, Mapping[str, int]]:
+        """The outputs, calls and counters so far, for `cut`."""
+        return len(self._outputs), len(self._callers), self._metrics.counted
 
-    def cut(self, mark: tuple[int, int], rows_from: int) -> None:
-        """Takes back all outputs after `mark`, and the dead letters from a row on."""
-        outputs, begun = mark
+    def cut(self, mark: tuple[int, int, Mapping[str, int]], rows_from: int) -> None:
+        """Takes back all that followed `mark`, and the dead letters from a row on."""
+        outputs, begun, counted = mark
         self._outputs.cut(outputs)
+        self._metrics.take_back(counted)
         del self._output_counts[begun:], self._callers[begun:]
         self._rejected = {n: why for n, why in self._rejected.items() if n < rows_from}
 

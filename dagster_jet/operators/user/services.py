@@ -4,7 +4,8 @@ A process creates a service when a stage first needs it, and keeps it from task 
 epoch to epoch. It closes it
 
 - when a call with it has failed for good: the next task creates another one;
-- when the stage of the same name of another pipeline object needs its own;
+- when the stage of the same name of another pipeline object needs its own, or the job has other
+  parameters;
 - when Spark ends the process in order: after a minute without a task, or with the session.
 
 A process that is killed closes nothing.
@@ -21,6 +22,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+from dagster_jet.core.job_context import JobContext, Metrics, Parameters
+
 _log = logging.getLogger(__name__)
 
 
@@ -34,6 +37,17 @@ class ServiceFactory:
     close: Callable[[Any], object] | None = None
     pipeline: str = field(default_factory=lambda: uuid4().hex, compare=False)
     """Id of the pipeline object. Its copies in tasks and in later epochs share a service."""
+    parameters: Parameters = field(default_factory=Parameters, compare=False)
+    """Of the job; with other ones the stage gets another service."""
+
+    @property
+    def owner(self) -> tuple[str, Parameters]:
+        """Whose service it is: executions with an equal owner share it."""
+        return self.pipeline, self.parameters
+
+    def context(self) -> JobContext:
+        """The context of one call."""
+        return JobContext(self.job, self.stage, self.parameters, Metrics(self.job, self.stage))
 
 
 _open: dict[tuple[str, str], tuple[ServiceFactory, Any]] = {}
@@ -46,11 +60,12 @@ def opened(factory: ServiceFactory) -> Any:
     What `create` raises is passed on.
     """
     place = factory.job, factory.stage
-    if place in _open and _open[place][0].pipeline != factory.pipeline:
+    if place in _open and _open[place][0].owner != factory.owner:
         discard(factory)
     if place not in _open:
         _close_when_the_worker_ends()
-        _open[place] = factory, factory.create()
+        with factory.context().entered():
+            _open[place] = factory, factory.create()
     return _open[place][1]
 
 

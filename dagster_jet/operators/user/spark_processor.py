@@ -39,6 +39,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from dagster_jet.core.job_context import own_metrics, own_parameters
 from dagster_jet.core.partition import partition_of_key
 from dagster_jet.core.state_format import StateFormat
 from dagster_jet.dag import (
@@ -273,6 +274,8 @@ class _Run:
             given.guarantee,
             operator.job,
             given.fencing_token,
+            own_parameters(),
+            own_metrics(),
         )
         snapshots = SnapshotContext()
         if saves_at_end:

@@ -216,7 +216,7 @@ class EpochFrames:
         asked = self._plan.partition_columns.get(node.name)
         if asked is not None:
             frame = self._whole[upstream]
-        result = transformed(self._plan.job, node, frame, *(asked or ()))
+        result = transformed(self._runtime, node, frame, *(asked or ()))
         if not node.is_constant:
             check_as_analysed(
                 self._plan.job,

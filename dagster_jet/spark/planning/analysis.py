@@ -234,7 +234,7 @@ class _Analysis:
         return empty_frame(self.runtime.session, plan.result_type)
 
     def _transform(self, node: TransformNode, frame: DataFrame) -> DataFrame:
-        call = partial(transformed, self.runtime.job, node)
+        call = partial(transformed, self.runtime, node)
         without = call(frame)
         if not node.per_epoch:
             check_row_by_row(self.runtime.job, node.name, frame, without)

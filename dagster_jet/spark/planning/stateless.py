@@ -13,6 +13,8 @@ from pyspark.sql import functions as F
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import PipelineError, UserFunctionError, where_raised
 from dagster_jet.pipeline.graph import EnrichNode, TimestampsNode, TransformNode
+from dagster_jet.pipeline.service_map import ServiceMap
+from dagster_jet.spark.runtime import SparkRuntime
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,7 +42,9 @@ def _without_stack(error: PySparkException) -> str:
     return f"{first} The text: {' '.join(lines)}" if lines else first
 
 
-def transformed(job: str, node: TransformNode, frame: DataFrame, *kept: str) -> DataFrame:
+def transformed(
+    runtime: SparkRuntime, node: TransformNode, frame: DataFrame, *kept: str
+) -> DataFrame:
     """The result of the user's function.
 
     Args:
@@ -51,8 +55,11 @@ def transformed(job: str, node: TransformNode, frame: DataFrame, *kept: str) -> 
     """
     from pyspark.sql import DataFrame
 
+    job, function = runtime.job, node.function
+    if isinstance(function, ServiceMap):
+        function = function.in_job(runtime.parameters, runtime.tally.of(node.name))
     try:
-        result = node.function(frame, *kept)
+        result = function(frame, *kept)
     except PySparkException:
         raise
     except Exception as error:

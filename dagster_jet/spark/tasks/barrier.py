@@ -12,12 +12,13 @@ import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
 from dagster_jet.contract import TransactionId
+from dagster_jet.core.job_context import JobContext, Metrics, Parameters
 from dagster_jet.dag import Guarantee
 from dagster_jet.errors import ExecutorLostError
 from dagster_jet.snapshot.manifest import Ack
@@ -55,6 +56,8 @@ class Barrier:
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     saves_beside: bool = False
     """Workers are on the driver's host and stay alive: they may save state after the task's end."""
+    parameters: Parameters = field(default_factory=Parameters)
+    """`JobConfig.parameters`."""
 
     def transaction(self, sink: str, shard: int, attempt: str) -> TransactionId:
         return TransactionId(
@@ -65,6 +68,10 @@ class Barrier:
     def fencing_token(self) -> int:
         """Token of the processors in this epoch; see `ProcessorContext.fencing_token`."""
         return (self.execution_id << _EPOCH_BITS) + self.epoch_id
+
+    def job_context(self, stage: str) -> JobContext:
+        """The context of the stage's functions in one task."""
+        return JobContext(self.job, stage, self.parameters, Metrics(self.job, stage))
 
     def chunk_map_name(self) -> str:
         return f"jobs/{self.job}/state"

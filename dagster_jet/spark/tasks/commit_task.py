@@ -56,5 +56,6 @@ class CommitTask:
             fencing_token=self.barrier.fencing_token,
             guarantee=self.barrier.guarantee,
         )
-        item.operator.commit(given, RunState(runs, item.operator, item.shards[shard], None))
+        with self.barrier.job_context(item.vertex).entered():
+            item.operator.commit(given, RunState(runs, item.operator, item.shards[shard], None))
         fail_point("stage.commit.after")

@@ -92,21 +92,23 @@ class StageTask:
             vertex=stage.vertex,
             time_column=operator.time_column,
         )
-        step = operator.step(
-            StepInput(
-                arrived,
-                given.before_ms,
-                given.after_ms,
-                version=self.barrier.epoch_id,
-                expired_until_ms=given.expired_until_ms,
-                shard=shard,
-                shard_count=self.shard_count,
-                early=given.early,
-                fencing_token=self.barrier.fencing_token,
-                guarantee=self.barrier.guarantee,
-            ),
-            RunState(runs, operator, state, given.expired_until_ms),
-        )
+        with self.barrier.job_context(stage.vertex).entered() as context:
+            step = operator.step(
+                StepInput(
+                    arrived,
+                    given.before_ms,
+                    given.after_ms,
+                    version=self.barrier.epoch_id,
+                    expired_until_ms=given.expired_until_ms,
+                    shard=shard,
+                    shard_count=self.shard_count,
+                    early=given.early,
+                    fencing_token=self.barrier.fencing_token,
+                    guarantee=self.barrier.guarantee,
+                ),
+                RunState(runs, operator, state, given.expired_until_ms),
+            )
+            context.metrics.end()
         expired = operator.expired_until(given.after_ms)
         saved = runs.drop_expired(state.saved, expired)
         unsaved = runs.drop_expired(state.unsaved, expired)
@@ -166,5 +168,6 @@ class StageTask:
             obsolete=tuple(runs.obsolete),
             prepared=step.prepared,
             saving=goes_on,
+            counted=context.metrics.counted,
         )
         return ShardRun(step, ack, waits)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from dagster_jet.cli import app
+from dagster_jet.cli.run_command import parameters_of
 
 
 def test_the_version() -> None:
@@ -18,6 +19,17 @@ def test_the_version() -> None:
 
 def test_a_pipeline_that_is_not_there_and_a_store_that_cannot_be_made(tmp_path: Path) -> None:
     environment = {"DAGSTER_JET_STORE": f"file://{tmp_path}/store"}
+    wrong = CliRunner().invoke(
+        app, ["run", "nowhere:flights", "--parameter", "15"], env=environment
+    )
+    assert wrong.exit_code == 2 and "--parameter: expected NAME=VALUE" in wrong.stderr
     missing = CliRunner().invoke(app, ["run", "nowhere:flights"], env=environment)
     assert missing.exit_code == 2 and "cannot be imported" in missing.stderr
     assert not (tmp_path / "store").exists()
+
+
+def test_parameters_are_json_or_text() -> None:
+    given = ["limit=15", "rate=0.5", "name=a=b", 'hosts=["a"]', "token=env:TOKEN", "on=true"]
+    assert parameters_of(given) == {
+        "limit": 15, "rate": 0.5, "name": "a=b", "hosts": ["a"], "token": "env:TOKEN", "on": True,
+    }  # fmt: skip

@@ -47,6 +47,7 @@ STAGES = {
         held_back_by="in",
         held_back_since_ms=900_000,
         held_back_partition="17",
+        counted={"bad_rows": 2},
     ),
 }
 
@@ -103,6 +104,7 @@ def test_about_eight_numbers_with_units_and_the_rest_in_one_entry() -> None:
     assert sums.metadata["watermark"].value == 1_000.0, "a stage's own watermark wins"
     assert (sums.metadata["rows_in"].value, sums.metadata["rows_out"].value) == (70, 5)
     assert sums.metadata["state_rows"].value == 9
+    assert sums.metadata["counted_bad_rows"].value == 2
     held_back = {"by": "in", "partition": "17", "since_ms": 900_000}
     details: Any = sums.metadata["details"].value
     assert details["watermark_held_back"] == held_back

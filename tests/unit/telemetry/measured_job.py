@@ -37,7 +37,10 @@ def stages(
     return {
         "orders": StageProgress(read, read - rejected, rejected=rejected),
         "hourly": StageProgress(
-            read - rejected, 3, late=late, watermark_ms=NOW - 90_000, state_rows=40
+            *(read - rejected, 3, late),
+            watermark_ms=NOW - 90_000,
+            state_rows=40,
+            counted={"bad_rows": read // 10},
         ),
         "out": StageProgress(read // 2 if written is None else written, 0),
     }
