@@ -18,7 +18,7 @@ LIMIT = 60
 
 def pipeline(folder: Path) -> Pipeline:
     """A service, a function per row that refuses some, and a processor: each counts its rows and
-    those above a limit. A file has a line for each row that the processor has counted in any task."""
+    those above a limit. A file has a line for each row that the processor counted in any task."""
     attempts = folder / "attempts"
 
     class Passing(Processor):
