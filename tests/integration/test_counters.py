@@ -86,8 +86,8 @@ def test_killed_and_started_again_with_other_shards(world: CountersWorld, rules:
 
 
 def test_an_execution_restarts_in_the_same_process(world: CountersWorld) -> None:
-    """A task fails after its step; the driver, and what it has summed, live on."""
-    with world.rules_in_workers("stage.after:2=raise"):
+    """A task fails behind its steps; the driver, and what it has summed, live on."""
+    with world.rules_in_workers("files.prepare.after:2=raise"):
         result = world.finish()
     assert world.events_of(ExecutionRestarting)
     world.assert_counted(result)
