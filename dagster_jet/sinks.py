@@ -248,7 +248,9 @@ def map_entries(
 def kafka(
     servers: str | Secret,
     *,
-    topic: str,
+    topic: str | None = None,
+    topics: Sequence[str] = (),
+    topic_column: str | None = None,
     key: str | Sequence[str] = (),
     format: Literal["json", "raw"] = "json",
     headers: str | None = None,
@@ -261,7 +263,7 @@ def kafka(
     marker_topic: str = "dagster-jet-markers",
     options: Mapping[str, str | Secret] | None = None,
 ) -> KafkaSink | HeldKafkaSink:
-    """Return a sink that produces messages to a topic, exactly once.
+    """Return a sink that produces messages to a topic, or to several, exactly once.
 
     Each epoch is one transaction, with a marker in a compacted topic. Consumers with
     ``isolation.level=read_committed`` see each epoch completely and once.
@@ -269,10 +271,14 @@ def kafka(
     Args:
         servers: "host:port", or several separated by commas.
         topic: name of the topic, which must exist.
+        topics: instead of `topic`: the topics that rows may name, which must exist. An epoch is one
+            transaction over all of them. Not with "held".
+        topic_column: with `topics`: a string column with the message's topic. A row that names none
+            of `topics` is a dead letter, or fails the job.
         key: the key column (text and bytes unchanged, other types as text), or several for a JSON
             object; by default messages have no key.
-        format: "json" (an object of all columns except those of headers, partition, timestamp and
-            tombstone) or "raw" (the column ``value``, binary or string).
+        format: "json" (an object of all columns except those of topic, headers, partition,
+            timestamp and tombstone) or "raw" (the column ``value``, binary or string).
         headers: a column of type ``map<string,string>`` or ``map<string,binary>``.
         partition: a column with the partition number; by default the key's hash as in Java clients
             (librdkafka's option ``partitioner`` selects another).
@@ -298,11 +304,18 @@ def kafka(
     from dagster_jet.connectors.guarantees import guarantee_named
     from dagster_jet.connectors.kafka import HeldKafkaSink, KafkaSink
     from dagster_jet.connectors.kafka.cluster import Cluster
+    from dagster_jet.errors import ConfigurationError
 
     keys = (key,) if isinstance(key, str) else tuple(key)
+    several = tuple(sorted({topics} if isinstance(topics, str) else set(topics)))
+    if (topic is None) == (not several) or bool(several) != (topic_column is not None):
+        raise ConfigurationError(
+            "topic: either topic is needed, or both topics and topic_column.",
+            cure='topic="orders", or topics=["orders", "refunds"] and topic_column="kind".',
+        )
     sink = KafkaSink(
         Cluster.of(servers, options),
-        topic,
+        ", ".join(several) if topic is None else topic,
         keys,
         format,
         headers,
@@ -311,6 +324,8 @@ def kafka(
         tombstone,
         marker_topic,
         guarantee_named(guarantee),
+        several,
+        topic_column,
     )
     return sink if transactions == "roll-forward" else HeldKafkaSink.of(sink, transactions, writers)
 

@@ -15,6 +15,7 @@ from dagster_jet.connectors.kafka.held_rows import HeldWriter
 from dagster_jet.connectors.kafka.kafka_sink import KafkaSink
 from dagster_jet.connectors.kafka.markers import HELD_SUFFIX
 from dagster_jet.connectors.kafka.newest_execution import NewestExecution
+from dagster_jet.connectors.kafka.topic_limits import TopicLimits
 from dagster_jet.connectors.kafka.transaction_coordinator import (
     TransactionCoordinator,
     client_settings,
@@ -52,6 +53,12 @@ class HeldKafkaSink(KafkaSink):
                 f"transactions: {transactions!r} is unknown.",
                 cure=f"Use one of {', '.join(TRANSACTIONS)}.",
             )
+        if sink.topics:
+            raise ConfigurationError(
+                "topic_column: held transactions write to one topic: their writers divide its "
+                "messages by key.",
+                cure='Leave transactions="held" out.',
+            )
         given = {one.name: getattr(sink, one.name) for one in fields(KafkaSink)}
         return cls(**given, held_writers=writers)
 
@@ -82,7 +89,7 @@ class HeldKafkaSink(KafkaSink):
         from pyspark.sql import functions as F
 
         messages = super().render(frame)
-        has_one = self.limits is not None and self.limits.partitions == 1
+        has_one = isinstance(self.limits, TopicLimits) and self.limits.partitions == 1
         log = F.lit(0) if has_one else F.hash("__key")
         if self.partition is not None and not has_one:
             log = F.when(F.col("__partition").isNull(), log).otherwise(F.hash("__partition"))

@@ -30,11 +30,18 @@ class KafkaCommitter(Committer):
     owner: Owner
     topic_id: str = ""
     batch_bytes: int | None = None
+    several: tuple[str, ...] = ()
+    """See `EpochProducer`."""
     producer: EpochProducer = field(init=False)
 
     def __post_init__(self) -> None:
         self.producer = EpochProducer(
-            self.cluster, self.topic, self.marker_topic, self.owner, self.batch_bytes
+            self.cluster,
+            self.topic,
+            self.marker_topic,
+            self.owner,
+            self.batch_bytes,
+            self.several,
         )
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:

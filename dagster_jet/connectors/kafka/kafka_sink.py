@@ -7,6 +7,7 @@ compacted topic of its own; after a crash it shows whether the epoch is committe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,11 +20,11 @@ from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.kafka.cluster import Cluster, client_library
 from dagster_jet.connectors.kafka.kafka_committer import KafkaCommitter
 from dagster_jet.connectors.kafka.marker_topic import check_marker_topic
-from dagster_jet.connectors.kafka.markers import MARKER_TOPIC, Owner, has_markers
+from dagster_jet.connectors.kafka.markers import MARKER_TOPIC, Owner, has_markers, id_of
 from dagster_jet.connectors.kafka.messages import message_columns
 from dagster_jet.connectors.kafka.offsets import Offsets, Partition, Topics
 from dagster_jet.connectors.kafka.rights import check_rights
-from dagster_jet.connectors.kafka.topic_limits import TopicLimits
+from dagster_jet.connectors.kafka.topic_limits import Limits, SeveralTopics, TopicLimits
 from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StagedInStore
 from dagster_jet.contract import Committer, Refused, SinkWriter, TransactionId
 from dagster_jet.core.secret import shown
@@ -48,6 +49,7 @@ class KafkaSink(StagedInStore):
 
     cluster: Cluster
     topic: str
+    """Topic of all messages; of several topics the text for errors."""
     key: tuple[str, ...] = ()
     format: str = "json"
     headers: str | None = None
@@ -57,13 +59,16 @@ class KafkaSink(StagedInStore):
     """Column that is true in rows whose messages have no value."""
     marker_topic: str = MARKER_TOPIC
     max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    topics: tuple[str, ...] = ()
+    """Topics that rows may name in `topic_column`; empty: all go to `topic`."""
+    topic_column: str | None = None
     store: Store | StoreHandle | None = field(default=None, compare=False, repr=False)
     home: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
     """Store id, and the namespace in the store."""
-    limits: TopicLimits | None = field(default=None, compare=False, repr=False)
+    limits: Limits | None = field(default=None, compare=False, repr=False)
     """Limits of the topic at this start."""
     topic_id: str = field(default="", compare=False, repr=False)
-    """Id of the topic at this start; empty if the broker is too old to report it."""
+    """Id of the topics at this start; empty if the broker is too old to report it."""
 
     def __post_init__(self) -> None:
         client_library()
@@ -80,45 +85,56 @@ class KafkaSink(StagedInStore):
     def describe(self) -> dict[str, str]:
         servers = shown(self.cluster.servers)
         described = {"kind": "kafka", "servers": servers, "topic": self.topic}
+        if self.topic_column is not None:
+            described["topic_column"] = self.topic_column
         if self.key:
             described["key"] = ", ".join(self.key)
         return {**described, **shown_guarantee(self.max_guarantee)}
 
     def destination(self) -> dict[str, Any]:
         cluster = self.cluster.as_json()
-        return {**cluster, "topic": self.topic, "marker_topic": self.marker_topic}
+        several = {"topics": list(self.topics)} if self.topics else {}
+        return {**cluster, "topic": self.topic, "marker_topic": self.marker_topic, **several}
 
     @classmethod
     def reopen(cls, destination: Mapping[str, Any]) -> KafkaSink:
         marker_topic = destination["marker_topic"]
         cluster = Cluster.from_json(destination)
-        return cls(cluster, destination["topic"], marker_topic=marker_topic)
+        several = tuple(destination.get("topics", ()))
+        return cls(cluster, destination["topic"], marker_topic=marker_topic, topics=several)
 
     def with_store(self, store: Store) -> KafkaSink:
         return replace(self, store=store, home=(store.store_id, store.config.namespace))
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> KafkaSink:
         """Checks the topic; if the cluster is unavailable, the start waits for it."""
-        known = len(self.partitions(job, stage))
+        known = Counter(partition.topic for partition in self.partitions(job, stage))
         with as_sink_errors(job, stage):
-            ids = self._offsets(job, stage).topic_ids([self.topic])
-        limits = TopicLimits.of(self.cluster, self.topic, known)
-        if limits.needs_key and not self.key:
+            ids = self._offsets(job, stage).topic_ids(self._written)
+        of = {name: TopicLimits.of(self.cluster, name, n) for name, n in sorted(known.items())}
+        compacted = [name for name, limits in of.items() if limits.needs_key]
+        if compacted and not self.key:
             raise ConfigurationError(
-                f"the topic {self.topic!r} is compacted, and takes no message without a key.",
+                f"the topic {compacted[0]!r} is compacted, and takes no message without a key.",
                 job=job,
                 stage=stage,
                 cure="Name the columns of the key: kafka(..., key=...).",
             )
-        return replace(self, limits=limits, topic_id=ids.get(self.topic, ""))
+        column = self.topic_column
+        limits = of[self.topic] if column is None else SeveralTopics(column, of)
+        return replace(self, limits=limits, topic_id=id_of(ids, self.topics))
+
+    @property
+    def _written(self) -> tuple[str, ...]:
+        return self.topics or (self.topic,)
 
     def partitions(self, job: str, stage: str) -> list[Partition]:
-        """Partitions of the topic. Raises `ConfigurationError` if it does not exist for us."""
+        """Partitions of the topics. Raises `ConfigurationError` if one does not exist for us."""
         with as_sink_errors(job, stage):
             return self._offsets(job, stage).partitions()
 
     def _offsets(self, job: str, stage: str) -> Offsets:
-        return Offsets(self.cluster, Topics((self.topic,)), job, stage)
+        return Offsets(self.cluster, Topics(self._written), job, stage)
 
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
         self.partitions(job, stage)
@@ -139,7 +155,7 @@ class KafkaSink(StagedInStore):
         self._check_markers(job, stage, creates=True)
 
     def _check_markers(self, job: str, stage: str, *, creates: bool) -> None:
-        wanted: dict[str, tuple[str, ...]] = {self.topic: ("WRITE",)}
+        wanted: dict[str, tuple[str, ...]] = dict.fromkeys(self._written, ("WRITE",))
         with as_sink_errors(job, stage):
             for topic in self._marker_topics:
                 if check_marker_topic(self.cluster, topic, job, stage, creates=creates):
@@ -163,6 +179,7 @@ class KafkaSink(StagedInStore):
                 partition=self.partition,
                 timestamp=self.timestamp,
                 tombstone=self.tombstone,
+                topic=self.topic_column,
             )
         )
 
@@ -186,6 +203,7 @@ class KafkaSink(StagedInStore):
             owner,
             self.topic_id,
             self.batch_bytes,
+            self.topics,
         )
 
     @property

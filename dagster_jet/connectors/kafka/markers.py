@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,6 +37,24 @@ PARTITIONS = 32
 _SILENCE_S = 10.0
 
 
+def id_of(ids: Mapping[str, str], several: Sequence[str]) -> str:
+    """The id of a sink's topic, or of its several topics; empty if unknown.
+
+    Args:
+        ids: of topics, by name.
+        several: names of the topics; empty if there is one.
+    """
+    if several:
+        return " ".join(f"{name}:{ids[name]}" for name in sorted(several) if name in ids)
+    return next(iter(ids.values()), "")
+
+
+def _each(topic_id: str) -> dict[str, str]:
+    """By topic; of one topic without its name."""
+    pairs = (one.rpartition(":") for one in topic_id.split())
+    return {topic: id for topic, _, id in pairs}
+
+
 @dataclass(frozen=True)
 class Marker:
     """Last committed epoch. `execution_id` is 0 unless epochs may come again (`repeatable`)."""
@@ -46,7 +64,8 @@ class Marker:
     by_execution: int
     """Execution that committed it."""
     topic_id: str = ""
-    """Id of the topic with the messages, at the start of that execution; empty: unknown."""
+    """Id of the topic with the messages, at the start of that execution, as of `id_of`; empty:
+    unknown."""
     refused: str = ""
     """Memo of rows left out of the epoch, until they are delivered (`RefusedRows`)."""
 
@@ -67,8 +86,10 @@ class Marker:
         return (self.by_execution, self.epoch_id) >= (other.by_execution, other.epoch_id)
 
     def is_of(self, topic_id: str) -> bool:
-        """True if its messages are in this topic, or if that is unknown."""
-        return not (self.topic_id and topic_id) or self.topic_id == topic_id
+        """True if its messages are in this topic, or if that is unknown. Of several topics those
+        count that both ids know."""
+        then, now = _each(self.topic_id), _each(topic_id)
+        return all(now.get(topic, id) == id for topic, id in then.items())
 
     def covers(self, epoch_id: int, execution_id: int) -> bool:
         return self.execution_id == execution_id and self.epoch_id >= epoch_id

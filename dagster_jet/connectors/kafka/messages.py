@@ -12,7 +12,7 @@ from dagster_jet.errors import PipelineError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-COLUMNS = ("__key", "__value", "__headers", "__partition", "__timestamp")
+COLUMNS = ("__key", "__value", "__headers", "__partition", "__timestamp", "__topic")
 _BINARY = ("string", "binary")
 
 
@@ -25,9 +25,10 @@ def message_columns(
     partition: str | None,
     timestamp: str | None,
     tombstone: str | None,
+    topic: str | None = None,
 ) -> list[Column]:
-    """Key and value as bytes; headers, partition and time from their columns, if any, which a JSON
-    value then omits, as it does the column `tombstone`: where that is true, there is no value.
+    """Key and value as bytes; headers, partition, time and topic from their columns, if any, which
+    a JSON value then omits, as it does `tombstone`: where that is true, there is no value.
 
     Raises:
         PipelineError: a column does not exist, or has the wrong type.
@@ -35,7 +36,7 @@ def message_columns(
     from pyspark.sql import functions as F
 
     types = dict(frame.dtypes)
-    apart = [n for n in (headers, partition, timestamp, tombstone) if n is not None]
+    apart = [n for n in (headers, partition, timestamp, tombstone, topic) if n is not None]
     for name in (*key, *apart):
         if name not in types:
             raise PipelineError(
@@ -44,6 +45,7 @@ def message_columns(
     _check(types, partition, ("int", "bigint", "smallint", "tinyint"), "a whole number")
     _check(types, timestamp, ("timestamp",), "a timestamp")
     _check(types, tombstone, ("boolean",), "a boolean")
+    _check(types, topic, ("string",), "a string")
     _check(types, headers, ("map<string,string>", "map<string,binary>"), "map<string,string>")
 
     def column(name: str) -> Column:
@@ -80,6 +82,8 @@ def message_columns(
         found.append(column(partition).cast("bigint").alias("__partition"))
     if timestamp is not None:
         found.append(F.unix_millis(column(timestamp)).alias("__timestamp"))
+    if topic is not None:
+        found.append(column(topic).alias("__topic"))
     return found
 
 

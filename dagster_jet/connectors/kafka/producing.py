@@ -27,7 +27,7 @@ from dagster_jet.connectors.kafka import transactions
 from dagster_jet.connectors.kafka.cluster import Cluster, LastError, client_library, error_of
 from dagster_jet.connectors.kafka.markers import Marker, MarkerReader, Owner
 from dagster_jet.connectors.kafka.refused_messages import LeftOut, Trying
-from dagster_jet.connectors.kafka.topic_limits import TopicLimits
+from dagster_jet.connectors.kafka.topic_limits import SeveralTopics, TopicLimits
 from dagster_jet.connectors.kafka.transactions import (
     TRANSACTION_MAX_S,
     TRANSACTION_S,
@@ -62,6 +62,8 @@ class EpochProducer:
     owner: Owner
     batch_bytes: int | None = None
     """See `new_client`."""
+    several: tuple[str, ...] = ()
+    """The topics that messages name, if they do; `topic` is then the text for errors."""
     client: Any = None
     """librdkafka's producer for one transaction, created on demand."""
     timeout_s: int = TRANSACTION_S
@@ -197,8 +199,11 @@ class EpochProducer:
         if before or not is_of_rows or refused is None or not refused.may_leave_out:
             raise raised from error
         self.open()
-        known = self.client.list_topics(self.topic, timeout=transactions.CALL_S)
-        limits = TopicLimits.of(self.cluster, self.topic, len(known.topics[self.topic].partitions))
+        of = {}
+        for topic in self.several or (self.topic,):
+            known = self.client.list_topics(topic, timeout=transactions.CALL_S).topics[topic]
+            of[topic] = TopicLimits.of(self.cluster, topic, len(known.partitions))
+        limits = SeveralTopics("topic", of) if self.several else of[self.topic]
         trying = Trying(self.client, self.topic, limits, self._refusal)
         trying.tries(rows())
         if not trying.refused:
@@ -240,7 +245,8 @@ class EpochProducer:
 
     def _connect(self) -> None:
         """Connects for the next call; the client then also knows the topic's partitions."""
-        self.client.list_topics(self.topic, timeout=transactions.CALL_S)
+        for topic in self.several or (self.topic,):
+            self.client.list_topics(topic, timeout=transactions.CALL_S)
         time.sleep(_CONNECTS_S)
 
     def _read_markers(self) -> None:

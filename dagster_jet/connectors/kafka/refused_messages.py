@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_jet.connectors.kafka.cluster import client_library, error_of, said
-from dagster_jet.connectors.kafka.topic_limits import TopicLimits
+from dagster_jet.connectors.kafka.topic_limits import Limits
 from dagster_jet.connectors.kafka.transactions import (
     Advance,
     FirstRefusal,
@@ -51,7 +51,7 @@ class Trying:
 
     client: Any
     topic: str
-    limits: TopicLimits
+    limits: Limits
     refusal: FirstRefusal
     """Callback of the client's delivery reports."""
     refused: list[Refused] = field(default_factory=list)

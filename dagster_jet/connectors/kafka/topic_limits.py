@@ -6,7 +6,7 @@ import concurrent.futures
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -112,6 +112,46 @@ class TopicLimits:
         if self.message_bytes is not None and size > self.message_bytes:
             return f"it has {size} bytes, and max.message.bytes is {self.message_bytes}"
         return None
+
+
+@dataclass(frozen=True)
+class SeveralTopics:
+    """Limits of the topics of one sink, whose messages name theirs in `__topic`."""
+
+    column: str
+    """Column of the rows that names the topic; for messages."""
+    of: Mapping[str, TopicLimits]
+
+    @property
+    def message_bytes(self) -> int | None:
+        """The smallest limit that is known."""
+        known = [n for limits in self.of.values() if (n := limits.message_bytes) is not None]
+        return min(known, default=None)
+
+    def refused(self, messages: pa.RecordBatch) -> dict[int, Refused]:
+        """As `TopicLimits.refused`; also messages that name no topic of the sink."""
+        names, found = messages.column("__topic").to_pylist(), {}
+        for topic in dict.fromkeys(names):
+            numbers = [number for number, name in enumerate(names) if name == topic]
+            if topic in self.of:
+                refused = self.of[topic].refused(messages.take(pa.array(numbers)))
+                found.update({numbers[n]: why for n, why in refused.items()})
+            else:
+                found.update({n: self.as_refused(messages, n, "") for n in numbers})
+        return found
+
+    def as_refused(self, messages: pa.RecordBatch, number: int, why: str) -> Refused:
+        """As `TopicLimits.as_refused`."""
+        topic = messages.column("__topic")[number].as_py()
+        if topic in self.of:
+            return self.of[topic].as_refused(messages, number, why)
+        key, value = (messages.column(name)[number].as_py() for name in ("__key", "__value"))
+        named = "no topic" if topic is None else f"the topic {topic!r:.100}"
+        reason = f"the column {self.column!r} names {named}, expected one of {', '.join(self.of)}"
+        return Refused(reason, _text(value) or "", _text(key))
+
+
+Limits: TypeAlias = TopicLimits | SeveralTopics
 
 
 def record_bytes(

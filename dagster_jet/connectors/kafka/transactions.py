@@ -174,6 +174,9 @@ def send_rows(
 ) -> None:
     """Produces rows of `messages.message_columns` in the producer's transaction.
 
+    Args:
+        topic: of the messages that do not name theirs.
+
     Raises:
         TimeoutError: the cluster takes no message for `SILENCE_S`.
     """
@@ -183,8 +186,9 @@ def send_rows(
     headers = columns.get("__headers", nothing)
     partitions = columns.get("__partition", nothing)
     times = columns.get("__timestamp", nothing)
-    for key, value, header, partition, at_ms in zip(
-        keys, values, headers, partitions, times, strict=True
+    topics = columns.get("__topic", nothing)
+    for key, value, header, partition, at_ms, to in zip(
+        keys, values, headers, partitions, times, topics, strict=True
     ):
         more: dict[str, Any] = {}
         if header is not None:
@@ -196,7 +200,7 @@ def send_rows(
         advance: Advance | None = None
         while True:
             try:
-                client.produce(topic, value, key, **more)
+                client.produce(to or topic, value, key, **more)
                 break
             except BufferError:  # the producer's queue is full
                 advance = advance or Advance(messages_left)
