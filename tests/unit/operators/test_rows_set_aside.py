@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dagster_jet.core.job_context import JobContext, job_context
 from dagster_jet.core.state_format import StateFormat
 from dagster_jet.errors import UserFunctionError
 from dagster_jet.operators.operator import MemoryState, StepInput
@@ -312,3 +313,22 @@ def test_all_is_as_if_bad_rows_had_never_come(steps, ttl, seed):
         map(repr, only_good.state.scan().drop_columns(["__version"]).to_pylist())
     )
     assert Counter(map(repr, run.complete())) == Counter(map(repr, only_good.complete()))
+
+
+def test_what_a_bad_row_counted_does_not_count():
+    """Neither if the function raises, nor if its result does not fit, which is seen later."""
+
+    def counting(state, row):
+        n = row["n"]
+        job_context().metrics.counter("rows").add()
+        job_context().metrics.counter("sum").add(abs(n))
+        results = history(state, row)
+        return {"k": "x", "seen": ["wrong"]} if n == 7 else results
+
+    for bad in ([], [7]):
+        run, context = Stepping(operator(counting)), JobContext()
+        with context.entered():
+            run.step([row(at, n) for at, n in enumerate([1, -5, 2, *bad, -6, -7, 3])])
+        assert len(run.rejected) == 3 + len(bad)
+        twice = {"rows": 2 * 3, "sum": 2 * 6}  # `Stepping` takes each step twice
+        assert context.metrics.counted == twice
