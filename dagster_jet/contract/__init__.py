@@ -10,7 +10,13 @@ the errors of their systems: they raise a `JetError`, whose `reaction` says how 
 implement `reaction` for other exceptions.
 """
 
-from dagster_jet.contract.commit import CommitContext, Committer, Piece, carry_out_here
+from dagster_jet.contract.commit import (
+    CommitContext,
+    CommitPart,
+    Committer,
+    Piece,
+    carry_out_here,
+)
 from dagster_jet.contract.definition import Definition
 from dagster_jet.contract.part import ClassifiesErrors, ConnectorPart
 from dagster_jet.contract.refused import DECIDED_CURE, Refused, RefusedRows
@@ -37,6 +43,7 @@ __all__ = [
     "BadRowRule",
     "ClassifiesErrors",
     "CommitContext",
+    "CommitPart",
     "Committer",
     "ConnectorPart",
     "Definition",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dagster_jet.contract.part import ClassifiesErrors
 
@@ -68,6 +68,8 @@ class Committer(ClassifiesErrors):
     There is one call at a time, on any thread; other sinks commit concurrently.
     """
 
+    _TOGETHER: ClassVar[tuple[tuple[str, ...], ...]] = (("together_with", "commit_together"),)
+
     @abstractmethod
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
         """Makes the artifacts visible. Idempotent.
@@ -91,6 +93,27 @@ class Committer(ClassifiesErrors):
         Returns:
             The number of removed orphans.
         """
+
+    def together_with(self) -> Hashable:
+        """Returns the place that can commit several sinks in one step, so that a reader sees all of
+        them or none. Committers of a job whose places are equal are committed by
+        `commit_together` of one of them; it calls methods of the others meanwhile. None: `commit`
+        is called. Called before each commit; it connects to nothing.
+        """
+        return None
+
+    def commit_together(self, parts: Sequence[CommitPart]) -> bool:
+        """Makes the artifacts of several sinks visible in one step. Idempotent, and errors are as
+        of `commit`. A crash before the step leaves all of them invisible.
+
+        Args:
+            parts: two or more, of which one is this committer's. Some may be committed already.
+
+        Returns:
+            True: all are committed. False: the place has no such step, so `commit` is called for
+            each.
+        """
+        return False
 
     def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool | None:
         """Returns whether all of these artifacts are committed, by the outside system's markers.
@@ -138,3 +161,12 @@ class Committer(ClassifiesErrors):
 
     def close(self) -> None:
         """Closes connections. Always the last call, also if the execution fails."""
+
+
+@dataclass(frozen=True)
+class CommitPart:
+    """What one sink has to commit: the arguments of `Committer.commit`."""
+
+    committer: Committer
+    artifacts: Collection[Artifact]
+    context: CommitContext

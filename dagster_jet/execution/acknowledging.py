@@ -27,7 +27,7 @@ def acknowledge(
     """
     for name in messages.keys() & polling.readers.keys():
         reader, commit = polling.readers[name], StoreCall.COMMIT
-        attempted = Attempted("acknowledgement", name, "its source", reader, commit)
+        attempted = Attempted("acknowledgement", (name,), "its source", reader, commit)
         call = partial(polling.acknowledge, name, messages[name], retrying.ends_at_once)
         retrying.until_done(call, attempted, retrying.ending.is_set)
 

@@ -39,7 +39,7 @@ class Attempted:
 
     what: str
     """Noun of the call: "commit"."""
-    stage: str
+    stages: tuple[str, ...]
     place: str
     connector: ClassifiesErrors
     """Connector that classifies the errors of its client library."""
@@ -47,6 +47,10 @@ class Attempted:
     """Kind of the call, if it goes to the job's own store."""
     is_decided: bool = False
     """Whether the call carries out what a record has decided."""
+
+    @property
+    def stage(self) -> str:
+        return ", ".join(self.stages)
 
 
 @dataclass
@@ -80,7 +84,8 @@ class Retrying:
         try:
             self._until_done(call, of, has_failed)
         finally:
-            self.errors.pop(of.stage, None)
+            for stage in of.stages:
+                self.errors.pop(stage, None)
 
     def _until_done(
         self, call: Callable[[], object], of: Attempted, has_failed: Callable[[], bool]
@@ -95,7 +100,7 @@ class Retrying:
                 named = error if isinstance(error, JetError) else self._named(error, of)
                 if not self._is_retried(named, of.store_call):
                     raise named from (error if named is not error else error.__cause__)
-                self.errors[of.stage] = str(error)
+                self.errors.update(dict.fromkeys(of.stages, str(error)))
                 self.report(f"{of.stage} ({of.place}): {of.what} is being retried: {error}")
             if self.fenced.is_set():
                 raise FencedError("a newer execution owns the job.", job=self.job)
@@ -124,7 +129,7 @@ class Retrying:
         kind = type(connector).__name__
         self.until_done(
             lambda: answers.append(call()),
-            Attempted("check", stage, kind, connector, StoreCall.START),
+            Attempted("check", (stage,), kind, connector, StoreCall.START),
             lambda: False,
         )
         return answers[0]

@@ -10,13 +10,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from dagster_jet.connectors.reopening import destination_of
-from dagster_jet.contract import CommitContext, Committer, Piece, Sink, carry_out_here
+from dagster_jet.contract import (
+    CommitContext,
+    CommitPart,
+    Committer,
+    Piece,
+    Sink,
+    carry_out_here,
+)
 from dagster_jet.contract.part import check_is_a
 from dagster_jet.errors import (
     JetError,
@@ -25,6 +31,7 @@ from dagster_jet.errors import (
     SinkError,
     SinkMismatchError,
 )
+from dagster_jet.execution.commit_groups import RunAll, commit_together, grouped, in_threads
 from dagster_jet.execution.events import JobEvent, OutputLost, OutputRefused, SinkReopened
 from dagster_jet.execution.refused_output import RefusedOutput
 from dagster_jet.execution.retrying import Attempted, GivenUpError, Retrying
@@ -46,21 +53,6 @@ from dagster_jet.start_options import StartOptions
 from dagster_jet.system.failpoint import fail_point
 
 _logger = logging.getLogger(__name__)
-
-_AT_ONCE_MAX = 8
-"""Maximum number of sinks that commit in parallel."""
-
-RunAll = Callable[[Sequence[Callable[[], None]]], None]
-
-
-def in_threads(works: Sequence[Callable[[], None]]) -> None:
-    """Runs all works in parallel and returns when all have ended. The works must not raise."""
-    if len(works) == 1:
-        works[0]()
-        return
-    with ThreadPoolExecutor(min(len(works), _AT_ONCE_MAX), "jet-commit") as pool:
-        for work in works:
-            pool.submit(work)
 
 
 @dataclass(frozen=True)
@@ -225,23 +217,59 @@ class SinkCommitter:
         failures: list[tuple[OwedCommit, Exception]] = []
         one_failed = threading.Event()
 
-        def commit(owed: OwedCommit) -> None:
-            context = self._context(
-                owed.sink, recovering=recovering, repeatable=repeatable, is_stuck=owed == stuck
-            )
-            began = self._began[owed.sink] = time.monotonic()
+        def commit(group: Sequence[OwedCommit]) -> None:
+            contexts = [
+                self._context(
+                    owed.sink, recovering=recovering, repeatable=repeatable, is_stuck=owed == stuck
+                )
+                for owed in group
+            ]
+            began = time.monotonic()
+            self._began.update({owed.sink: began for owed in group})
             try:
-                self._commit_owed(owed, context, one_failed)
-                self.took_ms[owed.sink] = (time.monotonic() - began) * 1000
+                if len(group) == 1:
+                    self._commit_owed(group[0], contexts[0], one_failed)
+                elif not self._commit_together(group, contexts, one_failed):
+                    self.run_all([partial(commit, [owed]) for owed in group])
+                    return
+                for owed in group:
+                    self.took_ms[owed.sink] = (time.monotonic() - began) * 1000
             except Exception as failure:  # noqa: BLE001 - raised when all have ended
-                failures.append((owed, failure))
+                failures.extend((owed, failure) for owed in group)
                 if not isinstance(failure, ReferenceMissingError):
                     one_failed.set()
             finally:
-                self._began.pop(owed.sink, None)
+                for owed in group:
+                    self._began.pop(owed.sink, None)
 
-        self.run_all([partial(commit, one) for one in pending])
+        self.run_all([partial(commit, group) for group in self._grouped(pending)])
         return failures
+
+    def _grouped(self, pending: Sequence[OwedCommit]) -> list[list[OwedCommit]]:
+        """A sink that has left or moved is alone: its former place gets no more."""
+        kept = {owed.sink for owed in pending if owed.change is SinkChange.KEPT}
+        return grouped(pending, lambda o: self._committer(o.sink) if o.sink in kept else None)
+
+    def _commit_together(
+        self,
+        group: Sequence[OwedCommit],
+        contexts: Sequence[CommitContext],
+        one_failed: threading.Event,
+    ) -> bool:
+        """Returns False if each has to be committed by itself."""
+        parts = [
+            CommitPart(self._committer(owed.sink), owed.artifacts, context)
+            for owed, context in zip(group, contexts, strict=True)
+        ]
+        place = ", ".join(_where(owed.destination) for owed in group)
+        is_done = commit_together(parts, place, self.retrying, one_failed)
+        for part in parts if is_done else ():
+            self._keep_facts(part.context.sink, part.committer)
+        return is_done
+
+    def _keep_facts(self, sink: str, committer: Committer) -> None:
+        if facts := committer.output_facts():
+            self.facts[sink] = facts
 
     def missing_output(
         self, expected: Mapping[str, NewestOutput], named: Mapping[str, Destination]
@@ -305,8 +333,7 @@ class SinkCommitter:
         if owed.change is SinkChange.KEPT:
             committer = self._committer(owed.sink)
             self._commit_one(committer, owed, context, one_failed)
-            if facts := committer.output_facts():
-                self.facts[owed.sink] = facts
+            self._keep_facts(owed.sink, committer)
             return
         sink = self._former_sink(owed)
         if sink is None:
@@ -389,7 +416,9 @@ class SinkCommitter:
         """Returns False if the sink's place is gone with the sink, and the loss is accepted."""
         place = _where(owed.destination)
         is_decided = not context.repeatable
-        attempted = Attempted("commit", owed.sink, place, committer, StoreCall.COMMIT, is_decided)
+        attempted = Attempted(
+            "commit", (owed.sink,), place, committer, StoreCall.COMMIT, is_decided
+        )
         try:
             commit = partial(committer.commit, owed.artifacts, context)
             self.retrying.until_done(commit, attempted, one_failed.is_set)
