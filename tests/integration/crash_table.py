@@ -162,6 +162,17 @@ LAKE_KILLED = (
     Crash("F9", "lake.commit.after:2=kill"),
 )
 
+JOINT_KILLED = (
+    # Several tables by one request, in connectors/test_joint_commits.py: in the task, decided,
+    # around the request.
+    Crash("F3", "lake.prepare.after:4=kill", sharded=True),
+    Crash("F8", AFTER_DECISION),
+    Crash("F9", "lake.together.before:2=kill"),
+    Crash("F9", "lake.together.after:2=kill"),
+    Crash("F9", "lake.merge.written:2=kill"),
+    Crash("F11", "commit.after:2=kill"),
+)
+
 MERGING_KILLED = (
     # Upserts, in connectors/test_iceberg_merge.py: a change is staged; files are written anew, and
     # no snapshot names them; it does.
@@ -265,6 +276,7 @@ def all_points() -> set[str]:
         *FAILING_IN_TASKS,
         *MAPS_KILLED,
         *LAKE_KILLED,
+        *JOINT_KILLED,
         *MERGING_KILLED,
         *PREPARED_KILLED,
         *REWINDING_KILLED,

@@ -8,7 +8,15 @@ import com.sun.net.httpserver.HttpServer;
 import java.net.InetSocketAddress;
 import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import org.apache.iceberg.BaseTable;
+import org.apache.iceberg.Snapshot;
+import org.apache.iceberg.TableMetadata;
+import org.apache.iceberg.TableOperations;
 import org.apache.iceberg.catalog.Namespace;
 import org.apache.iceberg.catalog.TableIdentifier;
 import org.apache.iceberg.exceptions.AlreadyExistsException;
@@ -18,17 +26,35 @@ import org.apache.iceberg.exceptions.NoSuchTableException;
 import org.apache.iceberg.exceptions.NotAuthorizedException;
 import org.apache.iceberg.inmemory.InMemoryCatalog;
 import org.apache.iceberg.rest.CatalogHandlers;
+import org.apache.iceberg.rest.Endpoint;
 import org.apache.iceberg.rest.RESTSerializers;
+import org.apache.iceberg.rest.requests.CommitTransactionRequest;
 import org.apache.iceberg.rest.requests.CreateNamespaceRequest;
 import org.apache.iceberg.rest.requests.CreateTableRequest;
 import org.apache.iceberg.rest.requests.UpdateTableRequest;
 import org.apache.iceberg.rest.responses.ConfigResponse;
 import org.apache.iceberg.rest.responses.ErrorResponse;
 
-/** Iceberg's own catalog and handlers of the REST protocol, behind HTTP with a bearer token. */
+/**
+ * Iceberg's own catalog and handlers of the REST protocol, behind HTTP with a bearer token.
+ *
+ * <p>One thread answers all requests, one after the other; so a look at all tables of a namespace
+ * sees them at one moment. A client may ask for a kind of catalog by its property `warehouse`; it
+ * gets it under a prefix of this name: "single" has no request that changes several tables, "lost"
+ * only says that it has it.
+ */
 public class IcebergCatalog {
   private static final ObjectMapper JSON = new ObjectMapper();
   private static final InMemoryCatalog CATALOG = new InMemoryCatalog();
+  private static final Set<String> KINDS = Set.of("single", "lost");
+  private static final List<Endpoint> ENDPOINTS =
+      List.of(
+          Endpoint.V1_CREATE_NAMESPACE,
+          Endpoint.V1_LOAD_NAMESPACE,
+          Endpoint.V1_CREATE_TABLE,
+          Endpoint.V1_LOAD_TABLE,
+          Endpoint.V1_UPDATE_TABLE,
+          Endpoint.V1_DELETE_TABLE);
 
   /** Arguments: port, token, warehouse. */
   public static void main(String[] arguments) throws Exception {
@@ -74,16 +100,65 @@ public class IcebergCatalog {
   private static int statusOf(Exception error) {
     if (error instanceof NotAuthorizedException) return 401;
     if (error instanceof NoSuchTableException || error instanceof NoSuchNamespaceException) return 404;
+    if (error instanceof NoSuchMethodException) return 404;
     if (error instanceof AlreadyExistsException || error instanceof CommitFailedException) return 409;
     if (error instanceof IllegalArgumentException) return 400;
     error.printStackTrace();
     return 500;
   }
 
+  private static ConfigResponse config(String query) {
+    String kind = query == null ? "" : query.replaceFirst("warehouse=", "");
+    var answer = ConfigResponse.builder().withEndpoints(ENDPOINTS);
+    if (KINDS.contains(kind)) answer.withOverride("prefix", kind);
+    if (!kind.equals("single")) answer.withEndpoints(List.of(Endpoint.V1_COMMIT_TRANSACTION));
+    return answer.build();
+  }
+
+  /** Rows of each table. */
+  private static Map<String, Long> look(Namespace namespace) {
+    var found = new TreeMap<String, Long>();
+    for (TableIdentifier table : CATALOG.listTables(namespace)) {
+      Snapshot head = CATALOG.loadTable(table).currentSnapshot();
+      long rows = head == null ? 0 : Long.parseLong(head.summary().get("total-records"));
+      found.put(table.name(), rows);
+    }
+    return found;
+  }
+
+  /** Changes all tables or none: nothing fails after the first is changed. */
+  private static void commit(CommitTransactionRequest request) {
+    var found = new ArrayList<TableOperations>();
+    var changed = new ArrayList<TableMetadata>();
+    for (UpdateTableRequest change : request.tableChanges()) {
+      var table = ((BaseTable) CATALOG.loadTable(change.identifier())).operations();
+      change.requirements().forEach(one -> one.validate(table.current()));
+      var builder = TableMetadata.buildFrom(table.current());
+      change.updates().forEach(one -> one.applyTo(builder));
+      found.add(table);
+      changed.add(builder.build());
+    }
+    for (int i = 0; i < found.size(); i++) found.get(i).commit(found.get(i).current(), changed.get(i));
+  }
+
+  private static String[] without(String[] path, int place) {
+    var left = new ArrayList<>(List.of(path));
+    left.remove(place);
+    return left.toArray(new String[0]);
+  }
+
   private static Object handle(HttpExchange exchange) throws Exception {
     String[] path = exchange.getRequestURI().getRawPath().substring(1).split("/");
     String method = exchange.getRequestMethod();
-    if (path[1].equals("config")) return ConfigResponse.builder().build();
+    if (path[1].equals("config")) return config(exchange.getRequestURI().getQuery());
+    if (path[1].equals("looks")) return look(Namespace.of(path[2]));
+    boolean changesOne = KINDS.contains(path[1]);
+    if (changesOne) path = without(path, 1);
+    if (path[1].equals("transactions")) {
+      if (changesOne) throw new NoSuchMethodException("no such route");
+      commit(JSON.readValue(exchange.getRequestBody(), CommitTransactionRequest.class));
+      return null;
+    }
     if (path.length == 2) {
       var request = JSON.readValue(exchange.getRequestBody(), CreateNamespaceRequest.class);
       return CatalogHandlers.createNamespace(CATALOG, request);

@@ -15,7 +15,7 @@ from dagster_jet.connectors.delta.log_folder import options_of, sync_log
 from dagster_jet.connectors.delta.table_log import TableLog, errors_named
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.lake.data_folder import DataFolder, data_folder
-from dagster_jet.connectors.lake.lake_committer import TableCommitter
+from dagster_jet.connectors.lake.lake_committer import Change, TableCommitter
 from dagster_jet.connectors.owned_rows import OwnedRows
 from dagster_jet.contract import CommitContext
 from dagster_jet.snapshot.manifest import Artifact
@@ -67,15 +67,9 @@ class DeltaCommitter(TableCommitter[TableLog]):
         known = {name: columns.types[name] for name in found.names if name in columns.types}
         return Columns(known).misfit(columns_of_rows(found))
 
-    def append(
-        self,
-        version: TableLog,
-        staged: Sequence[Artifact],
-        application: str,
-        marker: int,
-        facts: Mapping[str, str],
-    ) -> None:
-        version.append([data_file_of(one) for one in staged], application, marker, facts)
+    def append(self, change: Change[TableLog]) -> None:
+        files = [data_file_of(one) for one in change.staged]
+        change.version.append(files, change.application, change.marker, change.facts)
 
     def facts(self, version: TableLog) -> Mapping[str, int]:
         sync_log(self.table, self._synced, version.version)

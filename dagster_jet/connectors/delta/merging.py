@@ -6,7 +6,7 @@ its memory, and every file with one of their keys is written anew.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +14,7 @@ from dagster_jet.connectors.delta.delta_committer import DeltaCommitter
 from dagster_jet.connectors.delta.fitness import unfit
 from dagster_jet.connectors.delta.table_log import TableLog
 from dagster_jet.connectors.lake.data_folder import DataFolder, data_folder
+from dagster_jet.connectors.lake.lake_committer import Change
 from dagster_jet.connectors.lake.staged_changes import StagedChanges, staged_at
 from dagster_jet.connectors.lake.staged_names import StagedName
 from dagster_jet.contract import CommitContext
@@ -39,21 +40,16 @@ class MergeCommitter(DeltaCommitter):
     ) -> str | None:
         return unfit(version, merges=True)
 
-    def append(
-        self,
-        version: TableLog,
-        staged: Sequence[Artifact],
-        application: str,
-        marker: int,
-        facts: Mapping[str, str],
-    ) -> None:
+    def append(self, change: Change[TableLog]) -> None:
+        version, staged = change.version, change.staged
+        of = change.application, change.marker, change.facts
         if not staged:
-            version.append([], application, marker, facts)
+            version.append([], *of)
             return
         url, storage = staged_at(self.table), self.storage_options
         paths = tuple(one.target for one in staged)
         changes = StagedChanges(url, storage, paths, tuple(self.key), self.are_changes)
-        version.merge(changes.folded(), self.key, application, marker, facts)
+        version.merge(changes.folded(), self.key, *of)
 
     def finished(self, artifacts: Collection[Artifact]) -> None:
         self.folder().remove([artifact.target for artifact in artifacts])

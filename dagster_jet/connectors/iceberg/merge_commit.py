@@ -11,7 +11,7 @@ the marker has passed. Maintenance removes them then.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -24,9 +24,11 @@ from dagster_jet.connectors.iceberg.key_search import KeySearch
 from dagster_jet.connectors.iceberg.merge_pieces import FindKeys, Merge, WriteMerged
 from dagster_jet.connectors.iceberg.old_file import OldFile
 from dagster_jet.connectors.iceberg.storage import folder_at, place_of
+from dagster_jet.connectors.iceberg.table_request import TableRequest
 from dagster_jet.connectors.iceberg.table_version import TableVersion
 from dagster_jet.connectors.lake.data_folder import DataFolder
 from dagster_jet.connectors.lake.folding import IS_GONE
+from dagster_jet.connectors.lake.lake_committer import Change, newest_of
 from dagster_jet.connectors.lake.staged_changes import StagedChanges, staged_at
 from dagster_jet.connectors.lake.staged_file import kept_in
 from dagster_jet.connectors.lake.staged_names import StagedName
@@ -45,6 +47,8 @@ _PIECE_ROWS = 500_000
 class _Plan:
     """Files that a snapshot removes, and those that it adds."""
 
+    of: tuple[str, tuple[str, ...]] | None = None
+    """The table's metadata, and the tokens of the changes. None: there is no plan."""
     removed: Sequence[LiveFile] = ()
     added: Sequence[Artifact] = ()
 
@@ -72,22 +76,21 @@ class IcebergMergeCommitter(IcebergCommitter):
     def plan(
         self, version: TableVersion, staged: Sequence[Artifact], context: CommitContext
     ) -> None:
-        """Writes the new files. Rows do not pass this process if they are many."""
+        """Writes the new files, unless the table is as the last plan has found it. Rows do not
+        pass this process if they are many."""
+        of = (version.table.metadata_location, tuple(one.token for one in staged))
+        if self._planned.of == of:
+            return
         self._planned = _Plan()
         if staged:
             total = sum(one.bytes for one in staged)
             planning = _Planning(self._merge(version, staged), version, context, total)
-            self._planned = planning.plan(max(one.epoch_id for one in staged))
+            self._planned = planning.plan(of, newest_of(staged))
 
-    def append(
-        self,
-        version: TableVersion,
-        staged: Sequence[Artifact],
-        application: str,
-        marker: int,
-        facts: Mapping[str, str],
-    ) -> None:
-        version.replace(self._planned.removed, self._planned.added, application, marker, facts)
+    def request(self, change: Change[TableVersion]) -> TableRequest:
+        removed, added = self._planned.removed, self._planned.added
+        facts = change.facts
+        return change.version.replace(removed, added, change.application, change.marker, facts)
 
     def finished(self, artifacts: Collection[Artifact]) -> None:
         folder = self.folder(None, list(artifacts))
@@ -132,11 +135,11 @@ class _Planning:
     bytes: int
     """Of the staged changes."""
 
-    def plan(self, newest_epoch: int) -> _Plan:
+    def plan(self, of: tuple[str, tuple[str, ...]], newest_epoch: int) -> _Plan:
         folded = self.merge.keys()
         live, is_gone = self.version.live_files(), folded.rows.column(IS_GONE).to_numpy()
         if folded.begins_empty:
-            return _Plan(live, self._written([], ~is_gone, newest_epoch))
+            return _Plan(of, live, self._written([], ~is_gone, newest_epoch))
         some = KeySearch(folded.rows, self.merge.key, self.version.metadata).among(live)
         pieces = [FindKeys(self.merge, self._old(group)) for group in _grouped(some)]
         found = [one for numbers in self._run(pieces, some) for one in numbers]
@@ -146,7 +149,7 @@ class _Planning:
                 mine = numbers.to_numpy()
                 touched.append(_Touched.of(file, mine[is_left[mine]]))
                 is_left[mine] = False  # of a key that others have doubled, one row is left
-        return _Plan(touched, self._written(touched, is_left, newest_epoch))
+        return _Plan(of, touched, self._written(touched, is_left, newest_epoch))
 
     def _written(self, touched: Sequence[_Touched], is_new: Any, epoch: int) -> list[Artifact]:
         """Writes touched files and new rows."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 from dagster_jet.connectors.iceberg.data_file import IcebergLayout, LiveFile, data_file_of
 from dagster_jet.connectors.iceberg.fields import extended, inner_not_null, of_table
 from dagster_jet.connectors.iceberg.partition_fields import PartitionField
+from dagster_jet.connectors.iceberg.table_request import TableRequest
 from dagster_jet.connectors.lake.lake_committer import first_line
 from dagster_jet.connectors.lake.staged_file import kept_in
 from dagster_jet.core.ddl import quoted_name
@@ -295,12 +296,8 @@ class TableVersion:
         application: str,
         marker: int,
         facts: Mapping[str, str],
-    ) -> None:
-        """Commits files and marker in one snapshot, if the branch is where it was looked at.
-
-        Whether it has committed is seen in the table only: an error does not say that it has not.
-        The library's own way to end a transaction is not used: after a conflict it drops the
-        condition, and after a lost answer it deletes the manifests of the commit that landed.
+    ) -> TableRequest:
+        """Returns the commit of files and marker in one snapshot. The manifests are written.
 
         Args:
             facts: kept in the snapshot's summary.
@@ -318,7 +315,7 @@ class TableVersion:
             with update.merge_append() as files:
                 for one in staged:
                     files.append_data_file(data_file_of(one, metadata))
-        self._commit(transaction)
+        return self._request(transaction)
 
     def replace(
         self,
@@ -327,7 +324,7 @@ class TableVersion:
         application: str,
         marker: int,
         facts: Mapping[str, str],
-    ) -> None:
+    ) -> TableRequest:
         """As `append`, and removes files. The snapshot is there even if nothing changes: a late
         commit of a dead process is refused because of it."""
         from dagster_jet.connectors.iceberg.replacing import Replacing
@@ -338,7 +335,7 @@ class TableVersion:
         with Replacing.of(transaction, table.io, self.branch, removed, facts) as files:
             for one in added:
                 files.append_data_file(data_file_of(one, self.metadata))
-        self._commit(transaction)
+        return self._request(transaction)
 
     def compact(
         self, removed: Sequence[LiveFile], added: Sequence[Artifact], facts: Mapping[str, str]
@@ -357,7 +354,7 @@ class TableVersion:
             ) as files:
                 for one in added:
                     files.append_data_file(data_file_of(one, self.metadata))
-            self._commit(transaction)
+            self._request(transaction).send()
         except Exception as error:  # noqa: BLE001 - the caller looks
             return error
         return None
@@ -367,24 +364,21 @@ class TableVersion:
         transaction = self.table.transaction()
         transaction.set_properties({name: value})
         try:
-            self._commit(transaction)
+            self._request(transaction).send()
         except Exception as error:  # noqa: BLE001 - the caller looks
             return error
         return None
 
-    def _commit(self, transaction: Transaction) -> None:
+    def _request(self, transaction: Transaction) -> TableRequest:
         from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID
 
-        table, metadata = self.table, self.metadata
         conditions = (
-            AssertTableUUID(uuid=metadata.table_uuid),
+            AssertTableUUID(uuid=self.metadata.table_uuid),
             AssertRefSnapshotId.model_validate(
                 {"ref": self.branch, "snapshot-id": self.snapshot_id}
             ),
         )
-        answer = table.catalog.commit_table(table, conditions, transaction._updates)
-        with suppress(Exception):  # files that are only old
-            table.catalog._delete_old_metadata(table.io, metadata, answer.metadata)
+        return TableRequest(self.table, conditions, transaction._updates)
 
     def expire(self, snapshots: Sequence[int]) -> Exception | None:
         """Removes snapshots from the metadata, if all branches and tags are where they were looked

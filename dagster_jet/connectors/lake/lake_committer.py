@@ -32,7 +32,7 @@ from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.backoff import attempts
 from dagster_jet.system.failpoint import fail_point
 
-_ATTEMPTS_MAX = 5
+ATTEMPTS_MAX = 5
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -54,6 +54,18 @@ class Version(Protocol):
 
 
 V = TypeVar("V", bound=Version)
+
+
+@dataclass(frozen=True)
+class Change(Generic[V]):
+    """Staged files that a table lacks, as of a look at it."""
+
+    version: V
+    staged: Sequence[Artifact]
+    application: str
+    marker: int
+    facts: Mapping[str, str]
+    """Shown in the table's history."""
 
 
 @dataclass
@@ -101,19 +113,8 @@ class TableCommitter(Committer, Generic[V]):
         """
 
     @abstractmethod
-    def append(
-        self,
-        version: V,
-        staged: Sequence[Artifact],
-        application: str,
-        marker: int,
-        facts: Mapping[str, str],
-    ) -> None:
-        """Commits files and marker together, on the version that was looked at.
-
-        Args:
-            facts: shown in the table's history.
-        """
+    def append(self, change: Change[V]) -> None:
+        """Commits files and marker together, on the version that was looked at."""
 
     @abstractmethod
     def facts(self, version: V) -> Mapping[str, int | str]:
@@ -135,35 +136,38 @@ class TableCommitter(Committer, Generic[V]):
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
         if not artifacts:
             return
-        newest = max(artifact.epoch_id for artifact in artifacts)
         failure: Exception | None = None
-        for _ in attempts(_ATTEMPTS_MAX, budget_s=math.inf):  # a merge may take long
-            with self.errors_named(context):
-                version = self._looked_at(context)
-                pending = self._pending(version, artifacts, context)
-                if not pending:
-                    self._facts = {**self.facts(version), **_counts(artifacts)}
-                    self.finished(artifacts)
-                    return
-                there = self._those_there(version, pending, context)
-                self._check_fits(version, there, context)
-                self.plan(version, there, context)
+        for _ in attempts(ATTEMPTS_MAX, budget_s=math.inf):  # a merge may take long
+            change = self.lacking(artifacts, context)
+            if change is None:
+                return
             fail_point("lake.commit.before")
             try:
-                application = self.owner.application(repeatable=context.repeatable)
-                marker = marker_of(line_of(context), newest)
-                self.append(version, there, application, marker, _history(pending, context))
+                self.append(change)
             except Exception as error:  # noqa: BLE001 - the table says what has happened
                 failure = error
             fail_point("lake.commit.after")
-        raise SinkUnavailableError(
-            f"the table {self.table!r} takes no version with epoch {newest}: "
-            f"{first_line(failure) if failure else 'its marker does not appear'}.",
-            job=context.job,
-            stage=context.sink,
-            cure="If other writers keep changing the table, let them pause. Nothing is lost: the "
-            "commit is repeated.",
-        ) from failure
+        raise not_taken([self.table], newest_of(artifacts), context, failure)
+
+    def lacking(self, artifacts: Collection[Artifact], context: CommitContext) -> Change[V] | None:
+        """Looks at the table. Returns what it lacks, ready to be committed; None: it lacks nothing.
+
+        Raises:
+            JetError: it must not be committed, or cannot be now.
+        """
+        with self.errors_named(context):
+            version = self._looked_at(context)
+            pending = self._pending(version, artifacts, context)
+            if not pending:
+                self._facts = {**self.facts(version), **_counts(artifacts)}
+                self.finished(artifacts)
+                return None
+            there = self._those_there(version, pending, context)
+            self._check_fits(version, there, context)
+            self.plan(version, there, context)
+        application = self.owner.application(repeatable=context.repeatable)
+        marker = marker_of(line_of(context), newest_of(artifacts))
+        return Change(version, there, application, marker, _history(pending, context))
 
     def output_facts(self) -> Mapping[str, int | str]:
         return self._facts
@@ -271,6 +275,27 @@ class TableCommitter(Committer, Generic[V]):
                 )
             context.report_lost(lost)
         return there
+
+
+def not_taken(
+    tables: Sequence[str], newest: int, context: CommitContext, failure: Exception | None
+) -> SinkUnavailableError:
+    """Returns the error of tables of which one has refused each attempt."""
+    error = SinkUnavailableError(
+        f"the table {' or '.join(map(repr, tables))} takes no version with epoch {newest}: "
+        f"{first_line(failure) if failure else 'its marker does not appear'}.",
+        job=context.job,
+        stage=context.sink,
+        cure="If other writers keep changing the table, let them pause. Nothing is lost: the "
+        "commit is repeated.",
+    )
+    error.__cause__ = failure
+    return error
+
+
+def newest_of(artifacts: Collection[Artifact]) -> int:
+    """Returns the newest epoch."""
+    return max(artifact.epoch_id for artifact in artifacts)
 
 
 def first_line(error: Exception) -> str:

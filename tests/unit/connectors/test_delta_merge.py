@@ -12,6 +12,7 @@ import pytest
 
 from dagster_jet import sinks
 from dagster_jet.connectors.delta import DeltaSink
+from dagster_jet.connectors.lake.lake_committer import Change
 from dagster_jet.connectors.lake.staged_changes import staged_at
 from dagster_jet.connectors.lake.staged_names import marker_of
 from dagster_jet.errors import (
@@ -111,7 +112,7 @@ def test_a_late_merge_is_refused(table: Table) -> None:
     kept = stage(sink, rows(1))  # what the dead driver has in memory
     commit(sink, stage(sink, rows(1, text="new"), epoch=2))
     with pytest.raises(deltalake.exceptions.CommitFailedError):
-        committer.append(dead, kept, APPLICATION, marker_of(1, 1), {})
+        committer.append(Change(dead, kept, APPLICATION, marker_of(1, 1), {}))
     assert texts(table) == {1: "new"}
     later = stage(sink, rows(2), epoch=3, timeline=2, execution=2)
     commit(sink, later, by(2, 2))

@@ -22,6 +22,7 @@ from pyiceberg.types import LongType
 
 from dagster_jet import sources
 from dagster_jet.connectors.iceberg.table_version import TableVersion
+from dagster_jet.connectors.lake.lake_committer import Change
 from dagster_jet.connectors.lake.staged_names import marker_of
 from dagster_jet.connectors.lake.table_maintenance import SmallFiles
 from tests.long import long
@@ -106,8 +107,8 @@ def test_a_late_commit_of_a_dead_driver_is_refused(table: Table) -> None:
         dead.plan(merging, changed, by())
         maintain(table)
         for late in (
-            lambda: appending.append(staged, APPLICATION, marker_of(1, 4), {}),
-            lambda: dead.append(merging, changed, APPLICATION, marker_of(1, 4), {}),
+            lambda: appending.append(staged, APPLICATION, marker_of(1, 4), {}).send(),
+            lambda: dead.append(Change(merging, changed, APPLICATION, marker_of(1, 4), {})),
         ):
             with pytest.raises(Exception, match=LATE):
                 late()
@@ -329,7 +330,7 @@ def test_appends_compaction_expiry_and_late_requests_at_random(
                     monkeypatch.context() as p,
                 ):
                     p.setattr(SqlCatalog, "commit_table", hold)
-                    dead.append(staged, APPLICATION, marker_of(1, epoch), {})
+                    dead.append(staged, APPLICATION, marker_of(1, epoch), {}).send()
                 execution += 1
                 if chance.random() < 0.5:
                     maintain(table)  # the staged files stay

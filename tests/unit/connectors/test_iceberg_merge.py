@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import time
 from contextlib import closing
@@ -21,13 +22,15 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.types import LongType
 
 from dagster_jet import sinks
-from dagster_jet.connectors.iceberg import IcebergSink
+from dagster_jet.connectors.iceberg import IcebergSink, merge_commit
+from dagster_jet.connectors.lake.lake_committer import Change
 from dagster_jet.connectors.lake.staged_names import marker_of
-from dagster_jet.contract import CommitContext, TransactionId
+from dagster_jet.contract import CommitContext, TransactionId, carry_out_here
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,
     FencedError,
+    SinkError,
     SinkMismatchError,
 )
 from dagster_jet.system import backoff
@@ -118,6 +121,26 @@ def files(table: Table) -> dict[str, list[int]]:
     return {Path(path).name: pq.read_table(path)["id"].to_pylist() for path in paths}
 
 
+def test_a_plan_that_has_failed_is_made_again(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is taken for a plan, although the table is as it was."""
+    sink = table.sink(**KEYED)
+    commit(sink, stage(sink, rows(1, 2)), by())
+    staged = stage(sink, rows(2, 3, text="new"), epoch=2)
+
+    def fails(pieces: Any) -> Any:
+        carry_out_here(pieces[:1])
+        raise OSError(errno.EIO, "Input/output error")
+
+    with closing(sink.open_committer("j", "out")) as committer:
+        with monkeypatch.context() as patched, pytest.raises(SinkError, match="Input/output error"):
+            patched.setattr(merge_commit, "carry_out_here", fails)
+            committer.commit(staged, by())
+        committer.commit(staged, by())
+    assert texts(table) == {1: "row 1", 2: "new", 3: "new"}
+
+
 def test_a_row_moves_to_another_partition(table: Table) -> None:
     sink = table.sink(**KEYED)
     commit(sink, stage(sink, rows(1, 2)), by())
@@ -140,7 +163,7 @@ def test_a_late_merge_is_refused(table: Table) -> None:
         commit(sink, old, by(2))
         commit(sink, stage(sink, rows(1, text="new"), epoch=2), by(2))
         with pytest.raises(CommitFailedException, match="branch main"):
-            dead.append(version, old, APPLICATION, marker_of(1, 1), {})
+            dead.append(Change(version, old, APPLICATION, marker_of(1, 1), {}))
     assert texts(table) == {1: "new"}
     later = stage(sink, rows(2), epoch=3, timeline=2, execution=2)
     commit(sink, later, by(2, 2))
@@ -164,7 +187,7 @@ def test_a_late_merge_lands_before_its_successors(table: Table) -> None:
         with table.opened() as opened, opened.transaction() as change:
             change.set_properties(kept)
         sink.maintenance("j", "out").run(0, 1 << 20)
-        dead.append(version, staged, APPLICATION, marker_of(1, 2), {})
+        dead.append(Change(version, staged, APPLICATION, marker_of(1, 2), {}))
     commit(sink, staged, by(2))
     assert texts(table) == {1: "row 1", 2: "new", 3: "new"}
 
@@ -212,7 +235,7 @@ def test_changes_that_change_nothing_refuse_a_late_commit(table: Table) -> None:
         dead.plan(version, staged, by())
         commit(sink, staged, by(2))
         with pytest.raises(CommitFailedException):
-            dead.append(version, staged, APPLICATION, marker_of(1, 1), {})
+            dead.append(Change(version, staged, APPLICATION, marker_of(1, 1), {}))
     assert has_committed(sink, staged, by(2)) and table.ids() == []
 
 
@@ -511,7 +534,7 @@ def test_epochs_restarts_and_late_requests_at_random(
                 committer.plan(version, staged, by(execution))
                 with monkeypatch.context() as patched:
                     patched.setattr(SqlCatalog, "commit_table", lambda *given: held.append(given))
-                    committer.append(version, staged, APPLICATION, marker_of(1, epoch), {})
+                    committer.append(Change(version, staged, APPLICATION, marker_of(1, epoch), {}))
                 execution += 1
                 committer.abort_orphans(by(execution), [one.token for one in staged])
         if what == 2:

@@ -22,6 +22,7 @@ from pyiceberg.types import LongType
 from dagster_jet import sinks
 from dagster_jet.connectors.iceberg.fields import misfit
 from dagster_jet.connectors.iceberg.table_version import TableVersion
+from dagster_jet.connectors.lake.lake_committer import Change
 from dagster_jet.connectors.lake.staged_names import marker_of
 from dagster_jet.core.secret import Secret
 from dagster_jet.errors import (
@@ -54,7 +55,7 @@ def test_late_request_lands_after_recovery_check(table: Table) -> None:
         assert dead.marker(APPLICATION) == -1
         commit(sink, staged, by(2))
         with pytest.raises(CommitFailedException, match="branch main was created concurrently"):
-            dead.append(staged, APPLICATION, marker_of(1, 1), {})
+            dead.append(staged, APPLICATION, marker_of(1, 1), {}).send()
     assert table.ids() == [1, 2]
 
 
@@ -118,7 +119,7 @@ def test_a_rollback_lets_no_late_request_pass(table: Table, how: dict[str, Any])
         with table.opened() as opened:
             opened.manage_snapshots().rollback_to_snapshot(before).commit()
         with pytest.raises(ValueError, match="sequence number 2 older than last sequence number 3"):
-            dead.append(version, staged, APPLICATION, marker_of(1, 1), {})
+            dead.append(Change(version, staged, APPLICATION, marker_of(1, 1), {}))
     found = metadata_of(table.folder)
     assert found["properties"][APPLICATION] == str(marker_of(1, 2)), "it would be lowered"
     assert found["current-snapshot-id"] == before and table.ids() == [9]

@@ -1,0 +1,246 @@
+"""One request commits two Iceberg tables of a REST catalog: late, unanswered, beside other writers,
+and where the catalog has no such request."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from dagster_jet import sinks
+from dagster_jet.connectors.iceberg import IcebergSink, iceberg_committer
+from dagster_jet.connectors.iceberg.table_request import send_together
+from dagster_jet.contract import CommitContext, CommitPart
+from dagster_jet.core.secret import Secret
+from dagster_jet.errors import FencedError, SinkError, SinkUnavailableError
+from tests.servers import iceberg_catalog
+from tests.servers.proxy import Proxy
+from tests.unit.connectors.delta_table import APPLICATION, SCHEMA, by, rows, stage
+from tests.unit.connectors.iceberg_table import commit
+
+Parts = Sequence[tuple[IcebergSink, Any]]
+
+
+@dataclass
+class Two:
+    """Two tables, and a sink for each: one appends, one merges."""
+
+    kind: str
+    proxy: Proxy
+    space: str = field(default_factory=lambda: f"s{uuid.uuid4().hex}")
+
+    def __post_init__(self) -> None:
+        self.plain, self.keyed = f"{self.space}.plain", f"{self.space}.keyed"
+        with self.catalog() as catalog:
+            catalog.create_namespace(self.space)
+            for name in (self.plain, self.keyed):
+                catalog.create_table(name, SCHEMA)
+        self.appends, self.merges = self.sink(self.plain), self.sink(self.keyed, "upsert")
+
+    @contextmanager
+    def catalog(self) -> Iterator[Any]:
+        with closing(load_catalog("lake", **iceberg_catalog.rest_catalog().options)) as catalog:
+            yield catalog
+
+    def sink(self, table: str, mode: Any = "append") -> IcebergSink:
+        uri, token = f"http://127.0.0.1:{self.proxy.port}", Secret(env="LAKE_TOKEN")
+        options: Any = {"type": "rest", "uri": uri, "token": token, "warehouse": self.kind}
+        key = "id" if mode == "upsert" else ()
+        made = sinks.iceberg("lake", table, mode=mode, key=key, catalog_options=options)
+        return made.at_start("j", "out", on_one_host=True)
+
+    def staged(self, *ids: int, **how: Any) -> Parts:
+        text = how.pop("text", "old")
+        made = rows(*ids, text=text)
+        return [(sink, stage(sink, made, **how)) for sink in (self.appends, self.merges)]
+
+    def found(self) -> tuple[list[int], dict[int, str]]:
+        """Ids of the appended rows, and texts by id of the merged ones."""
+        with self.catalog() as catalog:
+            plain, keyed = (
+                catalog.load_table(name).scan().to_arrow().to_pylist()
+                for name in (self.plain, self.keyed)
+            )
+        assert len({row["id"] for row in keyed}) == len(keyed)
+        return sorted(row["id"] for row in plain), {row["id"]: row["text"] for row in keyed}
+
+    def snapshots(self) -> list[int]:
+        with self.catalog() as catalog:
+            return [len(catalog.load_table(n).snapshots()) for n in (self.plain, self.keyed)]
+
+    def append(self, name: str, *ids: int) -> None:
+        """What another writer does."""
+        with self.catalog() as catalog:
+            catalog.load_table(name).append(pa.Table.from_batches([rows(*ids)]))
+
+    def requests(self) -> list[bytes]:
+        """Returns a list, to which each joint request is added as it comes."""
+        seen: list[bytes] = []
+
+        def see(sent: bytes) -> bool:
+            if is_joint(sent):
+                seen.append(sent)
+            return False
+
+        self.proxy.hold_next(see)
+        return seen
+
+
+def is_joint(sent: bytes) -> bool:
+    return sent.startswith(b"POST") and b"/transactions/commit" in sent
+
+
+def together(parts: Parts, context: CommitContext | None = None) -> bool:
+    """Commits with new committers, as an execution does."""
+    context = context or by()
+    opened = [(sink.open_committer("j", "out"), staged) for sink, staged in parts]
+    places = {committer.together_with() for committer, _ in opened}
+    assert len(places) == 1 and None not in places
+    try:
+        given = [CommitPart(committer, staged, context) for committer, staged in opened]
+        is_done = opened[0][0].commit_together(given)
+        assert is_done == all(one.together_with() is not None for one, _ in opened)
+        return is_done
+    finally:
+        for committer, _ in opened:
+            committer.close()
+
+
+@pytest.fixture
+def two(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Two]:
+    monkeypatch.setenv("LAKE_TOKEN", iceberg_catalog.TOKEN)
+    with closing(Proxy(iceberg_catalog.rest_catalog().port, is_http=True)) as proxy:
+        yield Two(getattr(request, "param", "joint"), proxy)
+
+
+def test_a_request_arrives_after_its_successor(two: Two) -> None:
+    """It is of a dead driver, which its successor has done again: nothing of it is applied."""
+    held = two.proxy.hold_next(is_joint)
+    staged = two.staged(1, 2)
+    assert together(staged)
+    assert together(two.staged(2, epoch=2, text="new"), by(2))
+    assert held.is_caught and b" 409 " in held.release()
+    assert two.found() == ([1, 2, 2], {1: "old", 2: "new"}) and two.snapshots() == [2, 2]
+    assert together(staged, by(3)) and two.snapshots() == [2, 2], "both have the marker"
+
+
+def test_a_late_request_is_refused_whole(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its driver is dead. A successor that commits table by table has committed one of them."""
+
+    def dies(catalog: Any, requests: Any) -> None:
+        with suppress(OSError):
+            send_together(catalog, requests)
+        raise KeyboardInterrupt
+
+    (appends, appended), _ = staged = two.staged(1, 2)
+    held = two.proxy.hold_next(is_joint)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(iceberg_committer, "send_together", dies)
+        together(staged)
+    commit(appends, appended, by(2))
+    assert held.is_caught and b" 409 " in held.release()
+    assert two.found() == ([1, 2], {}) and two.snapshots() == [1, 0]
+    assert together(staged, by(3))
+    assert two.found() == ([1, 2], {1: "old", 2: "old"}) and two.snapshots() == [1, 1]
+
+
+def test_the_answer_is_lost(two: Two) -> None:
+    staged = two.staged(1, 2)
+    two.proxy.cut_answer_to(is_joint)
+    with pytest.raises(SinkUnavailableError, match="is unavailable"):
+        together(staged)
+    assert two.found() == ([1, 2], {1: "old", 2: "old"})
+    two.proxy.restore()
+    seen = two.requests()
+    assert together(staged) and not seen and two.snapshots() == [1, 1]
+
+
+def test_only_tables_that_are_behind_are_in_the_request(two: Two) -> None:
+    (_, _), (merges, merged) = staged = two.staged(1)
+    commit(merges, merged, by())
+    seen = two.requests()
+    assert together(staged, by(2))
+    assert len(seen) == 1 and b'"plain"' in seen[0] and b'"keyed"' not in seen[0]
+    assert two.found() == ([1], {1: "old"}) and two.snapshots() == [1, 1]
+
+
+def test_another_writer_comes_first(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both tables are tried again. What was written for the one that nobody has changed is used."""
+    tries: list[int] = []
+
+    def after_another(catalog: Any, requests: Any) -> None:
+        tries.append(len(requests))
+        if len(tries) < 3:
+            two.append(two.plain, 10 + len(tries))
+        send_together(catalog, requests)
+
+    monkeypatch.setattr(iceberg_committer, "send_together", after_another)
+    assert together(two.staged(1))
+    assert tries == [2, 2, 2]
+    assert two.found() == ([1, 11, 12], {1: "old"}) and two.snapshots() == [3, 1]
+    assert two.merges.found is not None
+    folder = Path(two.merges.found.data.removeprefix("file://"))
+    assert len(list(folder.rglob("merged-*"))) == 1
+
+
+def test_a_merge_is_planned_again_if_its_table_has_changed(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    def after_another(catalog: Any, requests: Any) -> None:
+        tries.append(len(requests))
+        if len(tries) == 1:
+            two.append(two.keyed, 1)
+        send_together(catalog, requests)
+
+    monkeypatch.setattr(iceberg_committer, "send_together", after_another)
+    assert together(two.staged(1, text="new"))
+    assert tries == [2, 2] and two.found() == ([1], {1: "new"})
+
+
+def test_a_table_that_cannot_be_committed_holds_the_others_back(two: Two) -> None:
+    staged = two.staged(1)
+    with two.catalog() as catalog:
+        with catalog.load_table(two.keyed).transaction() as change:
+            change.set_properties({APPLICATION: str(2 << 40)})
+        with pytest.raises(FencedError, match="keyed"):
+            together(staged)
+        catalog.drop_table(two.keyed)
+        with pytest.raises(SinkError, match=r"keyed' is gone"):
+            together(staged)
+        assert len(catalog.load_table(two.plain).snapshots()) == 0
+
+
+@pytest.mark.parametrize(
+    ("two", "why"),
+    [("single", "does not name transactions/commit"), ("lost", "does not know the request")],
+    indirect=["two"],
+)
+def test_a_catalog_without_the_request(
+    two: Two, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    staged = two.staged(1)
+    assert not together(staged)
+    assert two.snapshots() == [0, 0]
+    [said] = [one.message for one in caplog.records if "in one step" in one.message]
+    assert why in said and two.plain in said and two.keyed in said
+    for sink, artifacts in staged:
+        commit(sink, artifacts, by())
+    assert two.found() == ([1], {1: "old"})
+
+
+def test_two_sinks_of_one_table(two: Two) -> None:
+    """One request cannot have two conditions on one branch: each is committed by itself."""
+    other = two.sink(two.plain)
+    assert not together(
+        [(two.appends, stage(two.appends, rows(1))), (other, stage(other, rows(2)))]
+    )
+    assert two.snapshots() == [0, 0]
