@@ -16,8 +16,10 @@ from pyiceberg.catalog import load_catalog
 
 from dagster_jet import sinks
 from dagster_jet.connectors.iceberg import IcebergSink, iceberg_committer
+from dagster_jet.connectors.iceberg.iceberg_probe import probe
 from dagster_jet.connectors.iceberg.table_request import send_together
 from dagster_jet.contract import CommitContext, CommitPart
+from dagster_jet.core.answers import Verdict
 from dagster_jet.core.secret import Secret
 from dagster_jet.errors import FencedError, SinkError, SinkUnavailableError
 from tests.servers import iceberg_catalog
@@ -49,11 +51,14 @@ class Two:
         with closing(load_catalog("lake", **iceberg_catalog.rest_catalog().options)) as catalog:
             yield catalog
 
-    def sink(self, table: str, mode: Any = "append") -> IcebergSink:
+    @property
+    def options(self) -> dict[str, Any]:
         uri, token = f"http://127.0.0.1:{self.proxy.port}", Secret(env="LAKE_TOKEN")
-        options: Any = {"type": "rest", "uri": uri, "token": token, "warehouse": self.kind}
+        return {"type": "rest", "uri": uri, "token": token, "warehouse": self.kind}
+
+    def sink(self, table: str, mode: Any = "append") -> IcebergSink:
         key = "id" if mode == "upsert" else ()
-        made = sinks.iceberg("lake", table, mode=mode, key=key, catalog_options=options)
+        made = sinks.iceberg("lake", table, mode=mode, key=key, catalog_options=self.options)
         return made.at_start("j", "out", on_one_host=True)
 
     def staged(self, *ids: int, **how: Any) -> Parts:
@@ -235,6 +240,15 @@ def test_a_catalog_without_the_request(
     for sink, artifacts in staged:
         commit(sink, artifacts, by())
     assert two.found() == ([1], {1: "old"})
+
+
+@pytest.mark.parametrize(
+    ("two", "verdict"), [("single", Verdict.NO), ("joint", Verdict.YES)], indirect=["two"]
+)
+def test_a_probe_says_so(two: Two, verdict: Verdict) -> None:
+    options = {n: str(v) for n, v in two.options.items() if n != "token"}
+    *_, last = probe(f"iceberg://lake/{two.plain}", {**options, "token": "env:LAKE_TOKEN"})
+    assert "several tables" in last.question and last.verdict is verdict
 
 
 def test_two_sinks_of_one_table(two: Two) -> None:
