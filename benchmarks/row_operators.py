@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ from dagster_jet.operators.join_as_of import JoinAsOf
 from dagster_jet.operators.operator import ARRIVAL_COLUMN, MemoryState, Operator, StepInput
 from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
+from dagster_jet.operators.timed_map import TimedMap
+from dagster_jet.operators.user.pattern import MEETS, ROW, Pattern
+from dagster_jet.operators.user.running import Call, Running
 from dagster_jet.operators.user.state import State
 
 STEPS = 5
@@ -69,6 +73,16 @@ def nothing_yet() -> list[float]:
     return [0, 0.0]
 
 
+def count_until_silent(state: State[list[float]], row: dict[str, object]) -> dict[str, object]:
+    """`count_and_sum`, with a timer that each row moves."""
+    state.set_timer(row["at"] + timedelta(seconds=30))
+    return count_and_sum(state, row)
+
+
+def silent(state: State[list[float]], key: dict[str, object], time_ms: int) -> dict[str, object]:
+    return {**key, "n": int(state.value[0]), "total": state.value[1]}
+
+
 def operators() -> Mapping[str, Operator]:
     totals = pa.schema([KEY, ("n", pa.int64()), ("total", pa.float64())])
     left, right = pa.schema([("paid", pa.float64())]), pa.schema([("owed", pa.float64())])
@@ -88,6 +102,7 @@ def operators() -> Mapping[str, Operator]:
         )  # fmt: skip
     for name in ("map_stateful, text and number", "map_stateful, NumPy"):
         found[f"{name}, by event time"] = InEventOrder(found[name])
+    found.update({name: InEventOrder(one) for name, one in in_order(totals).items()})
     found["deduplicate"] = Deduplicate(("account",), pa.schema([KEY, AMOUNT, AT]), 2 * LAG_MS)
     for how in ("inner", "outer"):
         found[f"interval join, {how}"] = IntervalJoin(
@@ -95,6 +110,29 @@ def operators() -> Mapping[str, Operator]:
         )
     found["join as of"] = JoinAsOf.of("rated", pa.schema([KEY]), left, right)
     return found
+
+
+def in_order(totals: pa.Schema) -> Mapping[str, StatefulMap]:
+    """What is only there in order of event time."""
+    rows = pa.schema([KEY, AMOUNT, AT])
+    calls = (("n", Call("count", "*")), ("total", Call("sum", "amount")))
+    pattern = Pattern(("account",), "at", ("low", "high"), LAG_MS)
+    row = pa.struct([AMOUNT])
+    marked = [KEY, AT, pa.field(ROW, row), pa.field(MEETS, pa.list_(pa.bool_()))]
+    matches = pa.schema([KEY, AT, ("low", row), ("high", row)])
+    return {
+        "running, count and sum": StatefulMap(
+            "running", ("account",), rows, pa.schema([*rows, *list(totals)[1:]]),
+            Running(calls), dict, 10 * STEP_MS,
+        ),
+        "match, two steps": StatefulMap(
+            "match", ("account",), pa.schema(marked), matches, pattern, list, LAG_MS
+        ),
+        "map_stateful, with a timer": TimedMap(
+            "timers", ("account",), rows, totals, count_until_silent, nothing_yet, 0,
+            on_timer=silent,
+        ),
+    }  # fmt: skip
 
 
 def batch(schema: pa.Schema, count: int, keys: int, step: int) -> pa.Table:
@@ -109,6 +147,8 @@ def batch(schema: pa.Schema, count: int, keys: int, step: int) -> pa.Table:
         ARRIVAL_COLUMN: lambda: pa.array(np.arange(count)),
         "account": lambda: pa.array([f"account-{k}" for k in key.tolist()]),
         "at": lambda: pa.array(times).cast(pa.timestamp("ms", tz="UTC")).cast(AT.type),
+        ROW: lambda: pa.array([{"amount": one} for one in random.random(count)]),
+        MEETS: lambda: pa.array((random.random((count, 3)) < (0.1, 0.1, 0)).tolist()),
     }
     columns = [
         values[field.name]() if field.name in values else pa.array(random.random(count))

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Context, Decimal
+from functools import cache
 from typing import Any, TypeAlias
 
 from dagster_jet.operators.user.state import State
@@ -100,28 +101,32 @@ class Running:
 
     calls: tuple[tuple[str, Call], ...]
 
-    @property
-    def _leads(self) -> list[tuple[str, Call]]:
-        return [(name, call) for name, call in self.calls if call.function == LEAD]
-
     def __call__(self, state: State[dict[str, Any]], row: Row) -> Row | None:
-        results = dict(row)
-        for name, call in self.calls:
-            if call.function == LEAD:
-                results[name] = None
-                continue
-            begin, step = FUNCTIONS[call.function]
-            value = 1 if call.column == "*" else row[call.column]
-            state.value[call.text], results[name] = step(
-                state.value.get(call.text, begin), value, call.offset
-            )
-        if not self._leads:
+        steps, leads = _steps(self.calls)
+        results, values = dict(row), state.value
+        for name, key, column, begin, step, offset in steps:
+            value = 1 if column == "*" else row[column]
+            values[key], results[name] = step(values.get(key, begin), value, offset)
+        if not leads:
             return results
-        waited: Row | None = state.value.get(_WAITS)
-        state.value = {**state.value, _WAITS: results}
-        return None if waited is None else waited | {n: row[c.column] for n, c in self._leads}
+        results.update(dict.fromkeys(leads))
+        waited: Row | None = values.get(_WAITS)
+        state.value = {**values, _WAITS: results}
+        return None if waited is None else waited | {n: row[c] for n, c in leads.items()}
 
     def without_next(self, key: Row, value: dict[str, Any], watermark_ms: int) -> Row:
         """`on_evict`: no row has followed the last one in time."""
         waited: Row = value[_WAITS]
         return waited
+
+
+@cache
+def _steps(calls: tuple[tuple[str, Call], ...]) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
+    """Returns what each row needs: (result, key in the state, column, begin, step, offset) of each
+    call, and the columns of `lead` by the name of the result."""
+    steps = [
+        (name, call.text, call.column, *FUNCTIONS[call.function], call.offset)
+        for name, call in calls
+        if call.function != LEAD
+    ]
+    return steps, {name: call.column for name, call in calls if call.function == LEAD}
