@@ -56,6 +56,7 @@ class Metrics:
 
     def __init__(self, job: str | None = None, stage: str | None = None) -> None:
         self._job, self._stage = job, stage
+        self._counters: dict[str, Counter] = {}
         self._totals: dict[str, int] = {}
         self._is_over = False
 
@@ -72,18 +73,8 @@ class Metrics:
         Example:
             >>> Metrics().counter("bad_rows").add(2)
         """
-        if name not in self._totals:
-            if not isinstance(name, str) or not _NAME.fullmatch(name):
-                raise UserFunctionError(
-                    f"{name!r:.100} cannot name a counter: expected lower-case letters, digits and "
-                    "underscores, at most 63, beginning with a letter.",
-                    job=self._job,
-                    stage=self._stage,
-                    cure="Choose such a name; nothing of this epoch was written.",
-                )
-            check_number((*self._totals, name), self._job, self._stage)
-            self._totals[name] = 0
-        return Counter(self, name)
+        known = self._counters.get(name)
+        return self._new(name) if known is None else known
 
     @property
     def counted(self) -> dict[str, int]:
@@ -96,31 +87,45 @@ class Metrics:
 
     def add(self, name: str, number: int) -> None:
         """As `counter(name).add(number)`."""
-        if self._is_over or isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise UserFunctionError(
-                "the counter belongs to a task that has ended."
-                if self._is_over
-                else f"{number!r} cannot be added: expected a whole number, 0 or more.",
-                job=self._job,
-                stage=self._stage,
-                position=f"counter {name}",
-                cure="Call job_context() in each call of the function."
-                if self._is_over
-                else "Add int(...) of it, or put it into a column of the results.",
-            )
+        if type(number) is not int or number < 0 or self._is_over:
+            raise self._refusal(name, number)
         self._totals[name] = self._totals.get(name, 0) + number
 
     def end(self) -> None:
         """Refuses what is added from now on: it would not reach the ack."""
         self._is_over = True
 
+    def _new(self, name: str) -> Counter:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise UserFunctionError(
+                f"{name!r:.100} cannot name a counter: expected lower-case letters, digits and "
+                "underscores, at most 63, beginning with a letter.",
+                job=self._job,
+                stage=self._stage,
+                cure="Choose such a name; nothing of this epoch was written.",
+            )
+        check_number((*self._counters, name), self._job, self._stage)
+        self._totals.setdefault(name, 0)
+        self._counters[name] = Counter(self, name)
+        return self._counters[name]
 
-@dataclass(frozen=True)
+    def _refusal(self, name: str, number: object) -> UserFunctionError:
+        said = f"{number!r:.100} cannot be added: expected a whole number, 0 or more."
+        cure = "Add int(...) of it, or put it into a column of the results."
+        if self._is_over:
+            said = "the counter belongs to a task that has ended."
+            cure = "Call job_context() in each call of the function."
+        where = f"counter {name}"
+        return UserFunctionError(said, job=self._job, stage=self._stage, position=where, cure=cure)
+
+
 class Counter:
     """A number that grows."""
 
-    metrics: Metrics
-    name: str
+    __slots__ = ("_metrics", "_name")
+
+    def __init__(self, metrics: Metrics, name: str) -> None:
+        self._metrics, self._name = metrics, name
 
     def add(self, number: int = 1) -> None:
         """Adds a whole number, 0 or more.
@@ -128,7 +133,7 @@ class Counter:
         Raises:
             UserFunctionError: it is not such a number, or the task has ended.
         """
-        self.metrics.add(self.name, number)
+        self._metrics.add(self._name, number)
 
 
 def check_number(names: Iterable[str], job: str | None, stage: str | None) -> None:

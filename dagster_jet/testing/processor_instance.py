@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from dagster_jet.core.job_context import own_metrics, own_parameters
 from dagster_jet.dag import (
     DONE,
     Guarantee,
@@ -89,7 +90,10 @@ class Instance:
         self._ends = ends
         self._outbox = Outbox(self._buckets, self._snapshot)
         context = ProcessorContext(
-            vertex, index, parallelism, guarantee, fencing_token=fencing_token
+            *(vertex, index, parallelism, guarantee),
+            fencing_token=fencing_token,
+            parameters=own_parameters(),
+            metrics=own_metrics(),
         )
         self.calls = ProcessorCalls(
             processor,

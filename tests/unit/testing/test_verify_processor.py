@@ -5,6 +5,7 @@ import logging
 import pyarrow as pa
 import pytest
 
+from dagster_jet.core.job_context import JobContext
 from dagster_jet.dag import (
     DONE,
     IDLE,
@@ -692,3 +693,20 @@ def test_what_is_replayed_may_be_counted_twice():
     verify_processor(
         Running, input=ITEMS, expect=keys, unpack=lambda i: [i[0]], guarantee="at-least-once"
     )
+
+
+class Above(ItemProcessor):
+    def process_item(self, ordinal, item):
+        if item > self.context.parameters["limit"]:
+            if not self.outbox.offer(item):
+                return False
+            self.context.metrics.counter("above").add()
+        return True
+
+
+def test_parameters_and_counters_are_those_of_the_context() -> None:
+    with JobContext(parameters={"limit": 2}).entered() as context:
+        verify_processor(Above, input=[1, 2, 3, 4], expect=[3, 4])
+    assert context.metrics.counted["above"] >= 2
+    with pytest.raises(ProcessorError, match=r"'limit' is not a parameter of the job"):
+        verify_processor(Above, input=[1])
