@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.operators.address import ADDRESS
+from dagster_jet.operators.aggregates.aggregation import Aggregation
+from dagster_jet.operators.count_windows import CountWindows
 from dagster_jet.operators.deduplicate import Deduplicate
 from dagster_jet.operators.in_event_order import InEventOrder
 from dagster_jet.operators.interval_join import IntervalJoin
@@ -29,6 +31,7 @@ from dagster_jet.operators.timed_map import TimedMap
 from dagster_jet.operators.user.pattern import MEETS, ROW, Pattern
 from dagster_jet.operators.user.running import Call, Running
 from dagster_jet.operators.user.state import State
+from dagster_jet.pipeline import aggregates as agg
 
 STEPS = 5
 STEP_MS = 60_000
@@ -103,6 +106,13 @@ def operators() -> Mapping[str, Operator]:
     for name in ("map_stateful, text and number", "map_stateful, NumPy"):
         found[f"{name}, by event time"] = InEventOrder(found[name])
     found.update({name: InEventOrder(one) for name, one in in_order(totals).items()})
+    rows = pa.schema([KEY, AMOUNT, AT])
+    aggregation = Aggregation((("n", agg.count()), ("total", agg.sum("amount"))))
+    tens = CountWindows(("account",), 10, aggregation, "at")
+    counted = StatefulMapInBatches(
+        "tens", ("account",), rows, tens.output_schema(rows), tens.state_columns(rows), tens
+    )
+    found["windows of ten rows, by event time"] = InEventOrder(counted)
     found["deduplicate"] = Deduplicate(("account",), pa.schema([KEY, AMOUNT, AT]), 2 * LAG_MS)
     for how in ("inner", "outer"):
         found[f"interval join, {how}"] = IntervalJoin(

@@ -22,6 +22,7 @@ from dagster_jet.operators.operator import (
 )
 from dagster_jet.operators.rows.hashes import is_hashable, key_hashes
 
+_ADDRESS = (PARTITION_COLUMN, HASH_COLUMN, TIME_COLUMN, ARRIVAL_COLUMN)
 _OF_SETS = (SimpleKind.COUNT_DISTINCT, SimpleKind.COLLECT_SET, SimpleKind.MODE)
 
 
@@ -54,7 +55,8 @@ class RowInput:
         if not all(is_hashable(of[key]) for key in self.keys):
             return False
         if self.first_stage is None:
-            return True
+            # Otherwise it has columns that Spark computes.
+            return all(name in of or name in _ADDRESS for name in self.schema.names)
         aggregates = [aggregate for _, aggregate in self.first_stage.aggregation.aggregates]
         if not all(column in of for aggregate in aggregates for column in aggregate.inputs):
             return False  # an expression, or a field of a struct

@@ -8,6 +8,7 @@ from dagster_jet.contract import Sink
 from dagster_jet.pipeline.graph import SinkNode
 from dagster_jet.pipeline.point import Point
 from dagster_jet.pipeline.stateful import (
+    CountWindowNode,
     ProcessorNode,
     StatefulMapInBatchesNode,
     StatefulMapNode,
@@ -19,7 +20,7 @@ _L = TypeVar("_L", bound="LateRows")
 _J = TypeVar("_J", bound="JoinedLateRows")
 _D = TypeVar("_D", bound="DeadLetters")
 _Side: TypeAlias = Literal["left", "right"]
-_MAYBE_UNTIMED = (ProcessorNode, StatefulMapNode, StatefulMapInBatchesNode)
+_MAYBE_UNTIMED = (CountWindowNode, ProcessorNode, StatefulMapNode, StatefulMapInBatchesNode)
 
 
 class WithSinks(Point):
@@ -54,6 +55,8 @@ class _Late(Point):
         reason = ""
         if isinstance(node, _MAYBE_UNTIMED) and node.time is None:
             reason = "the stream has no event time"
+        elif isinstance(node, CountWindowNode) and not node.in_event_order:
+            reason = "it counts rows in order of arrival"
         elif self._is_read_just_now(node.upstream):
             reason = "with_ingestion_timestamps() gives rows the time of their reading"
         if reason:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
 from dagster_jet.core.durations import Duration, to_ms
@@ -21,6 +21,7 @@ from dagster_jet.pipeline.outputs import DeadLetters, JoinedLateRows, LateRows, 
 from dagster_jet.pipeline.over_rows import OverRows
 from dagster_jet.pipeline.stateful import (
     AggregateNode,
+    CountWindowNode,
     DeduplicateNode,
     RollingNode,
 )
@@ -29,7 +30,7 @@ from dagster_jet.pipeline.user_functions import (
     Keep,
     RowOrder,
 )
-from dagster_jet.pipeline.windows import SessionWindow, Window
+from dagster_jet.pipeline.windows import CountWindow, SessionWindow, Window
 from dagster_jet.pipeline.with_timestamps import WithTimestamps
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Stateful(OverRows["Stage", "LateStage", "DeadLetterStage", "LateDeadLetter
 
     def window(
         self,
-        window: Window,
+        window: Window | CountWindow,
         *,
         early_results: Duration | None = None,
         allowed_lateness: Duration | None = None,
@@ -66,6 +67,8 @@ class Stateful(OverRows["Stage", "LateStage", "DeadLetterStage", "LateDeadLetter
                 `mode="upsert"` with the keys and `window_end` as key; stateful stages after the
                 window are refused. Not for sessions.
 
+        `windows.count` has neither: its windows are no times, and each is emitted once.
+
         Raises:
             PipelineError: the stream has no event time, or `allowed_lateness` is given for sessions
                 or for a stream with the time of reading, where no row is late.
@@ -76,6 +79,11 @@ class Stateful(OverRows["Stage", "LateStage", "DeadLetterStage", "LateDeadLetter
             ...     windows.tumbling("1 hour"), early_results="5 seconds"
             ... )
         """
+        if isinstance(window, CountWindow):
+            if early_results is not None or allowed_lateness is not None:
+                wrong = "early_results= and allowed_lateness= are for windows in event time."
+                raise self._refusal(wrong, "Leave them out: a window by count is emitted once.")
+            return WindowedStage(self, window, None, None)
         self._event_time(self._node, "a window")
         every = None if early_results is None else to_ms(early_results, "early_results")
         lateness = None if allowed_lateness is None else self._lateness(window, allowed_lateness)
@@ -234,7 +242,7 @@ class WindowedStage:
     def __init__(
         self,
         stage: Stateful,
-        window: Window,
+        window: Window | CountWindow,
         early_results_ms: int | None,
         allowed_lateness_ms: int | None,
     ) -> None:
@@ -246,6 +254,9 @@ class WindowedStage:
 
         The event time of a result is the last millisecond of its window, `window_end` minus one. So
         a daily window over hourly windows contains the hours of that day.
+
+        Columns of a window by count: keys, the event time of its newest row (if the stream has
+        event time), the aggregates.
 
         Args:
             name: name of the stage, unique in the pipeline; saved state is matched by it.
@@ -260,6 +271,8 @@ class WindowedStage:
             ... )
         """
         stage = self._stage
+        if isinstance(self._window, CountWindow):
+            return _counted(stage, self._window, name, aggregates)
         early = () if self._early_results_ms is None else (IS_EARLY,)
         corrected = () if self._allowed_lateness_ms is None else (CORRECTION,)
         own = (*stage._keys, WINDOW_START, WINDOW_END, *early, *corrected)
@@ -275,6 +288,19 @@ class WindowedStage:
             self._allowed_lateness_ms,
         )
         return stage._after(node, LateStage, EventTime(WINDOW_END, is_window_end=True))
+
+
+def _counted(
+    stage: Stateful, window: CountWindow, name: str, aggregates: Mapping[str, Aggregate]
+) -> LateStage:
+    time = stage._time
+    check_aggregates(stage, name, (*stage._keys, *([time.column] if time else [])), aggregates)
+    in_event_order = stage._in_event_order(window.order, name)
+    node = CountWindowNode(
+        name, (stage._node,), stage._keys, window.size, tuple(aggregates.items()), time,
+        in_event_order,
+    )  # fmt: skip
+    return stage._after(node, LateStage, time)
 
 
 def _deduplicated(

@@ -16,6 +16,7 @@ class StageKind(str, Enum):
     SINK = "sink"
     AGGREGATE = "aggregate"
     ROLLING_AGGREGATE = "rolling_aggregate"
+    COUNT_WINDOW = "count_window"
     DEDUPLICATE = "deduplicate"
     JOIN = "join"
     JOIN_AS_OF = "join_as_of"

@@ -100,6 +100,32 @@ class AggregateNode(StatefulNode):
 
 
 @dataclass(frozen=True)
+class CountWindowNode(StatefulNode):
+    """Aggregation of each `size` rows of a key."""
+
+    keys: tuple[str, ...]
+    size: int
+    aggregates: tuple[tuple[str, Aggregate], ...]
+    time: EventTime | None
+    in_event_order: bool
+    """Rows wait for the watermark; otherwise they are counted in order of arrival."""
+    kind: ClassVar = StageKind.COUNT_WINDOW
+
+    def describe(self) -> dict[str, str]:
+        window = {"window": f"{self.size} rows", "order": _order(self)}
+        return {"keys": ", ".join(self.keys), **window, "aggregates": _text(self.aggregates)}
+
+    def shape(self) -> Mapping[str, Any]:
+        return {
+            "keys": list(self.keys),
+            "size": self.size,
+            "order": _order(self),
+            "partials": _partials(self.aggregates),
+            **_plain_partials(self.aggregates),
+        }
+
+
+@dataclass(frozen=True)
 class RollingNode(StatefulNode):
     """Aggregation by key over all rows so far; emits one updated row per key with new rows."""
 
@@ -293,7 +319,11 @@ class ProcessorNode(StatefulNode):
 
 
 def _order(
-    node: DeduplicateNode | StatefulMapNode | StatefulMapInBatchesNode | ProcessorNode,
+    node: CountWindowNode
+    | DeduplicateNode
+    | StatefulMapNode
+    | StatefulMapInBatchesNode
+    | ProcessorNode,
 ) -> str:
     return "event time" if node.in_event_order else "arrival"
 

@@ -1,4 +1,4 @@
-"""Event-time windows: definitions of the events that are aggregated together."""
+"""Windows: definitions of the rows that are aggregated together."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dagster_jet.core.durations import Duration, in_words, to_ms
 from dagster_jet.core.window_frames import Frames
 from dagster_jet.errors import ConfigurationError
+from dagster_jet.pipeline.user_functions import RowOrder
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,22 @@ class SessionWindow:
 
 
 Window = TumblingWindow | SlidingWindow | SessionWindow
+"""A window in event time."""
+
+
+@dataclass(frozen=True)
+class CountWindow:
+    """Per key, so many rows, one after the other."""
+
+    size: int
+    order: RowOrder | None = None
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ConfigurationError("size: a window has at least 1 row.")
+
+    def __str__(self) -> str:
+        return f"{self.size} rows"
 
 
 def tumbling(size: Duration, offset: Duration = "0 ms") -> TumblingWindow:
@@ -132,8 +149,37 @@ def session(gap: Duration) -> SessionWindow:
     return SessionWindow(to_ms(gap, "windows.session(gap)"))
 
 
+def count(size: int, order: RowOrder | None = None) -> CountWindow:
+    """Return windows of `size` rows per key, which follow each other.
+
+    A window is emitted with its last row. The rows of a key that fill no window wait in the state
+    for others; at the end of the input they are dropped.
+
+    Args:
+        size: number of rows.
+        order: as in `map_stateful`: in order of event time by default, if the stream has one.
+
+    Raises:
+        ConfigurationError: `size` is below 1.
+
+    Example:
+        >>> count(100)
+        CountWindow(size=100, order=None)
+    """
+    return CountWindow(size, order)
+
+
 def _shifted(offset_ms: int) -> str:
     return f", shifted by {in_words(offset_ms)}" if offset_ms else ""
 
 
-__all__ = ["SessionWindow", "SlidingWindow", "TumblingWindow", "session", "sliding", "tumbling"]
+__all__ = [
+    "CountWindow",
+    "SessionWindow",
+    "SlidingWindow",
+    "TumblingWindow",
+    "count",
+    "session",
+    "sliding",
+    "tumbling",
+]

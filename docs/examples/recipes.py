@@ -99,17 +99,8 @@ def next_order(orders: Stage) -> Stage:
 
 def every_third(orders: Stage) -> Stage:
     """A window by count: the amounts of each three orders of a user."""
-
-    def step(state: State[list[int]], row: dict[str, Any]) -> dict[str, Any] | None:
-        state.value.append(row["amount"])
-        if len(state.value) < 3:
-            return None
-        amounts, state.value = state.value, []
-        return {"user": row["user"], "at": row["at"], "total": sum(amounts)}
-
-    return orders.group_by("user").map_stateful(
-        step, create=list, output_schema="user string, at long, total long", name="every_third"
-    )
+    threes = orders.group_by("user").window(windows.count(3))
+    return threes.aggregate(total=agg.sum("amount"), name="every_third")
 
 
 def there_and_back(clicks: Stage) -> Stage:

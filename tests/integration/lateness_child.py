@@ -34,6 +34,11 @@ def corrected(folder: Path, lateness: str = "700 ms") -> Pipeline:
         )
         shown = stage.select("k", "window_end", "n", "total", "correction")
         shown.write_to(table, name=f"{name}_table")
+    # The same late rows beside them: what is in time is counted by fours.
+    fours = rows.group_by("k").window(windows.count(4))
+    counted = fours.aggregate(total=agg.sum("v"), first=agg.first("v"), name="fours")
+    counted.late_to(sinks.files(f"{folder}/out/fours_late", format="json"), name="fours_late")
+    counted.write_to(sinks.files(f"{folder}/out/fours", format="json"), name="fours_out")
     return p
 
 

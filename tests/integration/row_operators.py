@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from dagster_jet import State
+from dagster_jet import State, windows
+from dagster_jet import aggregates as agg
 from dagster_jet.pipeline import Stage
 
 Row = dict[str, Any]
@@ -73,6 +75,32 @@ def expected_running(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]
                     k, row["ts"], row["v"], before[n - 1], third[n - 1], after, total, n,
                     max(so_far), total / n,
                 )  # fmt: skip
+
+
+def counted(rows: Stage, name: str = "op") -> Stage:
+    keyed = rows.group_by("k").window(windows.count(4))
+    return keyed.aggregate(
+        n=agg.count(), odd=agg.count_if("v % 2 = 1"), mean=agg.mean("v"), first=agg.first("v"),
+        last=agg.last("struct(v, ts)"), values=agg.collect_list("v"),
+        some=agg.collect_set("v div 10"), name=name,
+    ).select("k", "ts", "to_json(struct(n, odd, mean, first, last, values, some)) r")  # fmt: skip
+
+
+def expected_counted(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
+    mine: dict[str, list[Row]] = defaultdict(list)
+    for row in by_time(rows):
+        mine[row["k"]].append(row)
+    for k, of_key in mine.items():
+        for begin in range(0, len(of_key) - 3, 4):
+            four = of_key[begin : begin + 4]
+            values = [row["v"] for row in four]
+            last = {"v": values[3], "ts": four[3]["ts"]}
+            result = {
+                "n": 4, "odd": sum(v % 2 for v in values), "mean": sum(values) / 4,
+                "first": values[0], "last": last, "values": values,
+                "some": sorted({v // 10 for v in values}),
+            }  # fmt: skip
+            yield (k, last["ts"], json.dumps(result, separators=(",", ":")))
 
 
 def matched(rows: Stage, name: str = "op") -> Stage:

@@ -78,6 +78,8 @@ class CorrectedWorld(World):
             assert not difference(self.last_versions(name), expected), name
             shown = Counter((k, iso(end)[:19], n, total) for k, end, n, total in expected)
             assert not difference(self.table(name), shown), name
+        fours = committed(self.folder / "out" / "fours", ("k", "ts", "total", "first"))
+        assert fours and not difference(fours, by_fours(everything - self.late("fours")))
 
 
 def batch(rows: Counter[Any], size: int, slide: int) -> Counter[Any]:
@@ -87,6 +89,18 @@ def batch(rows: Counter[Any], size: int, slide: int) -> Counter[Any]:
         for end in range(first, first + size, slide):
             found[k, end].append(v)
     return Counter((k, end, len(vs), sum(vs)) for (k, end), vs in found.items())
+
+
+def by_fours(rows: Counter[Any]) -> Counter[Any]:
+    """Rows of one time arrive in the order of their values."""
+    of_key: dict[str, list[Any]] = defaultdict(list)
+    for k, ts, v in sorted(rows):
+        of_key[k].append((ts, v))
+    return Counter(
+        (k, mine[n + 3][0], sum(v for _, v in mine[n : n + 4]), mine[n][1])
+        for k, mine in of_key.items()
+        for n in range(0, len(mine) - 3, 4)
+    )
 
 
 @pytest.fixture

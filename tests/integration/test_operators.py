@@ -32,6 +32,8 @@ from tests.long import long
 
 from .oracle import difference, input_rows
 from .row_operators import (
+    counted,
+    expected_counted,
     expected_matched,
     expected_running,
     expected_timed,
@@ -336,6 +338,7 @@ OPERATORS: dict[str, tuple[Callable[..., Stage], Expect, str]] = {
     "map_stateful": (mapped, expected_mapped, "k ts total"),
     "timers": (timed, expected_timed, "k ts n"),
     "running": (running, expected_running, "k ts v before third after total n high mean"),
+    "count_window": (counted, expected_counted, "k ts r"),
     "match": (matched, expected_matched, "k ts a b c"),
     "processor": (processed, expected_processed, "k n"),
     **{

@@ -28,6 +28,7 @@ from dagster_jet.operators.user.spark_processor import SparkProcessor
 from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.output_type import output_type
 from dagster_jet.pipeline.stateful import (
+    CountWindowNode,
     DeduplicateNode,
     JoinAsOfNode,
     JoinNode,
@@ -196,7 +197,7 @@ def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -
         has_time=node.time is not None,
         state_format=node.saved_as,
     )
-    return _map_plan(inner, node, source, partitions)
+    return map_plan(inner, node, source, partitions)
 
 
 def plan_map_in_batches(
@@ -213,18 +214,23 @@ def plan_map_in_batches(
         ttl_ms=node.ttl_ms,
         on_evict=node.on_evict,
     )
-    return _map_plan(inner, node, source, partitions)
+    return map_plan(inner, node, source, partitions)
 
 
-def _map_plan(
+def map_plan(
     inner: StatefulMap | StatefulMapInBatches,
-    node: StatefulMapNode | StatefulMapInBatchesNode,
+    node: StatefulMapNode | StatefulMapInBatchesNode | CountWindowNode,
     source: DataFrame,
     partitions: Partitions,
+    columns: Sequence[str] | None = None,
 ) -> OperatorPlan:
+    """
+    Args:
+        columns: the columns that the operator takes; None: all.
+    """
     operator = InEventOrder(inner) if node.in_event_order else inner
-    shape = _addressed(source, node.keys, node.time, partitions, in_order=True)
-    can_be_late = node.in_event_order or node.ttl_ms is not None
+    shape = _addressed(source, node.keys, node.time, partitions, columns, in_order=True)
+    can_be_late = node.in_event_order or inner.ttl_ms is not None
     time = node.time if can_be_late else None
     rows = row_input(operator, 0, node.keys, partitions, node.time)
     return _row_plan(operator, shape, rows, source, time)

@@ -14,6 +14,7 @@ from dagster_jet.core.columns import ColumnOrigin, StageColumn
 from dagster_jet.pipeline.graph import EnrichNode, MergeNode, Node, SinkNode, TransformNode
 from dagster_jet.pipeline.stateful import (
     AggregateNode,
+    CountWindowNode,
     DeduplicateNode,
     JoinAsOfNode,
     JoinNode,
@@ -114,7 +115,7 @@ def _through_stage(
             found[column] = _any(inputs, [column])
         elif isinstance(node, JoinNode | JoinAsOfNode):
             found[column] = _joined(node, column, inputs)
-        elif isinstance(node, AggregateNode | RollingNode):
+        elif isinstance(node, AggregateNode | CountWindowNode | RollingNode):
             found[column] = _any(inputs, _aggregated(node, column))
         else:  # a user's function, which gets whole rows
             found[column] = frozenset().union(*(o for each in inputs for o in each.values()))
@@ -130,7 +131,7 @@ def _joined(
     return right.get(column) or right.get(column.removesuffix(node.suffix), frozenset())
 
 
-def _aggregated(node: AggregateNode | RollingNode, column: str) -> list[str]:
+def _aggregated(node: AggregateNode | CountWindowNode | RollingNode, column: str) -> list[str]:
     """Input columns of a result's column; a window's ends come from event time."""
     aggregate = dict(node.aggregates).get(column)
     if aggregate is not None:

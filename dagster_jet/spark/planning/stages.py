@@ -12,6 +12,7 @@ from pyspark import cloudpickle
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.stateful import (
     AggregateNode,
+    CountWindowNode,
     DeduplicateNode,
     JoinAsOfNode,
     JoinNode,
@@ -23,6 +24,7 @@ from dagster_jet.pipeline.stateful import (
 )
 from dagster_jet.pipeline.windows import SessionWindow
 from dagster_jet.spark.planning.aggregation import plan_rolling, plan_sessions, plan_windows
+from dagster_jet.spark.planning.count_windows import plan_count_windows
 from dagster_jet.spark.planning.operator_plan import OperatorPlan, Partitions
 from dagster_jet.spark.planning.rows import (
     plan_deduplicate,
@@ -73,6 +75,8 @@ def _planned(
             return plan_sessions(node, sources[0], partitions)
         case AggregateNode():
             return plan_windows(node, sources[0], partitions, reports_statistics)
+        case CountWindowNode():
+            return plan_count_windows(node, sources[0], partitions)
         case RollingNode():
             return plan_rolling(node, sources[0], partitions, reports_statistics)
         case DeduplicateNode():

@@ -1,0 +1,90 @@
+"""Windows by count against rows taken one after the other, in any steps, with restores."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_jet import Pipeline, sources, windows
+from dagster_jet import aggregates as agg
+from dagster_jet.errors import ConfigurationError, PipelineError
+from dagster_jet.operators.aggregates.aggregation import Aggregation
+from dagster_jet.operators.count_windows import CountWindows
+from dagster_jet.operators.in_event_order import InEventOrder
+from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
+
+from .stepping import FINAL_WATERMARK, Stepping, addressed, colliding
+
+ROWS = pa.schema([("k", pa.string()), ("at", pa.int64()), ("v", pa.int64())])
+EVENT = st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 40))
+STEP = st.tuples(st.lists(EVENT, max_size=8), st.none() | st.integers(0, 50), st.booleans())
+
+
+def counted(size: int, *, in_event_order: bool) -> Any:
+    aggregates = {"n": agg.count(), "total": agg.sum("v"), "values": agg.collect_list("v")}
+    aggregates |= {"first": agg.first("v"), "last": agg.last("v"), "high": agg.max("v")}
+    function = CountWindows(("k",), size, Aggregation(tuple(aggregates.items())), "at")
+    inner = StatefulMapInBatches(
+        "counted", ("k",), ROWS, function.output_schema(ROWS), function.state_columns(ROWS),
+        function,
+    )  # fmt: skip
+    return InEventOrder(inner) if in_event_order else inner
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 5), st.lists(STEP, max_size=5), st.booleans(), st.booleans(), st.integers())
+def test_count_windows(size, steps, in_event_order, collide, seed):
+    run, random = Stepping(counted(size, in_event_order=in_event_order)), Random(seed)
+    found, taken, numbers = [], [], iter(range(1_000))
+    for events, watermark, restored in steps:
+        if restored:
+            run.restore(random)
+        rows = [
+            addressed(at, {"k": k}, **({"hash_of": colliding} if collide else {}), at=at, v=v)
+            for (k, at), v in zip(events, numbers, strict=False)
+        ]
+        before = run.watermark
+        if watermark is not None and before is not None:
+            watermark = max(before, watermark)
+        taken += [r for r in rows if not in_event_order or before is None or r["at"] >= before]
+        found += run.step(rows, watermark=watermark)
+    found += run.step([], watermark=FINAL_WATERMARK)
+    by_key: dict[Any, list[Any]] = defaultdict(list)
+    for row in sorted(taken, key=lambda row: row["at"]) if in_event_order else taken:
+        by_key[row["k"]].append(row)
+    expected = []
+    for k, mine in by_key.items():
+        for begin in range(0, len(mine) - size + 1, size):
+            window = mine[begin : begin + size]
+            values = [row["v"] for row in window]
+            expected.append(
+                {
+                    "k": k, "at": max(row["at"] for row in window), "n": size,
+                    "total": sum(values), "values": values, "first": values[0],
+                    "last": values[-1], "high": max(values),
+                }
+            )  # fmt: skip
+    assert sorted(map(repr, found)) == sorted(map(repr, expected))
+
+
+def test_what_has_no_meaning_is_refused():
+    with pytest.raises(ConfigurationError, match="at least 1 row"):
+        windows.count(0)
+    rows = Pipeline("p").read_from(sources.files("in", format="csv", schema="k string"), name="in")
+    keyed = rows.group_by("k")
+    with pytest.raises(PipelineError, match=r"job 'p'.*are for windows in event time"):
+        keyed.window(windows.count(3), early_results="1 second")
+    with pytest.raises(PipelineError, match=r"stage 'a'.* needs event time"):
+        keyed.window(windows.count(3, order="event time")).aggregate(n=agg.count(), name="a")
+    timed = rows.with_timestamps("k").group_by("k")
+    with pytest.raises(PipelineError, match=r"stage 'b'.* named 'k'"):
+        timed.window(windows.count(3)).aggregate(n=agg.count(), name="b")
+    counted = rows.window(windows.count(3)).aggregate(n=agg.count(), name="c")
+    with pytest.raises(PipelineError, match=r"no row can be late.*no event time"):
+        counted.late_to(None, name="late")
