@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from dagster_jet.core.ddl import split_ddl
 from dagster_jet.core.state_format import StateFormat
@@ -11,6 +13,14 @@ from dagster_jet.pipeline.aggregates import Aggregate
 from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.output_type import ALL
 from dagster_jet.pipeline.point import Point
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+_MOMENT = re.compile(
+    r"""\b(?:date|timestamp(?:_ltz|_ntz)?)\s*["']\s*(?:now|today|tomorrow|yesterday)\b""",
+    re.IGNORECASE,
+)
 
 
 def columns_of(on: str | Sequence[str]) -> tuple[str, ...]:
@@ -27,6 +37,22 @@ def refuse_twice(stage: Point, name: str, columns: Sequence[str]) -> None:
             stage=name,
             cure="Name each key once and each aggregate differently (n=agg.count()); a key whose "
             "name the stage uses itself is renamed by a select() before it.",
+        )
+
+
+def names_a_moment(text: str | Column) -> bool:
+    """Returns whether a text has `timestamp'now'` or the like; Spark evaluates it while parsing."""
+    return isinstance(text, str) and _MOMENT.search(text) is not None
+
+
+def refuse_moments(stage: Point, name: str, texts: Iterable[str]) -> None:
+    """Refuse `date'today'` and the like in a stage with state, which parses its texts once."""
+    for text in filter(names_a_moment, texts):
+        raise PipelineError(
+            f"{text!r} would always mean the moment at which the job has started.",
+            job=stage._builder.job,
+            stage=name,
+            cure="Use current_timestamp() or current_date(): each epoch evaluates them.",
         )
 
 
@@ -53,6 +79,7 @@ def check_aggregates(
                 stage=name,
                 cure="Use dagster_jet.aggregates, for example agg.count().",
             )
+        refuse_moments(stage, name, aggregate.inputs)
 
 
 def state_format_of(stage: Point, name: str, state_format: str) -> StateFormat:

@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.core.durations import Duration, to_ms
-from dagster_jet.pipeline.checks import refuse_twice
-from dagster_jet.pipeline.graph import TransformNode
+from dagster_jet.pipeline.checks import refuse_moments, refuse_twice
 from dagster_jet.pipeline.point import Point
 from dagster_jet.pipeline.stateful import StatefulMapNode
-from dagster_jet.pipeline.stateless import names_a_moment
 from dagster_jet.pipeline.user_functions import RowOrder
 from dagster_jet.pipeline.with_functions import WithFunctions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from dagster_jet.operators.user.running import Call
 
 StageT = TypeVar("StageT", bound=Point)
@@ -124,7 +120,9 @@ class OverRows(WithFunctions[StageT, LateT, DeadT, LateDeadT]):
             steps: SQL conditions in their order, by the name of the step.
 
         Raises:
-            PipelineError: there are fewer than two steps, or the stream has no event time.
+            PipelineError: there are fewer than two steps, the stream has no event time, or a
+                condition has `date'today'` or the like. When the job starts: a condition depends on
+                the epoch and its tasks.
             ConfigurationError: `within` is negative or cannot be read.
 
         Example:
@@ -142,25 +140,16 @@ class OverRows(WithFunctions[StageT, LateT, DeadT, LateDeadT]):
         own = tuple(dict.fromkeys((*self._keys, time.column)))
         refuse_twice(self, name, [*own, *steps])
         conditions = [*steps.values(), unless or "false"]
+        refuse_moments(self, name, conditions)
         meets = ", ".join(f"coalesce(({condition}), false)" for condition in conditions)
         columns = (*map(quoted_name, own), f"struct(*) AS {ROW}", f"array({meets}) AS {MEETS}")
-
-        def mark(frame: DataFrame, *more: str) -> DataFrame:
-            return frame.selectExpr(*columns, *map(quoted_name, more))
-
-        marked = self._builder.add(
-            TransformNode(
-                self._builder.fresh(f"{name}_steps"), (self._node,), mark, is_projection=True,
-                is_constant=not any(map(names_a_moment, conditions)),
-            )
-        )  # fmt: skip
         within_ms = to_ms(within, "within")
         pattern = Pattern(self._keys, time.column, tuple(steps), within_ms)
         kept = [f"{quoted_name(column)} type_of({column})" for column in own]
         rows = [f"{quoted_name(step)} type_of({ROW})" for step in steps]
         node = StatefulMapNode(
-            name, (marked.name,), self._keys, pattern, list, None, within_ms,
-            ", ".join([*kept, *rows]), time, True,
+            name, (self._node,), self._keys, pattern, list, None, within_ms,
+            ", ".join([*kept, *rows]), time, True, columns=columns,
         )  # fmt: skip
         kind: type[LateT] = self._kind(can_be_late=True, keeps_dead_letters=False)
         return self._after(node, kind, time)

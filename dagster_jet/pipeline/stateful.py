@@ -240,6 +240,8 @@ class StatefulMapNode(StatefulNode):
     """Rows that fail in the function go to dead-letter sinks; otherwise they fail the job."""
     saved_as: StateFormat = StateFormat.PLAIN
     on_timer: Callable[..., Any] | None = None
+    columns: tuple[str, ...] = ()
+    """SQL columns that the function receives; none: the row's."""
     kind: ClassVar = StageKind.MAP_STATEFUL
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar, get_args
 
@@ -10,7 +9,7 @@ from dagster_jet.contract import Table
 from dagster_jet.core.durations import Duration, to_ms
 from dagster_jet.errors import PipelineError
 from dagster_jet.operators.user.services import ServiceFactory
-from dagster_jet.pipeline.checks import columns_of
+from dagster_jet.pipeline.checks import columns_of, names_a_moment
 from dagster_jet.pipeline.graph import EnrichNode, MergeNode, Node, TransformNode
 from dagster_jet.pipeline.point import Point
 from dagster_jet.pipeline.service_map import ServiceMap
@@ -274,9 +273,3 @@ class Stateless(Point, Generic[StageT]):
 
 
 _REST = "rest"
-_MOMENT = re.compile(r"""["']\s*(?:now|today|tomorrow|yesterday)\b""", re.IGNORECASE)
-
-
-def names_a_moment(condition: str | Column) -> bool:
-    """Whether a text has `timestamp'now'` or the like; Spark evaluates it while parsing."""
-    return isinstance(condition, str) and _MOMENT.search(condition) is not None

@@ -503,10 +503,12 @@ def test_late_rows_of_functions_processors_and_both_sides_of_a_join(world: World
     )
     joined = rows.join(others, on="k", within="100 ms", how="outer", name="joined")
     numbered = processed(rows, "numbered")
+    matched = rows.group_by("k").match(a="v < 5", b="v >= 5", within="1 second", name="matched")
     late: Any
     for late, name, side in (
         (mapped, "mapped_late", {}),
         (numbered, "numbered_late", {}),
+        (matched, "matched_late", {}),
         (joined, "left_late", {"side": "left"}),
         (joined, "right_late", {"side": "right"}),
     ):
@@ -518,6 +520,7 @@ def test_late_rows_of_functions_processors_and_both_sides_of_a_join(world: World
         jet.run(p, JobConfig(max_items_per_epoch=20), until="completed", on_event=world.see)
     late = Counter(committed(world.folder / "mapped_late", "k ts v"))
     assert late and late == Counter(committed(world.folder / "numbered_late", "k ts v"))
+    assert late == Counter(committed(world.folder / "matched_late", "k ts v"))
     assert late == Counter(committed(world.folder / "left_late", "k ts v"))
     assert late == Counter(committed(world.folder / "right_late", "k ts w"))
     in_time = everything - set(late)

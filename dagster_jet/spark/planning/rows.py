@@ -46,6 +46,7 @@ from dagster_jet.spark.planning.operator_plan import (
     row_input,
     spark_schema,
 )
+from dagster_jet.spark.plans.row_by_row import check_row_by_row
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -180,15 +181,27 @@ class _Sides:
 
 
 def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -> OperatorPlan:
-    """A user's function on whole rows."""
+    """A user's function on whole rows, or `match` on rows and the conditions that they meet.
+
+    Raises:
+        PipelineError: the value of a condition depends on the epoch and its tasks.
+    """
+    own = quoted(source.columns)
+
+    def given(frame: DataFrame) -> DataFrame:
+        return frame.select(*own).selectExpr(*node.columns) if node.columns else frame
+
+    rows = given(source)
+    if node.columns:
+        check_row_by_row(None, None, source, rows)
     operator: Callable[..., StatefulMap] = StatefulMap
     if node.on_timer is not None:
         operator = partial(TimedMap, on_timer=node.on_timer)
     inner = operator(
         stage=node.name,
         keys=node.keys,
-        row_schema=arrow_schema(source.schema),
-        output_schema=arrow_schema(output_type(node.output_schema, source.schema, node.name)),
+        row_schema=arrow_schema(rows.schema),
+        output_schema=arrow_schema(output_type(node.output_schema, rows.schema, node.name)),
         function=node.function,
         create=node.create,
         ttl_ms=node.ttl_ms if node.on_timer is None else 0,
@@ -197,7 +210,9 @@ def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -
         has_time=node.time is not None,
         state_format=node.saved_as,
     )
-    return map_plan(inner, node, source, partitions)
+    plan = map_plan(inner, node, rows, partitions)
+    (shape,) = plan.shapes
+    return replace(plan, shapes=(lambda frame: shape(given(frame)),))
 
 
 def plan_map_in_batches(

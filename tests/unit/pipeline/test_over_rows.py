@@ -12,6 +12,7 @@ from pyspark.sql.types import (
 )
 
 from dagster_jet import Pipeline, sinks, sources
+from dagster_jet import aggregates as agg
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.output_type import output_type
 from dagster_jet.snapshot.plan import compare_plans
@@ -46,6 +47,14 @@ def timed(p=None, **options):
         (lambda: keyed().match(a="v > 1", within="1 hour", name="s"), "two steps or more"),
         (lambda: keyed().match(a="v", k="v", within="1 hour", name="s"), "named 'k'"),
         (lambda: untimed().match(a="v", b="v", within="1 hour", name="s"), "needs event time"),
+        (
+            lambda: keyed().match(a="v", b="DATE 'today' > v", within="1 hour", name="s"),
+            "always mean the moment at which the job has started.*current_date",
+        ),
+        (
+            lambda: keyed().rolling_aggregate(n=agg.count_if("v > timestamp'now'"), name="s"),
+            "always mean the moment",
+        ),
         (lambda: timed(order="arrival"), "on_timer needs rows in order of event time"),
         (lambda: timed(ttl="1 hour"), "on_timer is not available with ttl"),
         (lambda: timed(on_error="dead-letter"), 'not available with on_error="dead-letter"'),
