@@ -172,7 +172,7 @@ def test_tables_that_are_committed_one_by_one_show_mixed_cuts(
         assert world.run("drained").status is JobStatus.DRAINED
     print(f"{reader.looks} looks, {len(reader.mixed)} of mixed cuts")
     assert reader.mixed
-    said = [one.message for one in caplog.records if "in one step" in one.message]
+    said = [one for one in caplog.messages if "in one step" in one]
     assert len(said) == 1 and f"{world.space}.keyed" in said[0], said
     world.assert_exactly_once()
 

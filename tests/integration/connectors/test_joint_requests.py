@@ -235,7 +235,7 @@ def test_a_catalog_without_the_request(
     staged = two.staged(1)
     assert not together(staged)
     assert two.snapshots() == [0, 0]
-    [said] = [one.message for one in caplog.records if "in one step" in one.message]
+    [said] = [one for one in caplog.messages if "in one step" in one]
     assert why in said and two.plain in said and two.keyed in said
     for sink, artifacts in staged:
         commit(sink, artifacts, by())
