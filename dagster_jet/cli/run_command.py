@@ -137,8 +137,10 @@ def _value(text: str) -> Any:
 
 def _pairs(given: Sequence[str], option: str, form: str, example: str) -> dict[str, str]:
     pairs = [text.partition("=") for text in given]
-    if not all(name and value for name, _, value in pairs):
+    wrong = [number for number, (a, _, b) in enumerate(pairs, 1) if not (a and b)]
+    if wrong:  # its text may be a secret
         raise ConfigurationError(
-            f"{option}: expected {form}.", cure=f"For example {option} {example}."
+            f"{option}: expected {form}; text {wrong[0]} of {len(pairs)} is not of this form.",
+            cure=f"For example {option} {example}.",
         )
     return {name: value for name, _, value in pairs}

@@ -103,11 +103,11 @@ class IcebergCommitter(TableCommitter[TableVersion]):
         committers = [cast(IcebergCommitter, one.committer) for one in parts]
         with self.errors_named(parts[0].context):
             why_alone = self._unable()
+        if why_alone is not None:
+            return self._one_by_one(committers, why_alone)
         failure: Exception | None = None
         with ThreadPoolExecutor(min(len(parts), _AT_ONCE_MAX), "jet-tables") as pool:
             for _ in attempts(ATTEMPTS_MAX, budget_s=math.inf):
-                if why_alone is not None:
-                    return self._one_by_one(committers, why_alone)
                 looked = zip(committers, pool.map(_looked_at, parts), strict=True)
                 lacking = [(one, change) for one, change in looked if change is not None]
                 if not lacking:
@@ -120,6 +120,7 @@ class IcebergCommitter(TableCommitter[TableVersion]):
                     send_together(self._catalog(), requests)
                 except NoRouteError as error:
                     why_alone = f"its server does not know the request: {first_line(error)}"
+                    return self._one_by_one(committers, why_alone)
                 except Exception as error:  # noqa: BLE001 - the tables say what has happened
                     failure = error
                 fail_point("lake.together.after")

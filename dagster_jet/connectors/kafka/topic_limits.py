@@ -130,9 +130,11 @@ class SeveralTopics:
 
     def refused(self, messages: pa.RecordBatch) -> dict[int, Refused]:
         """As `TopicLimits.refused`; also messages that name no topic of the sink."""
-        names, found = messages.column("__topic").to_pylist(), {}
-        for topic in dict.fromkeys(names):
-            numbers = [number for number, name in enumerate(names) if name == topic]
+        by_topic: dict[Any, list[int]] = {}
+        for number, topic in enumerate(messages.column("__topic").to_pylist()):
+            by_topic.setdefault(topic, []).append(number)
+        found: dict[int, Refused] = {}
+        for topic, numbers in by_topic.items():
             if topic in self.of:
                 refused = self.of[topic].refused(messages.take(pa.array(numbers)))
                 found.update({numbers[n]: why for n, why in refused.items()})
