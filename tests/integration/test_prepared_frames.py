@@ -242,3 +242,23 @@ def test_files_have_the_same_rows_either_way(
     assert sorted(prepared.dead_letters.collect()) == letters
     assert {row.position for row in letters} == {str(tmp_path / f"a+b %41 ä.{format}")}
     assert {row.reason for row in letters} == {"does not fit the schema", "ts is null"}
+
+
+GENERATED = {
+    "numbers": sources.sequence(rate=1_000),
+    "auctions": sources.nexmark(count=500, rate=1_000),
+}
+
+
+@pytest.mark.parametrize("source", GENERATED.values(), ids=GENERATED)
+def test_generated_rows_are_the_same_either_way(spark: SparkSession, source: Any) -> None:
+    reader = source.open("job", "rows", None)
+    reader.restore({"next": 7, "start_ms": 1_000}, None)
+    reader.accept(1_400)
+    for rows in (100, 200):
+        split = reader.plan(rows)
+        parameters = reader.split_parameters(split)
+        prepared = reader.prepared_frame(spark, lambda what=parameters.what: what, 0)
+        assert prepared is not None and repeat(prepared.rows, several_readers=True)
+        found, made = (frame.rows.collect() for frame in (prepared, reader.frame(spark, split)))
+        assert sorted(map(repr, found)) == sorted(map(repr, made)) and len(found) == rows

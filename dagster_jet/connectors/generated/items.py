@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
@@ -71,6 +71,11 @@ class ItemsSource(Source):
             self._messages(spark, numbers), bad_rows, self.stage, position
         )
         return SourceFrame(frames.rows.drop(_NUMBER), frames.dead_letters, frames.shared)
+
+    def prepared(
+        self, spark: SparkSession, numbers: Callable[[], range], start_ms: int
+    ) -> None:
+        """Its tasks have the rows themselves."""
 
     def first_bad(self, spark: SparkSession, numbers: range) -> str | None:
         from pyspark.sql import functions as F

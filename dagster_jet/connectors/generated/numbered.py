@@ -7,13 +7,13 @@ nothing can be lost: rows read before a crash are generated again.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from dagster_jet.contract import BadRowRule, Lag, SourceFrame, SourceReader
+from dagster_jet.contract import BadRowRule, Lag, SourceFrame, SourceReader, SplitParameters
 from dagster_jet.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -43,6 +43,13 @@ class Numbered(Protocol):
         self, spark: SparkSession, numbers: range, start_ms: int, bad_rows: BadRowRule | None
     ) -> SourceFrame:
         """Generates rows. `start_ms` is the arrival time of row 0."""
+        ...
+
+    def prepared(
+        self, spark: SparkSession, numbers: Callable[[], range], start_ms: int
+    ) -> SourceFrame | None:
+        """The same for the numbers that its one task looks up when it runs; None: the plan depends
+        on the numbers."""
         ...
 
     def first_bad(self, spark: SparkSession, numbers: range) -> str | None:
@@ -94,6 +101,15 @@ class NumberedReader(SourceReader):
     def frame(self, spark: SparkSession, split: range) -> SourceFrame:
         assert self._start_ms is not None, "rows have come"
         return self.source.frames(spark, split, self._start_ms, self.bad_rows)
+
+    def prepared_frame(
+        self, spark: SparkSession, split: Callable[[], range], partitions: int
+    ) -> SourceFrame | None:
+        assert self._start_ms is not None, "rows have come"
+        return self.source.prepared(spark, split, self._start_ms)
+
+    def split_parameters(self, split: range) -> SplitParameters:
+        return SplitParameters(split)
 
     def locate_bad_row(self, spark: SparkSession, split: range) -> str | None:
         return self.source.first_bad(spark, split)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from dagster_jet.connectors.generated.numbered import NumberedReader, checked_rate, tasks_for
 from dagster_jet.contract import BadRowRule, Source, SourceFrame
+from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _ROW_BYTES = 16
 
@@ -41,9 +45,18 @@ class SequenceSource(Source):
     def frames(
         self, spark: SparkSession, numbers: range, start_ms: int, bad_rows: BadRowRule | None
     ) -> SourceFrame:
+        ids = spark.range(numbers.start, numbers.stop, 1, tasks_for(spark, numbers))
+        return self._rows(ids, start_ms)
+
+    def prepared(
+        self, spark: SparkSession, numbers: Callable[[], range], start_ms: int
+    ) -> SourceFrame:
+        ids = spark.range(0, 1, 1, 1).mapInArrow(OwnTask(NumbersTask(numbers)), "id long")
+        return self._rows(ids, start_ms)
+
+    def _rows(self, ids: DataFrame, start_ms: int) -> SourceFrame:
         from pyspark.sql import functions as F
 
-        ids = spark.range(numbers.start, numbers.stop, 1, tasks_for(spark, numbers))
         passed_us = F.floor(F.col("id") * F.lit(1_000_000.0) / F.lit(float(self.rate)))
         timestamp = F.timestamp_micros(F.lit(start_ms * 1000) + passed_us)
         rows = ids.select(F.col("id").alias("value"), timestamp.alias("timestamp"))
@@ -51,3 +64,14 @@ class SequenceSource(Source):
 
     def first_bad(self, spark: SparkSession, numbers: range) -> str | None:
         return None
+
+
+@dataclass(frozen=True)
+class NumbersTask:
+    """Lists the numbers of the current split."""
+
+    numbers: Callable[[], range]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.record_batch({"id": pa.array(self.numbers(), pa.int64())})

@@ -55,6 +55,12 @@ class NexmarkSource(Source):
         places = spark.range(numbers.start, numbers.stop, 1, tasks_for(spark, numbers))
         return SourceFrame(places.mapInArrow(OwnTask(EventsTask(self.model)), spark_ddl()))
 
+    def prepared(
+        self, spark: SparkSession, numbers: Callable[[], range], start_ms: int
+    ) -> SourceFrame:
+        task = OwnTask(EventsTask(self.model, numbers))
+        return SourceFrame(spark.range(0, 1, 1, 1).mapInArrow(task, spark_ddl()))
+
     def first_bad(self, spark: SparkSession, numbers: range) -> str | None:
         return None
 
@@ -64,10 +70,12 @@ class EventsTask:
     """Generates the events that arrive at given places."""
 
     model: Model
+    places: Callable[[], range] | None = None
+    """The places of the current split; None: they are the input rows."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            places = batch.column(0).to_pylist()
+            places = batch.column(0).to_pylist() if self.places is None else self.places()
             rows = [event(self.model, self.model.number(place)) for place in places]
             yield pa.RecordBatch.from_pylist(rows, arrow_schema()).cast(_schema())
 
