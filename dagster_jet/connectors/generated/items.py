@@ -72,9 +72,7 @@ class ItemsSource(Source):
         )
         return SourceFrame(frames.rows.drop(_NUMBER), frames.dead_letters, frames.shared)
 
-    def prepared(
-        self, spark: SparkSession, numbers: Callable[[], range], start_ms: int
-    ) -> None:
+    def prepared(self, spark: SparkSession, numbers: Callable[[], range], start_ms: int) -> None:
         """Its tasks have the rows themselves."""
 
     def first_bad(self, spark: SparkSession, numbers: range) -> str | None:
