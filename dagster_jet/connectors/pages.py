@@ -11,6 +11,7 @@ from dagster_jet.pipeline.graph import Graph
 
 PAGES: Mapping[str, str] = {
     "delta": "docs/connectors/delta.md",
+    "from_batches": "docs/connectors/from-batches.md",
     "iceberg": "docs/connectors/iceberg.md",
     "kafka": "docs/connectors/kafka.md",
     "kafka_held": "docs/connectors/kafka.md",

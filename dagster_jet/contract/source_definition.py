@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from dagster_jet.contract.definition import Definition
 from dagster_jet.core.guarantee import Guarantee
@@ -29,6 +29,8 @@ class Source(Definition):
     max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     """The strongest guarantee that it gives. A weaker one than the job's is reported at every
     start."""
+    runs_users_plans: ClassVar[bool] = False
+    """Whether a user's function makes its frames: an error in their tasks is then the user's."""
 
     @abstractmethod
     def row_schema(self) -> str | None:

@@ -59,8 +59,8 @@ def check_as_declared(job: str, node: SourceNode, rows: DataFrame) -> None:
             f"{', '.join(expected)}.",
             job=job,
             stage=node.name,
-            cure="Let SourceReader.frame return the columns of the definition's schema, in its "
-            "order and with its types.",
+            cure="Select and cast the columns of the schema, in its order, where the frame is "
+            "made, or correct the schema.",
         )
 
 

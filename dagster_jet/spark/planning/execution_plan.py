@@ -61,7 +61,8 @@ class ExecutionPlan:
     @property
     def transforms(self) -> tuple[str, ...]:
         """Nodes with users' functions that run in the epoch's own Spark job."""
-        return tuple(node.name for node in self.graph if isinstance(node, TransformNode))
+        sources = [node.name for node in self.graph.sources if node.source.runs_users_plans]
+        return (*sources, *(n.name for n in self.graph if isinstance(n, TransformNode)))
 
     @property
     def processors(self) -> dict[str, SparkProcessor]:
