@@ -18,6 +18,7 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dagster_jet.contract import Sink, TransactionId
@@ -36,6 +37,7 @@ from dagster_jet.testing.sink_place import (
     commit_with,
 )
 from dagster_jet.testing.sink_rows import EXTREMES, Row
+from dagster_jet.testing.sinks_together import Beside, Pair, clauses_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +62,7 @@ def check_sink(
     log_of: Callable[[Row], object] | None = in_one_log,
     set_back: Mapping[str, Callable[[], AbstractContextManager[object]]] | None = None,
     refused: Sequence[Row] = (),
+    beside: Beside | None = None,
 ) -> None:
     """Check that a sink keeps every clause of its contract.
 
@@ -86,6 +89,7 @@ def check_sink(
             bring it back afterwards: emptied, created again, restored from an earlier copy.
         refused: column values that the place never takes, each used in a separate row:
             `Sink.refused` must name the row.
+        beside: a second sink, whose committers name the same place by `Committer.together_with`.
 
     Raises:
         AssertionError: names the sink and the broken clause.
@@ -105,13 +109,17 @@ def check_sink(
         set_back or {},
         refused,
     )
-    for clause in _CLAUSES:
+    clauses = [(clause.__doc__, partial(clause, place)) for clause in _CLAUSES]
+    if beside is not None:
+        pair = Pair(place, beside)
+        clauses += [(clause.__doc__, partial(clause, pair)) for clause in clauses_of(beside)]
+    for sentence, check in clauses:
         place.execution_id += 3
         try:
-            clause(place)
+            check()
         except Exception as error:
-            sentence = (clause.__doc__ or "").strip()
-            raise AssertionError(f"{kind} breaks its contract: {sentence} ({error})") from error
+            said = (sentence or "").strip()
+            raise AssertionError(f"{kind} breaks its contract: {said} ({error})") from error
 
 
 def _shows_no_secret(place: Place) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _PATIENCE_S, _PAUSE_S = 20.0, 0.1
 
 MakeSink = Callable[[], Sink]
+T = TypeVar("T")
 JOB, STAGE = "check_sink", "out"
 _TASK = "__task"
 
@@ -43,6 +44,7 @@ class Place:
     log_of: Callable[[Row], object] | None
     set_back: Mapping[str, Callable[[], AbstractContextManager[object]]]
     refused: Sequence[Row]
+    stage_name: str = STAGE
     expected: dict[int, Row] = field(default_factory=dict)
     compared: dict[int, Row] = field(default_factory=dict)
     """Rows read that were found correct: comparing them again is cheap."""
@@ -54,7 +56,7 @@ class Place:
     def sink(self) -> Sink:
         made: Any = self.make_sink()
         if self.looks:
-            made = made.at_start(JOB, STAGE, on_one_host=True)
+            made = made.at_start(JOB, self.stage_name, on_one_host=True)
         sink: Sink = made
         return sink
 
@@ -85,9 +87,11 @@ class Place:
         self, rows: pa.Table, shard: int, execution_id: int, attempt: str = "a0"
     ) -> tuple[Artifact, ...]:
         """Phase 1 of one task, whose rows have been rendered by the sink."""
-        transaction = TransactionId(JOB, STAGE, 1, execution_id, self.epoch_id, shard, attempt)
+        transaction = TransactionId(
+            JOB, self.stage_name, 1, execution_id, self.epoch_id, shard, attempt
+        )
         writer = self.sink().open_writer(transaction)
-        check_is_a(SinkWriter, writer, job=JOB, stage=STAGE)
+        check_is_a(SinkWriter, writer, job=JOB, stage=self.stage_name)
         try:
             for batch in batches_of(rows):
                 writer.write(batch)
@@ -136,20 +140,20 @@ class Place:
         self, artifacts: Collection[Artifact], *, owns_job: bool = False
     ) -> bool | None:
         """Asks the place with a new committer whether the artifacts are committed."""
-        committer = self.sink().open_committer(JOB, STAGE)
+        committer = self.sink().open_committer(JOB, self.stage_name)
         try:
             return committer.has_committed(artifacts, replace(self.context(), owns_job=owns_job))
         finally:
             committer.close()
 
     def abort_orphans(self, keep: Collection[str] = (), *, execution_id: int | None = None) -> None:
-        committer = self.make_sink().open_committer(JOB, STAGE)
+        committer = self.make_sink().open_committer(JOB, self.stage_name)
         committer.abort_orphans(self.context(execution_id), keep)
         committer.close()
 
     def context(self, execution_id: int | None = None) -> CommitContext:
         by = self.execution_id if execution_id is None else execution_id
-        return CommitContext(JOB, STAGE, 1, by, recovering=True)
+        return CommitContext(JOB, self.stage_name, 1, by, recovering=True)
 
     def expect(self, *more: Sequence[Row]) -> None:
         """Checks that exactly the committed rows are visible, once, with their values."""
@@ -193,6 +197,10 @@ def commit(sink: Sink, artifacts: Collection[Artifact], context: CommitContext) 
 def commit_with(
     committer: Committer, artifacts: Collection[Artifact], context: CommitContext
 ) -> None:
+    patiently(lambda: committer.commit(artifacts, context), committer)
+
+
+def patiently(call: Callable[[], T], committer: Committer) -> T:
     """Commits as a job does: errors to be retried are, for up to half a minute.
 
     A server may still count the transaction of a connection that has just been closed.
@@ -200,8 +208,7 @@ def commit_with(
     until = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            committer.commit(artifacts, context)
-            return
+            return call()
         except Exception as error:
             is_over = time.monotonic() > until
             if is_over or reaction_to(error, committer) is not Reaction.RETRY:

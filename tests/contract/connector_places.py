@@ -13,7 +13,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples"))
 
 from sqlite_queue import QueueReader, SqliteQueue
-from sqlite_table import SqliteTable
+from sqlite_table import SqliteTable, TableCommitter
 from sqlite_table import _plain as as_sqlite
 
 from dagster_jet.testing.sink_rows import Row
@@ -22,6 +22,7 @@ __all__ = [
     "QueueReader",
     "SqliteQueue",
     "SqliteTable",
+    "TableCommitter",
     "as_sqlite",
     "locked",
     "read_table",
@@ -38,10 +39,10 @@ def table(folder: Path, kind: type[SqliteTable] = SqliteTable) -> SqliteTable:
     return kind(f"{folder}/a.db", "results", f"{folder}/staged")
 
 
-def read_table(folder: Path) -> list[Row]:
+def read_table(folder: Path, name: str = "results") -> list[Row]:
     with closing(sqlite3.connect(folder / "a.db")) as database:
         database.row_factory = sqlite3.Row
-        return [dict(row) for row in database.execute("select * from results")]
+        return [dict(row) for row in database.execute(f"select * from {name}")]
 
 
 def send_messages(folder: Path, rows: list[dict[str, Any]]) -> None:

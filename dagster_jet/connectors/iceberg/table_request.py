@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _ROUTE = "transactions/commit"
 _LACKING = {404, 405, 501}
+_OF_TABLES = ("Table", "Namespace", "Tabular")
+"""One of these is in the error's type if the route is known, and a table is not."""
 
 
 class NoRouteError(Exception):
@@ -86,5 +88,18 @@ def send_together(catalog: Catalog, requests: Sequence[TableRequest]) -> None:
     body = f'{{"table-changes": [{", ".join(changes)}]}}'
     answer = catalog._session.post(catalog.url(_ROUTE), data=body.encode())
     if not answer.ok:
-        kind = NoRouteError if answer.status_code in _LACKING else RESTError
+        is_lacking = answer.status_code in _LACKING and not _is_of_a_table(answer.text)
+        kind = NoRouteError if is_lacking else RESTError
         raise kind(f"HTTP {answer.status_code}: {answer.text}")
+
+
+def _is_of_a_table(answer: str) -> bool:
+    """Returns whether a table was not found, so that the server does know the request."""
+    from pydantic import ValidationError
+    from pyiceberg.catalog.rest.response import ErrorResponse
+
+    try:
+        kind = ErrorResponse.model_validate_json(answer).error.type
+    except ValidationError:  # a page for people, or of a proxy
+        return False
+    return any(word in kind for word in _OF_TABLES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from dagster_jet import sinks
 from dagster_jet.connectors.iceberg import IcebergSink
 from dagster_jet.core.secret import Secret
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.testing.check_sink import check_sink
+from dagster_jet.testing import Beside, check_sink
 from dagster_jet.testing.sink_rows import SCHEMA
 from tests.long import long
 from tests.servers import iceberg_catalog, postgres, wait_until
@@ -29,7 +29,7 @@ from tests.unit.connectors.test_delta_sink import STEPS
 
 from .kafka_world import away
 
-NAME = "space.rows"
+NAME, BESIDE = "space.rows", "space.beside"
 Options = Mapping[str, Any]
 
 
@@ -53,15 +53,27 @@ def place(
         monkeypatch.setenv("LAKE_TOKEN", iceberg_catalog.TOKEN)
         uri = f"http://127.0.0.1:{proxy.port}"
         ours = {"type": "rest", "uri": uri, "token": Secret(env="LAKE_TOKEN")}
-        with closing(load_catalog("lake", **server.options)) as catalog, suppress(NoSuchTableError):
-            catalog.drop_table(NAME)
+        with closing(load_catalog("lake", **server.options)) as catalog:
+            for name in (NAME, BESIDE):
+                with suppress(NoSuchTableError):
+                    catalog.drop_table(name)
         yield ours, server.options, proxy
 
 
-def read(options: Options) -> list[dict[str, Any]]:
+def read(options: Options, name: str = NAME) -> list[dict[str, Any]]:
     with closing(load_catalog("lake", **options)) as catalog:
-        found: list[dict[str, Any]] = catalog.load_table(NAME).scan().to_arrow().to_pylist()
+        found: list[dict[str, Any]] = catalog.load_table(name).scan().to_arrow().to_pylist()
         return found
+
+
+@contextmanager
+def lost_answers(proxy: Proxy) -> Iterator[None]:
+    """Of requests that change several tables."""
+    proxy.cut_answer_to(lambda sent: b"/transactions/commit" in sent)
+    try:
+        yield
+    finally:
+        proxy.restore()
 
 
 @long
@@ -71,7 +83,15 @@ def test_a_catalog_that_is_a_server_keeps_the_contract(
     ours, theirs, proxy = place
     with closing(load_catalog("lake", **theirs)) as catalog:
         catalog.create_namespace_if_not_exists("space")
-        catalog.create_table(NAME, SCHEMA)
+        for name in (NAME, BESIDE):
+            catalog.create_table(name, SCHEMA)
+    beside = Beside(
+        partial(sinks.iceberg, "lake", BESIDE, catalog_options=dict(ours)),
+        partial(read, theirs, BESIDE),
+        steps=("lake.together.before", "lake.together.after"),
+        lost_answers=partial(lost_answers, proxy),
+        in_one_step=ours["type"] == "rest",
+    )
     check_sink(
         partial(sinks.iceberg, "lake", NAME, catalog_options=dict(ours)),
         partial(read, theirs),
@@ -79,6 +99,7 @@ def test_a_catalog_that_is_a_server_keeps_the_contract(
         steps=STEPS,
         outages={"a catalog that is away": partial(away, proxy)},
         secrets=[iceberg_catalog.TOKEN, postgres.PASSWORD],
+        beside=beside,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import NoSuchTableError
 
 from dagster_jet import sinks
 from dagster_jet.connectors.iceberg import IcebergSink, iceberg_committer
@@ -222,6 +223,24 @@ def test_a_table_that_cannot_be_committed_holds_the_others_back(two: Two) -> Non
         with pytest.raises(SinkError, match=r"keyed' is gone"):
             together(staged)
         assert len(catalog.load_table(two.plain).snapshots()) == 0
+
+
+def test_a_table_is_dropped_right_before_the_request(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server says that it does not find it: it does not lack the request."""
+    staged = two.staged(1)
+
+    def after_a_drop(catalog: Any, requests: Any) -> None:
+        with suppress(NoSuchTableError):
+            catalog.drop_table(two.keyed)
+        send_together(catalog, requests)
+
+    monkeypatch.setattr(iceberg_committer, "send_together", after_a_drop)
+    with pytest.raises(SinkError, match=r"keyed' is gone"):
+        together(staged)
+    with two.catalog() as catalog:
+        assert not catalog.load_table(two.plain).snapshots()
 
 
 @pytest.mark.parametrize(
