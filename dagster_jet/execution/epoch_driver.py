@@ -6,6 +6,7 @@ thread lives as long as the execution.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ from dagster_jet.spark.tasks.stage_input import StageInput
 from dagster_jet.state.runs import delete_runs
 from dagster_jet.system.failpoint import fail_point
 
+_logger = logging.getLogger(__name__)
+
 FEW_GROUPS = 20_000
 """Up to this number of (key, window) groups per epoch, one merging task is faster than several."""
 FEW_ROWS = 20_000
@@ -63,6 +66,8 @@ class EpochDriver:
     planner: EpochPlanner
     progress: Progress
     failures: Failures
+    restart: Callable[[], None]
+    """Requests a graceful restart of the execution."""
     epochs: int = 0
     """Number of acked epochs."""
     _accounting: EpochAccounting = field(init=False)
@@ -102,6 +107,7 @@ class EpochDriver:
             waiting = frozenset(n for n, r in sources.readers.items() if r.waiting().items > 0)
             watermarks.check_time(now_ms, waiting, sources.polling.silent)
             self.progress.publish_if_due()
+            self._spread_if_outgrown()
             return Polled(
                 Inputs(
                     request,
@@ -116,6 +122,14 @@ class EpochDriver:
             )
         except Exception as error:  # noqa: BLE001 - the coordinator decides what follows
             return self.failures.event(error)
+
+    def _spread_if_outgrown(self) -> None:
+        """Executors have joined: the next execution gives them shards. Without snapshots it would
+        lose state."""
+        context = self.context
+        if context.runtime.is_outgrown and context.config.guarantee is not Guarantee.NONE:
+            _logger.info("job %r restarts, to use the executors that have joined", context.job)
+            self.restart()
 
     @property
     def _has_timers(self) -> bool:

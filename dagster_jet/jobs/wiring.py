@@ -56,7 +56,7 @@ from dagster_jet.pipeline.graph import Graph, SourceNode, TimestampsNode
 from dagster_jet.snapshot.coordinator import Coordinator
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.job_state import CoordinatorConfig
-from dagster_jet.snapshot.protocol import Guarantee
+from dagster_jet.snapshot.protocol import Guarantee, StopKind
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.spark.cluster.session import is_local, parallelism
@@ -109,7 +109,15 @@ def wire(
     acknowledging = partial(acknowledge, sources.polling, retrying)
     early = EarlyResults(graph)
     epochs = EpochDriver(
-        context, sources, journals, acknowledging, early, planner, progress, failures
+        context,
+        sources,
+        journals,
+        acknowledging,
+        early,
+        planner,
+        progress,
+        failures,
+        partial(stop.request, StopKind.RESTART),
     )
     ends, stages = order.until.input_ends, partial(_commit_stages, context)
     recovery = RecoveryDriver(

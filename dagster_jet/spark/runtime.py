@@ -88,6 +88,11 @@ class SparkRuntime:
                 check_versions(self.session, self.job)
         return self._placement
 
+    @property
+    def is_outgrown(self) -> bool:
+        """Whether a restart would spread the shards over more executors."""
+        return self._placement is not None and self._placement.is_outgrown
+
     def run_on_shards(self, task: ShardTask, stages: Sequence[str] = ()) -> tuple[Ack, ...]:
         """Runs a task for every shard on the executor with the shard's local state.
 

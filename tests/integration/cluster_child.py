@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -35,6 +36,7 @@ from dagster_jet.execution.events import (
     ExecutionRestarting,
     ExecutionStarted,
     JobEvent,
+    SnapshotCommitted,
 )
 from dagster_jet.operators.operator import PARTITION_COLUMN
 from dagster_jet.spark.cluster.placement import Anchored
@@ -51,6 +53,8 @@ DEADLY = -1
 VICTIM = "0"
 """Spark's number of the executor."""
 WINDOW_MS, ROLLUP_MS, GAP_MS, LAG_MS = 1_000, 4_000, 150, 400
+RATE, KEYS = 200, 7
+"""Of the job that gets another executor."""
 SPARK = {
     "spark.master": "local-cluster[2,2,1024]",
     "spark.driver.memory": "768m",
@@ -189,6 +193,51 @@ def run_as_another_version(jet: Jet, folder: Path) -> str:
     raise AssertionError("it has run")
 
 
+def lose_one_and_get_another(jet: Jet, folder: Path) -> list[list[str]]:
+    """Kills an executor of a job that keeps up. The job goes on where it can, and spreads over both
+    once the one that replaces it is warm.
+
+    Returns:
+        By execution, the executors that had shards.
+    """
+    p = Pipeline("joined")
+    rows = p.read_from(sources.sequence(rate=RATE), name="rows").with_timestamps("timestamp")
+    by_key = rows.select(f"value % {KEYS} AS k", "value", "timestamp").group_by("k")
+    counted = by_key.window(windows.tumbling("1 second")).aggregate(
+        n=agg.count(), least=agg.min("value"), name="counts"
+    )
+    out = sinks.files(f"{folder}/joined", format="json", shared=True)
+    counted.write_to(out, name="out")
+    homes: list[set[str]] = []
+    killed: list[int] = []
+    began = time.monotonic()
+
+    def see(event: JobEvent) -> None:
+        if isinstance(event, ExecutionStarted):
+            homes.append(set())
+        elif isinstance(event, SnapshotCommitted) and len(homes) == 1 and not killed:
+            killed.append(kill_an_executor())
+        elif isinstance(event, EpochCompleted):
+            for run in (folder / "work").glob(f"**/{p.name}/{event.execution_id}/*/*/*.arrow"):
+                homes[-1].add(run.parts[-3])
+            is_over = len(homes) > 1 and len(homes[-1]) == 2
+            if is_over or time.monotonic() - began > 120:
+                threading.Thread(target=jet.job(p.name).suspend).start()
+
+    jet.run(p, JobConfig(parallelism=4), until="stopped", on_event=see)
+    return [sorted(each) for each in homes]
+
+
+def kill_an_executor() -> int:
+    """Kills one of this process's `local-cluster`; returns its pid."""
+    for process in psutil.Process().children(recursive=True):
+        is_dead = process.status() == psutil.STATUS_ZOMBIE
+        if not is_dead and "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
+            process.kill()
+            return process.pid
+    raise AssertionError("no executor is there")
+
+
 class Watch:
     """Sees, after every epoch, on which executor every shard has written."""
 
@@ -231,6 +280,7 @@ def main(folder: Path, parallelism: int) -> None:
     )
     with Jet(store=members, spark=SPARK, work_dir=folder / "work") as jet:
         result = jet.run(pipeline(folder), config, until="completed", on_event=watch)
+        joined = lose_one_and_get_another(jet, folder)
         refused = run_as_another_version(jet, folder)
         waited_s, said = lose_the_last_to_work(jet.session(), folder / "done")
         jet.session().stop()  # else the executors are replaced as long as the JVM takes to end
@@ -238,6 +288,7 @@ def main(folder: Path, parallelism: int) -> None:
         "epochs": result.epochs,
         "restarts": result.restarts,
         "failures": watch.failures,
+        "joined": joined,
         "refused": refused,
         "noticed_s": round(watch.noticed_s, 1),
         "recovered_s": round(watch.recovered_s, 1),

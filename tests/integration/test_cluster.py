@@ -17,7 +17,7 @@ from typing import Any
 from dagster_jet import __version__
 
 from . import cluster_child
-from .cluster_child import DEADLY, GAP_MS, LAG_MS, ROLLUP_MS, WINDOW_MS
+from .cluster_child import DEADLY, GAP_MS, KEYS, LAG_MS, RATE, ROLLUP_MS, WINDOW_MS
 from .oracle import Rows, committed, difference, input_rows, windowed
 from .world import write_input
 
@@ -77,6 +77,21 @@ def _totals(folder: Path) -> Iterator[tuple[Any, ...]]:
         yield row["k"], row["ts"], totals[row["k"]]
 
 
+def numbers_counted(found: Rows) -> Rows:
+    """Counts of consecutive numbers by key and second. Only the length of the first second is
+    taken from the rows found: the job began within it."""
+    first, *others = sorted({row[1] for row in found})
+    ends = [sum(row[2] for row in found.elements() if row[1] == first)]
+    ends += [ends[0] + RATE * number for number in range(1, len(others) + 1)]
+    expected: Rows = Counter()
+    for window, begin, end in zip((first, *others), [0, *ends], ends, strict=False):
+        for k in range(KEYS):
+            values = [value for value in range(begin, end) if value % KEYS == k]
+            if values:
+                expected[k, window, len(values), values[0]] += 1
+    return expected
+
+
 COLUMNS = {
     "counts": ("k", "window_start", "window_end", "n", "total"),
     "rollup": ("k", "window_start", "window_end", "n", "total"),
@@ -106,7 +121,8 @@ def test_shards_stay_on_their_executors_and_one_of_these_dies(tmp_path: Path) ->
         found = committed(tmp_path / "out" / name, columns)
         assert not difference(found, expected(tmp_path)[name]), name
     assert f"has dagster_jet {__version__}; the driver has dagster_jet 0.0.0" in report["refused"]
-    assert report["restarts"] == 1, said
+    assert report["restarts"] == len(report["restored"]) - 1 <= 2, said  # one to spread again
+    assert len(report["failures"]) == 1
     assert "are lost" in report["failures"][0]
     assert report["noticed_s"] < NOTICED_S
     waited_s, reason = report["last_to_work"]
@@ -117,6 +133,9 @@ def test_shards_stay_on_their_executors_and_one_of_these_dies(tmp_path: Path) ->
     by_execution = defaultdict(set)
     for shard, homes in report["homes"].items():
         by_execution[shard.split()[0]].update(homes)
-    before, after = (by_execution[execution] for execution in sorted(by_execution, key=int))
+    before, after, *_ = (by_execution[execution] for execution in sorted(by_execution, key=int))
     assert killed in before and killed not in after
     assert len(before) == 2
+    assert len(report["joined"][-1]) == 2, f"the one that has joined has no shards: {report}"
+    found = committed(tmp_path / "joined", ("k", "window_start", "n", "least"))
+    assert not difference(found, numbers_counted(found))

@@ -10,6 +10,7 @@ elsewhere, where they do not find their runs. None of this could succeed.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError
 
 from dagster_jet.errors import ExecutorLostError
-from dagster_jet.spark.cluster.session import executors, executors_dead
+from dagster_jet.spark.cluster.session import executors, executors_dead, tasks_running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +27,9 @@ SESSION_GONE = (Py4JError, OSError, AttributeError)
 """Errors of a call after the JVM has died, or after the session was stopped and left None."""
 
 _POLL_S = 0.2
+_LAST_TASKS_S = 1.0
+"""So long tasks of the executors that are left may end by themselves. A cancelled one keeps its
+core until Spark ends its Python process, and the next one starts another."""
 _NAMELESS = "one that started and ended within an epoch"
 
 
@@ -83,9 +87,13 @@ class ExecutorWatch:
             return self._gone
 
     def _run(self) -> None:
+        lost_at: float | None = None
         while not self._closed.wait(_POLL_S):
             try:
-                if self._look():
+                if not self._look():
+                    continue
+                lost_at = lost_at or time.monotonic()
+                if time.monotonic() - lost_at > _LAST_TASKS_S or not tasks_running(self._session):
                     # Repeatedly: the epoch may be between two of its jobs.
                     self._session.sparkContext.cancelJobsWithTag(self._tag)
             except SESSION_GONE:

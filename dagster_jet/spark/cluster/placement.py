@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.operators.operator import PARTITION_COLUMN
 from dagster_jet.spark.cluster.executor_watch import ExecutorWatch
+from dagster_jet.spark.cluster.joining import JoiningExecutors
 from dagster_jet.spark.cluster.session import (
     executors,
     executors_dead,
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 _SLOT = "__slot"
 _EXECUTORS_WAIT_S = 30.0
 """Seconds; as Spark's own `spark.scheduler.maxRegisteredResourcesWaitingTime`."""
-_REPLACED_S = 2.0
-"""Seconds; a standalone worker replaces an executor in about so long, and others take longer."""
 _slots_found: dict[int, dict[int, int]] = {}
 """By number of shards, for the next execution."""
 _KEYS_PER_SHARD = 40
@@ -79,6 +78,9 @@ class OneMachine:
         if self._fills:
             frame.count()
 
+    is_outgrown = False
+    """No executor joins."""
+
     def check(self) -> None:
         """Does nothing: an executor is lost only with the JVM."""
 
@@ -91,7 +93,8 @@ class Anchored:
 
     def __init__(self, session: SparkSession, shard_count: int) -> None:
         self._session, self._shards = session, shard_count
-        self._await_executors()
+        wanted = 1 + executors_wanted(session)  # and the driver
+        placed = self._await_executors(wanted)
         slots = _slots(session, shard_count)
         # The optimizer must not know the slot: with a constant key, or none, it would fold it, and
         # turn the join below into a nested loop join, which ignores placement.
@@ -107,6 +110,7 @@ class Anchored:
         self._anchors = anchors.repartition(shard_count, F.col(_SLOT)).persist()
         self._anchors.count()
         self._watch = ExecutorWatch(session)
+        self._joining = JoiningExecutors(session, placed, wanted)
 
     def by_shard(self, source: DataFrame) -> DataFrame:
         """Like `OneMachine.by_shard`; the join with the anchors adds the shard."""
@@ -132,20 +136,29 @@ class Anchored:
         """See `ExecutorWatch.check`."""
         self._watch.check()
 
+    @property
+    def is_outgrown(self) -> bool:
+        """Whether warm executors without shards are there: a restart would give them some."""
+        return self._joining.are_ready
+
     def close(self) -> None:
+        self._joining.close()
         self._watch.close()
         self._anchors.unpersist()
 
-    def _await_executors(self) -> None:
-        """Waits for executors: shards are spread over those present, for the whole execution."""
-        wanted = 1 + executors_wanted(self._session)  # and the driver
+    def _await_executors(self, wanted: int) -> frozenset[str]:
+        """Waits for executors, over which the shards are spread; returns those that are there.
+
+        After a loss rows wait, too: the executors that are left take the shards. Those that join
+        later get some once they are warm (`is_outgrown`).
+        """
         began = time.monotonic()
-        while len(executors(self._session)) < wanted:
-            # Rows wait meanwhile: after a loss, those that are left take the shards.
-            wait_s = _REPLACED_S if executors_dead(self._session) else _EXECUTORS_WAIT_S
-            if time.monotonic() - began > wait_s:
+        while len(there := executors(self._session)) < wanted:
+            is_loss = len(there) > 1 and executors_dead(self._session) > 0
+            if is_loss or time.monotonic() - began > _EXECUTORS_WAIT_S:
                 break
             time.sleep(0.05)
+        return there
 
 
 Placement = OneMachine | Anchored

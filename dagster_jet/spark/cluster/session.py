@@ -33,6 +33,8 @@ DEFAULTS: Mapping[str, str] = {
     "spark.python.worker.reuse": "true",
     # TCP's delayed ack costs 40 ms in every Python stage.
     "spark.python.unix.domain.socket.enabled": "true",
+    # Tasks that are cancelled when an executor is lost keep their core so long; 2 s by default.
+    "spark.python.task.killTimeout": "500ms",
     # PySpark would make several more JVM calls per expression to find the source line for
     # errors. It decides once per process, so this cannot be set per session.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
@@ -281,6 +283,19 @@ def executors(session: SparkSession) -> frozenset[str]:
     """Host and port of every live executor, and of the driver."""
     status = session.sparkContext._jsc.sc().getExecutorMemoryStatus()
     return frozenset(str(status.keySet().mkString(",")).split(","))
+
+
+def executor_ids(session: SparkSession) -> dict[str, str]:
+    """Spark's id of every live executor, and of the driver, by host and port."""
+    known = session.sparkContext._jsc.sc().statusStore().executorList(True)
+    each = [known.apply(number) for number in range(known.size())]
+    return {str(executor.hostPort()): str(executor.id()) for executor in each}
+
+
+def tasks_running(session: SparkSession) -> int:
+    """Number of tasks that run on live executors."""
+    each = session.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+    return sum(int(executor.numRunningTasks()) for executor in each)
 
 
 def executors_dead(session: SparkSession) -> int:

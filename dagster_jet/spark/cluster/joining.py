@@ -1,0 +1,117 @@
+"""Warms up executors that join while a job runs, so that a restart may give them shards.
+
+A restart after a loss uses the executors that are left. One that replaces a lost one joins seconds
+later, and its JVM and Python need seconds more before they are of use. Rows do not wait for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+
+from dagster_jet.spark.cluster.executor_watch import SESSION_GONE
+from dagster_jet.spark.cluster.session import executor_ids
+from dagster_jet.system.own_task import OwnTask
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 0.2
+_SETTLED_S = 30.0
+"""So long after the last one has joined, no other one is expected."""
+
+
+class JoiningExecutors:
+    """Looks for executors from its creation on, on a thread of its own."""
+
+    def __init__(self, session: SparkSession, placed: frozenset[str], wanted: int) -> None:
+        """
+        Args:
+            placed: host and port of the executors that were there when the shards were placed, and
+                of the driver.
+            wanted: the number of all that are asked for.
+        """
+        self._session, self._placed, self._wanted = session, placed, wanted
+        self._closed, self._ready = threading.Event(), threading.Event()
+        if len(placed) < wanted:
+            threading.Thread(target=self._run, name="jet-joining", daemon=True).start()
+
+    @property
+    def are_ready(self) -> bool:
+        """Whether there are more executors than have shards, all of them warm, and no other one is
+        expected soon."""
+        return self._ready.is_set()
+
+    def close(self) -> None:
+        """Does not wait: a warm-up that is running ends by itself."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        warm, joined_at = set(self._placed), time.monotonic()
+        while not self._closed.wait(_LOOK_EVERY_S):
+            try:
+                there = executor_ids(self._session)
+                for place in there.keys() - warm:
+                    _warm_up(self._session, place, there[place])
+                    warm.add(place)
+                    joined_at = time.monotonic()
+            except SESSION_GONE:
+                return
+            except PySparkException as error:  # it is gone again, say
+                _logger.debug("the executor %s was not warmed up: %s", place, error)
+                continue
+            is_settled = time.monotonic() - joined_at > _SETTLED_S
+            if len(there) > len(self._placed) and (len(there) >= self._wanted or is_settled):
+                self._ready.set()
+                return
+
+
+def _warm_up(session: SparkSession, place: str, executor: str) -> None:
+    """Runs small tasks like an epoch's on this executor: they start Python, load the library, and
+    write and read a shuffle."""
+    rows = _rows_on(session, place, executor)
+    task = OwnTask(_load)
+    made = rows.mapInArrow(task, "id int")
+    made.repartition(2, "id").groupBy("id").count().mapInArrow(task, "id int").collect()
+
+
+def _load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    from dagster_jet.spark.tasks import fused_task, restore_task  # noqa: F401
+
+    for batch in batches:
+        yield pa.record_batch({"id": pa.array(batch.column(0), pa.int32())})
+
+
+def _rows_on(session: SparkSession, place: str, executor: str) -> DataFrame:
+    """A few rows that Spark reads on this executor, and nowhere else as long as that lives."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
+    jvm, context = session._jvm, session.sparkContext._jsc.sc()
+    assert jvm is not None
+    to_seq = jvm.PythonUtils.toSeq
+    preferred = to_seq([f"executor_{place.rpartition(':')[0]}_{executor}"])  # as Spark writes it
+    row = jvm.org.apache.spark.sql.RowFactory.create
+    of_row = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName(_ROW))
+    gateway = session.sparkContext._gateway
+    assert gateway is not None
+    rows = []
+    for number in range(2):
+        values = gateway.new_array(jvm.java.lang.Object, 1)
+        values[0] = number
+        rows.append(jvm.scala.Tuple2(row(values), preferred))
+    placed = context.makeRDD(to_seq(rows), of_row).toJavaRDD()
+    schema = StructType([StructField("id", IntegerType())]).json()
+    java = session._jsparkSession
+    return DataFrame(java.createDataFrame(placed, java.parseDataType(schema)), session)
+
+
+_ROW = "org.apache.spark.sql.Row"
