@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.2
-_SETTLED_S = 30.0
+_ALONE_S = 30.0
 """So long after the last one has joined, no other one is expected."""
 
 
@@ -68,8 +68,8 @@ class JoiningExecutors:
             except PySparkException as error:  # it is gone again, say
                 _logger.debug("the executor %s was not warmed up: %s", place, error)
                 continue
-            is_settled = time.monotonic() - joined_at > _SETTLED_S
-            if len(there) > len(self._placed) and (len(there) >= self._wanted or is_settled):
+            is_last = time.monotonic() - joined_at > _ALONE_S
+            if len(there) > len(self._placed) and (len(there) >= self._wanted or is_last):
                 self._ready.set()
                 return
 
