@@ -20,6 +20,7 @@ from tests.servers import duckdb_reader
 from tests.unit.connectors.iceberg_rows import by_library as by_pyiceberg
 from tests.unit.connectors.iceberg_rows import metadata_at, options_at
 
+from . import polars_reader
 from .test_delta import DeltaWorld, TableWorld, by_library_of
 from .test_iceberg import IcebergWorld
 
@@ -31,28 +32,26 @@ TABLES = ("counts", "rollup", "big")
 
 
 class MaintainedDelta(DeltaWorld):
-    other_reader = staticmethod(by_library_of)
-
     def keep_nothing(self) -> None:
         kept = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
         for name in TABLES:
             deltalake.DeltaTable(self.table(name)).alter.set_table_properties(kept)
 
-    def read_by_duckdb(self, folder: Path) -> list[dict[str, Any]]:
-        return duckdb_reader.delta_rows(folder)
+    other_readers = (by_library_of, duckdb_reader.delta_rows, polars_reader.delta_rows)
 
 
 class MaintainedIceberg(IcebergWorld):
-    other_reader = staticmethod(by_pyiceberg)
-
     def keep_nothing(self) -> None:
         with closing(load_catalog("lake", **options_at(self.lake))) as catalog:
             for name in TABLES:
                 with catalog.load_table(f"crash.{name}").transaction() as change:
                     change.set_properties({"history.expire.max-snapshot-age-ms": "0"})
 
-    def read_by_duckdb(self, lake: Path, name: str) -> list[dict[str, Any]]:
-        return duckdb_reader.iceberg_rows(metadata_at(lake, name))
+    other_readers = (
+        by_pyiceberg,
+        lambda lake, name: duckdb_reader.iceberg_rows(metadata_at(lake, name)),
+        lambda lake, name: polars_reader.iceberg_rows(metadata_at(lake, name)),
+    )
 
 
 def maintenance_of(world: TableWorld) -> list[TableMaintenance]:
@@ -90,6 +89,6 @@ def test_every_row_is_there_once(
         beside.join()
     assert calls > 0
     world.assert_exactly_once()
-    for reader in (world.other_reader, world.read_by_duckdb):
+    for reader in world.other_readers:
         world.read = reader
         world.assert_exactly_once()

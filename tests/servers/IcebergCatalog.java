@@ -9,10 +9,12 @@ import java.net.InetSocketAddress;
 import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.UUID;
 import org.apache.iceberg.BaseTable;
 import org.apache.iceberg.Snapshot;
 import org.apache.iceberg.TableMetadata;
@@ -28,12 +30,14 @@ import org.apache.iceberg.inmemory.InMemoryCatalog;
 import org.apache.iceberg.rest.CatalogHandlers;
 import org.apache.iceberg.rest.Endpoint;
 import org.apache.iceberg.rest.RESTSerializers;
+import org.apache.iceberg.rest.RESTUtil;
 import org.apache.iceberg.rest.requests.CommitTransactionRequest;
 import org.apache.iceberg.rest.requests.CreateNamespaceRequest;
 import org.apache.iceberg.rest.requests.CreateTableRequest;
 import org.apache.iceberg.rest.requests.UpdateTableRequest;
 import org.apache.iceberg.rest.responses.ConfigResponse;
 import org.apache.iceberg.rest.responses.ErrorResponse;
+import org.apache.iceberg.rest.responses.OAuthTokenResponse;
 
 /**
  * Iceberg's own catalog and handlers of the REST protocol, behind HTTP with a bearer token.
@@ -41,12 +45,15 @@ import org.apache.iceberg.rest.responses.ErrorResponse;
  * <p>One thread answers all requests, one after the other; so a look at all tables of a namespace
  * sees them at one moment. A client may ask for a kind of catalog by its property `warehouse`; it
  * gets it under a prefix of this name: "single" has no request that changes several tables, "lost"
- * only says that it has it.
+ * only says that it has it. A client may get a token for its credentials; its id says for how many
+ * requests the token is good: "uses-5". Then it is refused with 401 or 419, both of which servers do.
  */
 public class IcebergCatalog {
   private static final ObjectMapper JSON = new ObjectMapper();
   private static final InMemoryCatalog CATALOG = new InMemoryCatalog();
   private static final Set<String> KINDS = Set.of("single", "lost");
+  /** Requests that are left for each token that was given for credentials. */
+  private static final Map<String, Integer> TOKENS = new HashMap<>();
   private static final List<Endpoint> ENDPOINTS =
       List.of(
           Endpoint.V1_CREATE_NAMESPACE,
@@ -73,10 +80,12 @@ public class IcebergCatalog {
     int status = 200;
     Object answer;
     try {
-      if (!authorization.equals(exchange.getRequestHeaders().getFirst("Authorization"))) {
+      boolean wantsToken = exchange.getRequestURI().getPath().equals("/v1/oauth/tokens");
+      String given = exchange.getRequestHeaders().getFirst("Authorization");
+      if (!wantsToken && !authorization.equals(given) && !isGood(given)) {
         throw new NotAuthorizedException("no valid token");
       }
-      answer = handle(exchange);
+      answer = wantsToken ? token(exchange, authorization) : handle(exchange);
     } catch (Exception error) {
       status = statusOf(error);
       answer =
@@ -97,8 +106,33 @@ public class IcebergCatalog {
     }
   }
 
+  private static class ExpiredException extends Exception {}
+
+  private static boolean isGood(String authorization) throws ExpiredException {
+    Integer left = TOKENS.computeIfPresent(authorization, (token, uses) -> uses - 1);
+    if (left != null && left < 0 && TOKENS.size() % 2 == 0) throw new ExpiredException();
+    return left != null && left >= 0;
+  }
+
+  /** The client's secret is the token that is always good. */
+  private static OAuthTokenResponse token(HttpExchange exchange, String authorization) throws Exception {
+    var body = new String(exchange.getRequestBody().readAllBytes(), StandardCharsets.UTF_8);
+    var form = RESTUtil.decodeFormData(body);
+    if (!authorization.equals("Bearer " + form.get("client_secret"))) {
+      throw new NotAuthorizedException("unknown client");
+    }
+    String token = UUID.randomUUID().toString();
+    TOKENS.put("Bearer " + token, Integer.parseInt(form.get("client_id").replace("uses-", "")));
+    return OAuthTokenResponse.builder()
+        .withToken(token)
+        .withTokenType("bearer")
+        .withIssuedTokenType("urn:ietf:params:oauth:token-type:access_token")
+        .build();
+  }
+
   private static int statusOf(Exception error) {
     if (error instanceof NotAuthorizedException) return 401;
+    if (error instanceof ExpiredException) return 419;
     if (error instanceof NoSuchTableException || error instanceof NoSuchNamespaceException) return 404;
     if (error instanceof NoSuchMethodException) return 404;
     if (error instanceof AlreadyExistsException || error instanceof CommitFailedException) return 409;
@@ -122,6 +156,21 @@ public class IcebergCatalog {
       Snapshot head = CATALOG.loadTable(table).currentSnapshot();
       long rows = head == null ? 0 : Long.parseLong(head.summary().get("total-records"));
       found.put(table.name(), rows);
+    }
+    return found;
+  }
+
+  /** The newest marker of each table. */
+  private static Map<String, Long> marks(Namespace namespace) {
+    var found = new TreeMap<String, Long>();
+    for (TableIdentifier table : CATALOG.listTables(namespace)) {
+      long newest = 0;
+      for (var property : CATALOG.loadTable(table).properties().entrySet()) {
+        boolean isOurs = property.getKey().startsWith("dagster-jet/");
+        boolean isMark = isOurs && property.getValue().matches("\\d{10,19}");
+        if (isMark) newest = Math.max(newest, Long.parseLong(property.getValue()));
+      }
+      found.put(table.name(), newest);
     }
     return found;
   }
@@ -152,6 +201,7 @@ public class IcebergCatalog {
     String method = exchange.getRequestMethod();
     if (path[1].equals("config")) return config(exchange.getRequestURI().getQuery());
     if (path[1].equals("looks")) return look(Namespace.of(path[2]));
+    if (path[1].equals("marks")) return marks(Namespace.of(path[2]));
     boolean changesOne = KINDS.contains(path[1]);
     if (changesOne) path = without(path, 1);
     if (path[1].equals("transactions")) {

@@ -40,14 +40,15 @@ class RestCatalog:
 
 
 def rest_catalog() -> RestCatalog:
-    return RestCatalog(shared_server("iceberg", _prepared).facts["port"])
+    return RestCatalog(shared_server("iceberg", prepared).facts["port"])
 
 
 def _jars() -> Path:
     return fetch_jars("iceberg", "org.apache.iceberg", "iceberg-core", _VERSION)
 
 
-def _prepared(folder: Path) -> ToStart:
+def prepared(folder: Path) -> ToStart:
+    """Of a server on a free port, whose tables are in the folder."""
     import pyspark
 
     port, spark = free_port(), Path(pyspark.__file__).parent / "jars"

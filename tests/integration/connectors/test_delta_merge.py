@@ -15,10 +15,11 @@ from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.check_sink import check_sink
 from dagster_jet.testing.failpoints import FailPoints
 from dagster_jet.testing.sink_rows import SCHEMA
-from tests.integration import delta_child
+from tests.integration import delta_child, polars_reader
 from tests.integration.crash_table import Crash
 from tests.integration.test_delta import DeltaWorld
 from tests.long import long
+from tests.servers import duckdb_reader
 from tests.unit.connectors.delta_rows import by_log
 from tests.unit.connectors.test_delta_sink import STEPS, an_older_copy, without_a_log
 
@@ -87,4 +88,7 @@ def test_killed(tmp_path: Path, spark: SparkSession, fail_points: FailPoints) ->
     world.assert_nothing_doubled()
     assert world.run().status is JobStatus.COMPLETED
     world.assert_exactly_once()
+    for read in (duckdb_reader.delta_rows, polars_reader.delta_rows):
+        world.read = read
+        world.assert_exactly_once()
     assert not list(world.folder.glob("out/*/_dagster_jet/part-*"))

@@ -15,7 +15,7 @@ from dagster_jet.connectors.iceberg.catalog import CatalogPlace
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.check_sink import check_sink
 from dagster_jet.testing.failpoints import FailPoints
-from tests.integration import iceberg_child
+from tests.integration import iceberg_child, polars_reader
 from tests.integration.crash_table import MERGING_KILLED, Crash
 from tests.integration.test_iceberg import IcebergWorld
 from tests.long import long, long_but_for
@@ -90,7 +90,7 @@ def test_killed(tmp_path: Path, spark: SparkSession, fail_points: FailPoints, cr
     world.assert_ledger_is_true()
     assert world.run().status is JobStatus.COMPLETED
     world.assert_exactly_once()
-    for read in (by_library, by_duckdb):
+    for read in (by_library, by_duckdb, by_polars):
         world.read = read
         world.assert_exactly_once()
     assert not list(world.lake.rglob("_dagster_jet/part-*"))
@@ -98,6 +98,10 @@ def test_killed(tmp_path: Path, spark: SparkSession, fail_points: FailPoints, cr
 
 def by_duckdb(lake: Path, name: str) -> list[dict[str, Any]]:
     return duckdb_reader.iceberg_rows(metadata_at(lake, name))
+
+
+def by_polars(lake: Path, name: str) -> list[dict[str, Any]]:
+    return polars_reader.iceberg_rows(metadata_at(lake, name))
 
 
 @pytest.mark.usefixtures("interpreted")
