@@ -20,6 +20,7 @@ from rich.table import Table
 from ..jvm import start_quickly
 from .dagster_round import DagsterRound
 from .kafka_round import KafkaRound
+from .lake_round import LakeRound
 from .postgres_round import PostgresRound
 from .round import UNDER_DAGSTER, VICTIMS, Round, Setting, Verdict
 from .three_sinks_round import ThreeSinksRound
@@ -34,6 +35,7 @@ def settings(
     kafka: bool = False,
     dagster: bool = False,
     three_sinks: bool = False,
+    lake: bool = False,
     postgres: bool = False,
 ) -> list[Setting]:
     """Every other round on two executor JVMs, every other pair of rounds on Redis; with servers
@@ -41,7 +43,7 @@ def settings(
 
     With servers every other round holds its transactions, and there are two rounds at least."""
     rng = random.Random(seed)
-    servers = not dagster and (kafka or three_sinks or postgres)
+    servers = not dagster and (kafka or three_sinks or lake or postgres)
     plain = not (servers or dagster)
     per_round = min(PER_ROUND, -(-kills // 2)) if servers else PER_ROUND
     rounds = -(-kills // per_round)
@@ -54,6 +56,7 @@ def settings(
             kafka=kafka,
             dagster=dagster,
             three_sinks=three_sinks,
+            lake=lake,
             postgres=postgres,
             held=bool(number & 1) and servers,
         )
@@ -74,6 +77,9 @@ def main() -> int:
         help="Kafka and files in; Kafka, PostgreSQL and Parquet out",
     )
     parser.add_argument(
+        "--lake", action="store_true", help="Kafka in; Delta Lake, Iceberg and Kafka out"
+    )
+    parser.add_argument(
         "--postgres",
         action="store_true",
         help="rows from Kafka to PostgreSQL; with --dagster: Dagster's storage is PostgreSQL",
@@ -92,6 +98,7 @@ def main() -> int:
         kafka=options.kafka,
         dagster=options.dagster,
         three_sinks=options.three_sinks,
+        lake=options.lake,
         postgres=options.postgres,
     ):
         folder = Path(tempfile.mkdtemp(prefix="jet-soak-"))
@@ -135,6 +142,8 @@ def _kind(setting: Setting) -> type[Round]:
         return DagsterRound
     if setting.three_sinks:
         return ThreeSinksRound
+    if setting.lake:
+        return LakeRound
     if setting.postgres:
         return PostgresRound
     return KafkaRound if setting.kafka else Round

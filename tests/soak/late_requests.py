@@ -11,6 +11,7 @@ from contextlib import suppress
 from ..servers.proxy import Proxy
 
 _APART_S, _LATE_S = (2.0, 12.0), 4.0
+_UNANSWERED = 0.4
 _NEVER = 0.2
 """One in five does not arrive at all."""
 
@@ -20,13 +21,20 @@ class LateRequests:
 
     Args:
         is_it: makes what is told what a client says, and says whether that may be late.
+        loses_answers: some requests are carried out at once, and their answers do not arrive.
     """
 
     def __init__(
-        self, proxy: Proxy, is_it: Callable[[], Callable[[bytes], bool]], seed: int
+        self,
+        proxy: Proxy,
+        is_it: Callable[[], Callable[[bytes], bool]],
+        seed: int,
+        *,
+        loses_answers: bool = False,
     ) -> None:
         self._proxy, self._is_it, self._rng = proxy, is_it, random.Random(seed)
-        self.late = self.lost = 0
+        self._loses_answers = loses_answers
+        self.late = self.lost = self.unanswered = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="late requests", daemon=True)
 
@@ -42,6 +50,9 @@ class LateRequests:
 
     def _run(self) -> None:
         while not self._over.wait(self._rng.uniform(*_APART_S)):
+            if self._loses_answers and self._rng.random() < _UNANSWERED:
+                self._lose_an_answer()
+                continue
             held = self._proxy.hold_next(self._is_it())
             while not held.is_caught:
                 if self._over.wait(0.05):
@@ -54,6 +65,17 @@ class LateRequests:
             with suppress(OSError):  # the server was killed meanwhile, or is busy for long
                 held.release()
                 self.late += 1
+
+    def _lose_an_answer(self) -> None:
+        """The server does what it was asked for, and nobody is told. Then it is not reached for a
+        moment."""
+        self._proxy.cut_answer_to(self._is_it())
+        while not self._proxy.is_cut:
+            if self._over.wait(0.05):
+                return
+        self.unanswered += 1
+        self._over.wait(self._rng.uniform(0, 1))
+        self._proxy.restore()
 
 
 class CommitOfSql:

@@ -103,7 +103,7 @@ class MarkerWatch:
         markers: dict[str, int] = {}
         for sink, read in self._readers.items():
             # A server that is killed does not answer; the next look is soon.
-            with suppress(KafkaException, psycopg.Error):
+            with suppress(KafkaException, psycopg.Error, OSError):
                 markers[sink] = read()
         with suppress(JetError):
             for sink, epoch in markers.items():

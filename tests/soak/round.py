@@ -25,7 +25,7 @@ from ..integration.world import random_rows, write_input
 from .driver import OUTPUTS
 from .patience import Waiting
 
-VICTIMS = ("driver", "jvm", "worker", "executor", "member", "broker", "database")
+VICTIMS = ("driver", "jvm", "worker", "executor", "member", "broker", "database", "point")
 UNDER_DAGSTER = ("run worker", "daemon", "webserver", "code server")
 _PROGRESS_S = 300.0
 """So long a job that is not killed may take to its next committed epoch, start included, on a
@@ -49,6 +49,8 @@ class Setting:
     """Rows come from Kafka and go to Kafka."""
     three_sinks: bool = False
     """Rows come from Kafka and files, and go to Kafka, PostgreSQL and Parquet."""
+    lake: bool = False
+    """Rows come from Kafka and go to tables of Delta Lake and Iceberg, and to Kafka."""
     postgres: bool = False
     """Rows come from Kafka and go to tables of PostgreSQL. Under Dagster: its storage is there."""
     held: bool = False
@@ -58,7 +60,13 @@ class Setting:
 
     @property
     def has_servers(self) -> bool:
-        return not self.dagster and (self.kafka or self.three_sinks or self.postgres)
+        return not self.dagster and (self.kafka or self.three_sinks or self.postgres or self.lake)
+
+    @property
+    def tasks(self) -> int | None:
+        if self.lake:
+            return 2
+        return TASKS if self.has_servers else None
 
     @property
     def master(self) -> str:
@@ -71,7 +79,8 @@ class Setting:
         absent = {"executor"} if not self.cluster else set()
         absent |= {"member"} if not self.redis else set()
         with_database = self.three_sinks or self.postgres
-        absent |= {"broker"} if not self.kafka and not with_database else set()
+        absent |= {"broker"} if not (self.kafka or with_database or self.lake) else set()
+        absent |= {"point"} if not self.lake else set()
         absent |= {"database"} if not with_database else set()
         return [victim for victim in VICTIMS if victim not in absent]
 
@@ -161,7 +170,7 @@ class Round:
             "master": self.setting.master,
             "until": until,
             "held": self.setting.held,
-            "tasks": TASKS if self.setting.has_servers else None,
+            "tasks": self.setting.tasks,
         }
         with open(self.folder / "driver.out", "ab") as said:
             self._driver = subprocess.Popen(
@@ -169,8 +178,13 @@ class Round:
                 stdout=said,
                 stderr=said,
                 stdin=subprocess.DEVNULL,
+                env=os.environ | self._environment(),
             )
         self.verdict.starts += 1
+
+    def _environment(self) -> dict[str, str]:
+        """What the next driver has more of."""
+        return {}
 
     def _restart_if_dead(self, until: str) -> None:
         """The supervisor."""
@@ -206,7 +220,7 @@ class Round:
     def _kill_someone(self) -> None:
         victim = self._rng.choice(self.setting.victims)
         self._restart_if_dead("stopped")
-        if victim in ("member", "broker", "database"):
+        if victim in ("member", "broker", "database", "point"):
             self._kill_server(victim)
             return
         found = list(self._processes(victim))

@@ -1,0 +1,59 @@
+"""The job of the soak with lake tables: Kafka in; Delta Lake, Iceberg and Kafka out.
+
+python -m tests.soak.lake_driver <world folder> '{"members": [...], "until": ...}'
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from dagster_jet import Pipeline, Secret, sinks, sources
+
+from ..integration.child import SCHEMA
+from ..servers.iceberg_catalog import TOKEN
+from .driver import JOB, drive
+from .kafka_driver import told_to_sinks
+from .three_sinks_driver import number
+
+SPACE = "soak"
+TABLES: dict[str, Any] = {"plain": {}, "keyed": {"mode": "upsert", "key": "k"}}
+"""In either format: all rows, and the newest of each key."""
+TOPIC = "raw"
+
+
+def pipeline(folder: Path, *, held: bool = False) -> Pipeline:
+    """`places.json` in the folder says where the servers are."""
+    os.environ["LAKE_TOKEN"] = TOKEN
+    places = json.loads((folder / "places.json").read_text())
+    catalog = {"type": "rest", "uri": places["catalog"], "token": Secret(env="LAKE_TOKEN")}
+    p = Pipeline(JOB)
+    numbered = (
+        p.read_from(sources.kafka(places["kafka"], topics=["in"], schema=SCHEMA), name="rows")
+        .group_by("k")
+        .map_stateful(
+            number,
+            create=int,
+            output_schema="k string, ts long, v long, n long",
+            name="numbered",
+        )
+    )
+    for name, how in TABLES.items():
+        delta = sinks.delta(f"{folder}/delta/{name}", **how)
+        numbered.write_to(delta, name=f"delta_{name}")
+        iceberg = sinks.iceberg("lake", f"{SPACE}.{name}", catalog_options=catalog, **how)
+        numbered.write_to(iceberg, name=f"iceberg_{name}")
+    topic = sinks.kafka(places["kafka"], topic=TOPIC, key="k", **told_to_sinks(held))
+    numbered.write_to(topic, name="to_kafka")
+    return p
+
+
+def main(folder: Path, order: dict[str, Any]) -> int:
+    return drive(folder, order, pipeline(folder, held=order["held"]), max_items_per_epoch=24)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), json.loads(sys.argv[2])))
