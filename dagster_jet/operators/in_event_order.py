@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from dagster_jet.operators.deduplicate_in_order import DeduplicateInOrder
 from dagster_jet.operators.lateness import drop_late, event_times
+from dagster_jet.operators.newest_versions import NewestVersions
 from dagster_jet.operators.operator import (
     ARRIVAL_COLUMN,
     HASH_COLUMN,
@@ -60,7 +61,7 @@ _NEVER_MS = 10**17
 class InEventOrder:
     """Operator with one input, that of the inner operator."""
 
-    inner: StatefulMap | StatefulMapInBatches | SparkProcessor | DeduplicateInOrder
+    inner: StatefulMap | StatefulMapInBatches | SparkProcessor | DeduplicateInOrder | NewestVersions
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -25,14 +25,13 @@ Source: the interval join of Flink (`IntervalJoinOperator`), outer as in its SQL
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_jet.errors import PipelineError
 from dagster_jet.operators.address import ADDRESS, check_columns
@@ -47,7 +46,7 @@ from dagster_jet.operators.operator import (
 )
 from dagster_jet.operators.rows.event_order import Timeline, expand
 from dagster_jet.operators.rows.keys import key_codes, null_keys
-from dagster_jet.operators.user.batch_calls import Returned, called
+from dagster_jet.operators.user.batch_calls import Condition, meeting
 
 ROLE_COLUMN = "__role"
 """int8, kind of a state row: LEFT, RIGHT or MARK."""
@@ -60,8 +59,6 @@ MATCHED_COLUMN = "__matched"
 """bool: the row is not emitted alone when it expires; always true on a side that is not kept."""
 
 JoinType = Literal["inner", "left", "right", "outer", "semi", "anti"]
-Condition = Callable[[pa.Table], Any]
-"""Called with candidate pairs, in the columns of an inner join; returns a boolean for each."""
 
 _IDENTITY = (
     pa.field(ROW_STEP_COLUMN, pa.int64()),
@@ -163,7 +160,7 @@ class IntervalJoin:
         if self.condition is not None or not self._is_of_left:
             joined = self._joined(left, right, left_rows, right_rows)
             if self.condition is not None:
-                meets = self._meets(joined)
+                meets = meeting(self.condition, self.stage, joined)
                 joined = joined.filter(pa.array(meets))
                 left_rows, right_rows = left_rows[meets], right_rows[meets]
             if not self._is_of_left:
@@ -247,27 +244,6 @@ class IntervalJoin:
         columns = of_left.take(pa.array(left_rows)).columns
         columns += of_right.take(pa.array(right_rows)).columns
         return pa.Table.from_arrays(columns, schema=self.pair_schema)
-
-    def _meets(self, pairs: pa.Table) -> np.ndarray:
-        """Which pairs meet the condition; null is no.
-
-        Raises:
-            UserFunctionError: it raised, or did not return a boolean for each pair.
-        """
-        assert self.condition is not None
-        what = f"{pairs.num_rows} candidate pairs"
-        found = called(self.condition, self.stage, what, pairs.combine_chunks())
-        try:
-            flags = pa.array(found, pa.bool_()) if isinstance(found, np.ndarray) else found
-            mask: np.ndarray = pc.fill_null(flags, False).to_numpy(zero_copy_only=False)
-        except (AttributeError, TypeError, pa.ArrowException):
-            mask = np.empty(0)
-        if mask.dtype != np.bool_ or len(mask) != pairs.num_rows:
-            raise Returned(self.condition, self.stage).error(
-                f"{type(found).__name__}, which is not a boolean for each of {what}",
-                "Return an Arrow or NumPy array of booleans, as pyarrow.compute does.",
-            )
-        return mask
 
     def _changes(self, side: _Side, matched: np.ndarray, live: np.ndarray) -> list[pa.Table]:
         """State rows to append: the side's new rows, and marks for old rows that now matched."""

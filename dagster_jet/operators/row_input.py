@@ -43,6 +43,8 @@ class RowInput:
     hashes_wide: bool = False
     """Integers are hashed as bigint and floating-point numbers as double, as for a processor."""
     first_stage: FirstStage | None = None
+    is_spread: bool = False
+    """Spark divides the rows among the partitions, or copies them, because they have no key."""
 
     def can_take(self, rows: pa.Schema) -> bool:
         """Whether rows with these columns give the same bits here as in the JVM.
@@ -52,7 +54,7 @@ class RowInput:
         """
         names = self.names or tuple(rows.names)
         of = dict(zip(names, rows.types, strict=True))
-        if not all(is_hashable(of[key]) for key in self.keys):
+        if self.is_spread or not all(is_hashable(of[key]) for key in self.keys):
             return False
         if self.first_stage is None:
             # Otherwise it has columns that Spark computes.

@@ -14,11 +14,12 @@ import pyarrow as pa
 from dagster_jet.errors import SnapshotInvalidError
 from dagster_jet.operators.in_event_order import ROW_COLUMN, InEventOrder
 from dagster_jet.operators.interval_join import IntervalJoin
+from dagster_jet.operators.newest_versions import NewestVersions
 from dagster_jet.operators.operator import Operator
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 from dagster_jet.snapshot.plan import KEYS
 
-_SAVES_COLUMNS_OF_USERS = (IntervalJoin, StatefulMapInBatches)
+_SAVES_COLUMNS_OF_USERS = (IntervalJoin, NewestVersions, StatefulMapInBatches)
 """Operators that save other columns of users than keys. In all other states a column with a user's
 name is a key."""
 

@@ -77,9 +77,11 @@ class Joins(Point, Generic[StageT, JoinedT]):
         other: StageT,
         *,
         on: str | Sequence[str],
+        versions_of: str | Sequence[str] = (),
         name: str,
         how: Literal["left", "inner"] = "left",
         keep: Duration | None = None,
+        condition: Callable[[Any], Any] | None = None,
         suffix: str = "_right",
     ) -> JoinedT:
         """Joins each row with the newest version of its key in another stream, at its event time.
@@ -89,18 +91,26 @@ class Joins(Point, Generic[StageT, JoinedT]):
         how rows are divided into epochs, and come later by the allowed lag. Columns: the keys, this
         stream's, the other's. The event time of a result is that of this stream's row.
 
+        With `on=[]` each row meets every version: `other` is *broadcast*. It should be small, such
+        as rules or settings, because each of the store's 271 partitions has a copy.
+
         Args:
-            other: a stream of the same pipeline: rates, prices, states of an account.
+            other: a stream of the same pipeline: rates, prices, states of an account, rules.
             on: columns of both streams that must be equal.
+            versions_of: columns of `other`; a key has one newest version for each value of them,
+                and a row is joined with all of these.
             name: name of the stage, unique in the pipeline; saved state is matched by it.
             how: "left" keeps rows without a version, "inner" drops them.
-            keep: how long a version counts; by default until the next one. With it, keys without
-                rows are removed from the state; without it the newest version of each key stays.
+            keep: how long a version counts; by default until the next one. Without it the newest
+                versions stay in the state.
+            condition: called with an Arrow table of pairs, in the columns of the result; returns an
+                array with a boolean for each. Other pairs are left out. It must depend on the rows
+                alone.
             suffix: suffix of the other stream's columns whose names this stream has, too.
 
         Raises:
-            PipelineError: a stream has no event time or is of another pipeline, or `how` is not
-                valid.
+            PipelineError: a stream has no event time or is of another pipeline, `how` is not valid,
+                or a column is both in `on` and in `versions_of`.
             ConfigurationError: `keep` is negative or cannot be read.
 
         Example:
@@ -108,9 +118,11 @@ class Joins(Point, Generic[StageT, JoinedT]):
         """
         self._check_how(how, ("left", "inner"), name)
         keys, times = self._sides(other, on, name)
+        subject = columns_of(versions_of)
+        refuse_twice(self, name, (*keys, *subject))
         keep_ms = None if keep is None else to_ms(keep, "keep")
         upstream = (self._node, other._node)
-        node = JoinAsOfNode(name, upstream, keys, how, keep_ms, times, suffix)
+        node = JoinAsOfNode(name, upstream, keys, subject, how, keep_ms, times, suffix, condition)
         return self._joined(node, self._time)
 
     def _joined(self, node: Node, time: EventTime | None) -> JoinedT:

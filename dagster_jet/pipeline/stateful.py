@@ -204,23 +204,27 @@ class JoinNode(StatefulNode):
 
 @dataclass(frozen=True)
 class JoinAsOfNode(StatefulNode):
-    """Joins rows with the newest version of their key, of another stream."""
+    """Joins rows with the newest versions of their key, of another stream."""
 
     keys: tuple[str, ...]
+    """None: each row meets all versions."""
+    subject: tuple[str, ...]
+    """Columns of the other stream; a key has a newest version for each value of them."""
     how: Literal["left", "inner"]
     keep_ms: int | None
     """How long a version counts; None: until the next one."""
     times: tuple[EventTime, EventTime]
     suffix: str
+    condition: Callable[[Any], Any] | None = None
     kind: ClassVar = StageKind.JOIN_AS_OF
 
     def describe(self) -> dict[str, str]:
         keep = {} if self.keep_ms is None else {"keep": in_words(self.keep_ms)}
-        return {"keys": ", ".join(self.keys), "how": self.how, **keep}
+        subject = {"versions of": ", ".join(self.subject)} if self.subject else {}
+        return {"keys": ", ".join(self.keys), **subject, "how": self.how, **keep}
 
     def shape(self) -> Mapping[str, Any]:
-        keep = self.keep_ms is not None
-        return {"keys": list(self.keys), "keep": keep, **_read_times(*self.times)}
+        return {"keys": list(self.keys), **_read_times(*self.times)}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagster_jet import Pipeline, Stage, State, sinks, sources, windows
 from dagster_jet import aggregates as agg
@@ -20,6 +21,7 @@ CLICKS = "user string, page string, at long"
 ORDERS = "order_id string, user string, currency string, amount long, at long"
 PAYMENTS = "order_id string, paid long, at long"
 RATES = "currency string, rate long, at long"
+RULES = "rule string, above long, at long"
 
 
 def sessions(clicks: Stage) -> Stage:
@@ -175,6 +177,18 @@ def in_euros(orders: Stage, rates: Stage) -> Stage:
     return rated.select("order_id", "amount * rate AS euros")
 
 
+def flagged(orders: Stage, rules: Stage) -> Stage:
+    """Orders with each rule that they break; rules come and change while the job runs."""
+
+    def is_above(pairs: pa.Table) -> pa.ChunkedArray:
+        return pc.greater(pairs["amount"], pairs["above"])
+
+    hits = orders.join_as_of(
+        rules, on=[], versions_of="rule", condition=is_above, how="inner", name="flagged"
+    )
+    return hits.select("order_id", "rule")
+
+
 def scored(orders: Stage) -> Stage:
     """Orders with the score of a model, which each worker process loads once."""
 
@@ -235,6 +249,7 @@ def gallery(service_url: str = "http://localhost:8000") -> Pipeline:
         "there_and_back": there_and_back(clicks),
         "reminders": reminders(clicks),
         "in_euros": in_euros(orders, rates),
+        "flagged": flagged(orders, read("rules", RULES)),
         "scored": scored(orders),
         "checked": checked(orders, service_url),
         **by_currency(orders),

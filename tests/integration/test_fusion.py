@@ -190,6 +190,19 @@ def test_a_computed_column_wants_spark(spark: SparkSession) -> None:
     assert not plan.stages["first"].own_sinks
 
 
+def test_versions_for_all_rows_want_spark_which_copies_them(spark: SparkSession) -> None:
+    def build(rows: Stage) -> None:
+        limits = counted(rows, "limits", "k")
+        of_rows = rows.join_as_of(limits, on=[], versions_of="k", name="of_rows")
+        out(of_rows)
+        out(counted(rows, "first", "k").join_as_of(limits, on=[], name="of_windows"), "windows")
+
+    plan = planned(spark, build)
+    assert [one for one in tasks(plan) if "of_rows" in one] == [["of_rows", "of_windows"]]
+    assert all(not one.fusion.links for one in plan.by_level.each)
+    assert all(not one.fusion.links for one in plan.by_shard.each)
+
+
 # --- rows -----------------------------------------------------------------------------------------
 
 

@@ -261,6 +261,33 @@ def expected_as_of(rows: list[Row], others: list[Row]) -> Iterator[tuple[Any, ..
         yield (row["k"], row["ts"], row["v"], ts, v)
 
 
+def rules(rows: Stage, others: Stage, name: str = "op") -> Stage:
+    """Each row with the newest row of every other key, if their values fit."""
+
+    def fits(pairs: pa.Table) -> pa.ChunkedArray:
+        return pc.greater(pairs["v_right"], pairs["v"])
+
+    return rows.join_as_of(others, on=[], versions_of="k", condition=fits, keep="250 ms", name=name)
+
+
+def expected_rules(rows: list[Row], others: list[Row]) -> Iterator[tuple[Any, ...]]:
+    of_key = numbered_by_key(others)
+    for row in rows:
+        found = False
+        for key, versions in of_key.items():
+            known = [
+                (other["ts"], number, other["v"])
+                for number, other in versions
+                if row["ts"] - 250 <= other["ts"] <= row["ts"]
+            ]
+            if known and max(known)[2] > row["v"]:
+                found = True
+                ts, _, v = max(known)
+                yield (row["k"], row["ts"], row["v"], key, ts, v)
+        if not found:
+            yield (row["k"], row["ts"], row["v"], None, None, None)
+
+
 def mapped(rows: Stage, name: str = "op", **options: Any) -> Stage:
     def running_total(state: State[int], row: Row) -> Row | None:
         state.value += row["v"]
@@ -350,6 +377,7 @@ OPERATORS: dict[str, tuple[Callable[..., Stage], Expect, str]] = {
         for how in ("left", "semi", "anti")
     },
     "join_as_of": (joined_as_of, expected_as_of, "k ts v ts_right v_right"),
+    "join_rules": (rules, expected_rules, "k ts v k_right ts_right v_right"),
 }
 
 

@@ -60,8 +60,9 @@ def given() -> dict[str, list[Row]]:
         for at in times(20)
     ]
     late = sorted(orders * 8, key=lambda row: row["at"] + rng.randrange(3 * HOUR))
+    rules = [{"rule": rng.choice(users), "above": rng.randrange(200), "at": at} for at in times(20)]
     given = {"clicks": clicks, "orders": orders, "payments": payments, "rates": rates}
-    return {**given, "late_orders": late}
+    return {**given, "late_orders": late, "rules": rules}
 
 
 class Risks(BaseHTTPRequestHandler):
@@ -161,6 +162,12 @@ SQL = {
         "order_id euros",
         "select order_id, amount * rate from orders asof left join rates "
         "on orders.currency = rates.currency and orders.ts >= rates.ts",
+    ),
+    "flagged": (
+        "order_id rule",
+        "select order_id, rule from orders, rules where amount > above and rules.ts <= orders.ts "
+        "and rules.ts = (select max(ts) from rules as other where other.rule = rules.rule "
+        "and ts <= orders.ts)",
     ),
 }
 

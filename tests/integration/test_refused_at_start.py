@@ -56,6 +56,16 @@ def test_two_columns_of_one_name_are_refused_where_they_come_to_be(
         analysed(spark, lambda rows: DOUBLED[stage](rows).select("1 AS one"))
 
 
+def test_versions_of_a_column_that_the_other_stream_lacks(spark: SparkSession) -> None:
+    with pytest.raises(PipelineError, match=r"stage 's': .*no column rule, .*; it has ts, v\b"):
+        analysed(
+            spark,
+            lambda rows: rows.join_as_of(
+                rows.select("k", "ts", "v"), on="k", versions_of="rule", name="s"
+            ),
+        )
+
+
 def drawn_anew(frame: DataFrame) -> DataFrame:
     return frame.withColumn("id", F.uuid())
 

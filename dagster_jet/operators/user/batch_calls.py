@@ -11,10 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagster_jet.errors import UserFunctionError, where_raised
 
+Condition = Callable[[pa.Table], Any]
+"""Called with candidate pairs, in the columns of an inner join; returns a boolean for each."""
 _T = pa.types
 _KINDS: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (
     (_T.is_string, _T.is_large_string, _T.is_string_view),
@@ -50,6 +54,27 @@ def called(function: Callable[..., Any], stage: str, what: str, *arguments: Any)
             stage=stage,
             cure="Correct the function; nothing of this epoch was written.",
         ) from error
+
+
+def meeting(condition: Condition, stage: str, pairs: pa.Table) -> np.ndarray:
+    """Which pairs meet the condition; null is no.
+
+    Raises:
+        UserFunctionError: it raised, or did not return a boolean for each pair.
+    """
+    what = f"{pairs.num_rows} candidate pairs"
+    found = called(condition, stage, what, pairs.combine_chunks())
+    try:
+        flags = pa.array(found, pa.bool_()) if isinstance(found, np.ndarray) else found
+        mask: np.ndarray = pc.fill_null(flags, False).to_numpy(zero_copy_only=False)
+    except (AttributeError, TypeError, pa.ArrowException):
+        mask = np.empty(0)
+    if mask.dtype != np.bool_ or len(mask) != pairs.num_rows:
+        raise Returned(condition, stage).error(
+            f"{type(found).__name__}, which is not a boolean for each of {what}",
+            "Return an Arrow or NumPy array of booleans, as pyarrow.compute does.",
+        )
+    return mask
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -7,6 +7,7 @@ because a call into the JVM per column and epoch adds up.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -36,6 +37,10 @@ Late = Callable[[int, "int | None"], "Column"]
 condition on an input row."""
 Shape = Callable[["DataFrame"], "DataFrame"]
 """Maps an input's rows to the operator's input, partition first."""
+
+
+_UNHASHABLE = re.compile(r"\b(map|variant)\b")
+"""Types of columns that Spark does not hash."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,17 @@ class Partitions:
                 for key, column in zip(keys, columns, strict=True)
             ]
         return F.xxhash64(*columns) if columns else F.lit(0).cast("long")
+
+    def spread(self, frame: DataFrame) -> Column:
+        """The hash of rows without key: a partition that follows from the row."""
+        columns = [
+            f.name for f in frame.schema if not _UNHASHABLE.search(f.dataType.simpleString())
+        ]
+        return F.pmod(self.hash(columns), F.lit(self.count))
+
+    def copies(self) -> Column:
+        """The hashes of the copies of a row: each partition."""
+        return F.explode(F.sequence(F.lit(0).cast("long"), F.lit(self.count - 1).cast("long")))
 
     def of(self, keys: Sequence[str]) -> Column:
         return self.of_hash(self.hash(keys))

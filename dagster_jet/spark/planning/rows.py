@@ -90,10 +90,28 @@ def plan_join(
 def plan_join_as_of(
     node: JoinAsOfNode, sources: Sequence[DataFrame], partitions: Partitions, job: str
 ) -> OperatorPlan:
-    """Rows with the newest version of their key."""
+    """Rows with the newest versions of their key; without keys, with those of all.
+
+    Raises:
+        PipelineError: the versions lack a column of `subject`, or see `_Sides.schemas`.
+    """
     sides = _Sides(node, *sources)
+    schemas = sides.schemas(job)
+    missing = [name for name in node.subject if name not in sides.names]
+    if missing:
+        raise PipelineError(
+            f"the other stream has no column {', '.join(missing)}, which versions_of names; it has "
+            f"{', '.join(sides.names)}.",
+            job=job,
+            stage=node.name,
+        )
     operator = JoinAsOf.of(
-        node.name, *sides.schemas(job), keeps_all=node.how == "left", keep_ms=node.keep_ms
+        node.name,
+        *schemas,
+        subject=[sides.names[name] for name in node.subject],
+        keeps_all=node.how == "left",
+        keep_ms=node.keep_ms,
+        condition=node.condition,
     )
     return sides.plan(operator, partitions, in_order=True)
 
@@ -163,17 +181,31 @@ class _Sides:
         )
         keys, address = self.node.keys, {*(field.name for field in ADDRESS), ARRIVAL_COLUMN}
         columns = [[n for n in s.names if n not in address] for s in operator.input_schemas]
-        shapes = [
-            _addressed(side, keys, time, partitions, names, in_order=in_order)
-            for side, time, names in zip((self.left, self.renamed), times, columns, strict=True)
-        ]
+        left_hash = right_hash = None
+        copies: tuple[Column, ...] = ()
+        if broadcasts := isinstance(operator, JoinAsOf) and not keys:
+            left_hash, right_hash = partitions.spread(self.left), F.col(HASH_COLUMN)
+            copies = (partitions.copies().alias(HASH_COLUMN),)
+        left, right = (
+            _addressed(side, keys, time, partitions, names, key_hash, in_order=in_order)
+            for side, time, names, key_hash in (
+                (self.left, times[0], columns[0], left_hash),
+                (self.renamed, times[1], columns[1], right_hash),
+            )
+        )
+        rows, others = (
+            replace(row_input(operator, side, keys, partitions, time), is_spread=broadcasts)
+            for side, time in enumerate(times)
+        )
+
+        def right_shape(frame: DataFrame) -> DataFrame:
+            renamed = frame.withColumnsRenamed(self.names)
+            return right(renamed.select("*", *copies) if copies else renamed)
+
         return OperatorPlan(
             operator=operator,
-            shapes=(shapes[0], lambda frame: shapes[1](frame.withColumnsRenamed(self.names))),
-            inputs=(
-                row_input(operator, 0, keys, partitions, times[0]),
-                row_input(operator, 1, keys, partitions, times[1], names=self.renamed.columns),
-            ),
+            shapes=(left, right_shape),
+            inputs=(rows, replace(others, names=tuple(self.renamed.columns))),
             late=tuple(map(behind_watermark, (self.left, self.right), self.node.times)),
             filters_late=False,
             result_type=spark_schema(operator.result_schema),

@@ -3,14 +3,24 @@
 from random import Random
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_jet.core.partition import key_hash
+from dagster_jet.operators import newest_versions
 from dagster_jet.operators.in_event_order import ROW_COLUMN
 from dagster_jet.operators.join_as_of import JoinAsOf
+from dagster_jet.operators.operator import MemoryState, StepInput
 from dagster_jet.operators.saved_rows import living_rows
-from tests.unit.operators.stepping import Stepping, addressed, as_multiset, colliding
+from tests.unit.operators.stepping import (
+    Stepping,
+    addressed,
+    as_input,
+    as_multiset,
+    colliding,
+)
 
 KEYS = pa.schema([("k", pa.string())])
 LEFT = pa.schema([("n", pa.int64())])
@@ -62,12 +72,12 @@ def test_inner_drops_rows_without_a_version_and_null_keys_have_none():
         assert pairs(run.complete()) == found
 
 
-def test_a_version_counts_so_long_and_its_key_leaves_the_state():
+def test_a_version_counts_so_long_and_leaves_the_state():
     run = Stepping(operator(keep=10))
     run.step([row(15, 1), row(16, 2)], [version(5, 7)])
+    run.step([], [], watermark=15)
+    assert run.state.scan().num_rows == 3
     assert pairs(run.step([], [], watermark=17)) == [(1, 7), (2, None)]
-    assert run.state.scan().num_rows == 1
-    run.step([], [], watermark=27)
     assert run.state.scan().num_rows == 0
 
 
@@ -109,17 +119,14 @@ def max_time(versions, one):
     return max(times)
 
 
-@settings(max_examples=50)
-@given(st.integers(), st.booleans(), st.sampled_from([None, 4, 15]), st.booleans())
-def test_against_a_search_whatever_the_steps(seed, keeps_all, keep, collide):
-    random = Random(seed)
-    hash_of = colliding if collide else key_hash
-    keys = ("x", "y", None)
-    rows = [row(random.randrange(40), n, random.choice(keys), hash_of) for n in range(15)]
-    versions = [version(random.randrange(40), n, random.choice(keys), hash_of) for n in range(10)]
-    run, found = Stepping(operator(keeps_all, keep)), []
-    waiting = [sorted(side, key=lambda r: r["__time"] + random.randrange(8))
-               for side in (rows, versions)]  # fmt: skip
+def played(joins, random, *sides):
+    """Gives both sides to an operator, a little out of order and in steps of any size.
+
+    Returns:
+        The results, the sides in the order in which they arrived, and the number of late rows.
+    """
+    run, found = Stepping(joins), []
+    waiting = [sorted(side, key=lambda r: r["__time"] + random.randrange(8)) for side in sides]
     arrived = [[*side] for side in waiting]
     while any(waiting):
         given_now = [[side.pop(0) for _ in range(min(len(side), random.randrange(9)))]
@@ -129,6 +136,92 @@ def test_against_a_search_whatever_the_steps(seed, keeps_all, keep, collide):
         found += run.step(*given_now, watermark=mark)
         if random.random() < 0.3:
             run.restore(random)
-    found += run.complete()
-    assert run.late == 0
-    assert as_multiset(found) == as_multiset([*naive(arrived[0], arrived[1], keeps_all, keep)])
+    return found + run.complete(), arrived, run.late
+
+
+@settings(max_examples=50)
+@given(st.integers(), st.booleans(), st.sampled_from([None, 4, 15]), st.booleans())
+def test_against_a_search_whatever_the_steps(seed, keeps_all, keep, collide):
+    random = Random(seed)
+    hash_of = colliding if collide else key_hash
+    keys = ("x", "y", None)
+    rows = [row(random.randrange(40), n, random.choice(keys), hash_of) for n in range(15)]
+    versions = [version(random.randrange(40), n, random.choice(keys), hash_of) for n in range(10)]
+    found, (rows, versions), late = played(operator(keeps_all, keep), random, rows, versions)
+    assert late == 0
+    assert as_multiset(found) == as_multiset([*naive(rows, versions, keeps_all, keep)])
+
+
+SUBJECTS = pa.schema([("rule", pa.string()), ("v", pa.int64())])
+
+
+def naive_of_subjects(rows, versions, keeps_all, keep):
+    """Each row with the newest version of each rule of its key, if that is odd or the row is."""
+    for one in rows:
+        newest = {}
+        for place, other in enumerate(versions):
+            if other["k"] == one["k"] is not None and other["__time"] <= one["__time"]:
+                this = (other["__time"], place, other["v"])
+                newest[other["rule"]] = max(this, newest.get(other["rule"], this))
+        found = [
+            {"k": one["k"], "n": one["n"], "rule": rule, "v": v}
+            for rule, (time, _, v) in newest.items()
+            if (keep is None or one["__time"] - time <= keep) and (v + one["n"]) % 2
+        ]
+        yield from found
+        if keeps_all and not found:
+            yield {"k": one["k"], "n": one["n"], "rule": None, "v": None}
+
+
+def sum_is_odd(pairs):
+    return pc.equal(pc.bit_wise_and(pc.add(pairs["v"], pairs["n"]), 1), 1)
+
+
+@settings(max_examples=50)
+@given(
+    st.integers(), st.booleans(), st.sampled_from([None, 4, 15]), st.booleans(),
+    st.sampled_from([1, 3, 1000]),
+)  # fmt: skip
+def test_several_subjects_of_a_key_whatever_the_steps(seed, keeps_all, keep, collide, pairs_max):
+    random = Random(seed)
+    hash_of = colliding if collide else key_hash
+    keys, rules = ("x", "y", None), ("a", "b", None)
+    rows = [row(random.randrange(40), n, random.choice(keys), hash_of) for n in range(15)]
+    versions = [
+        addressed(
+            random.randrange(40),
+            {"k": random.choice(keys)},
+            hash_of,
+            rule=random.choice(rules),
+            v=n,
+        )
+        for n in range(15)
+    ]
+    joins = JoinAsOf.of(
+        "s", KEYS, LEFT, SUBJECTS, subject=["rule"], keeps_all=keeps_all, keep_ms=keep,
+        condition=sum_is_odd,
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(newest_versions, "PAIRS_MAX", pairs_max)
+        found, (rows, versions), late = played(joins, random, rows, versions)
+    assert late == 0
+    assert as_multiset(found) == as_multiset([*naive_of_subjects(rows, versions, keeps_all, keep)])
+
+
+def test_a_late_version_without_key_counts_once_and_its_copies_are_no_rows():
+    joins = JoinAsOf.of("s", pa.schema([]), LEFT, RIGHT)
+    state = MemoryState(joins)
+
+    def step(before, after, rows, versions):
+        """Rows are in partition 3, versions are copied to five."""
+        sides = (
+            [addressed(time, {}, lambda: 3, n=time) for time in rows],
+            [addressed(time, {}, lambda p=p: p, v=time) for time in versions for p in range(5)],
+        )
+        arrived = tuple(map(as_input, sides, joins.input_schemas))
+        taken = joins.step(StepInput(arrived, before, after, after), state)
+        state.append(taken.delta, after)
+        return taken.results.to_pylist(), taken.rows_in, taken.late
+
+    assert step(None, 10, [4], [3]) == ([{"n": 4, "v": 3}], 2, 0)
+    assert step(10, 20, [12], [9]) == ([{"n": 12, "v": 3}], 2, 1)
