@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.2
+_AGAIN_S = 5.0
+"""Seconds from a warm-up that failed to the next one."""
 _ALONE_S = 30.0
 """So long after the last one has joined, no other one is expected."""
 
@@ -41,6 +45,7 @@ class JoiningExecutors:
         """
         self._session, self._placed, self._wanted = session, placed, wanted
         self._closed, self._ready = threading.Event(), threading.Event()
+        self._tag = f"jet-joining-{uuid.uuid4().hex}"
         if len(placed) < wanted:
             threading.Thread(target=self._run, name="jet-joining", daemon=True).start()
 
@@ -51,11 +56,14 @@ class JoiningExecutors:
         return self._ready.is_set()
 
     def close(self) -> None:
-        """Does not wait: a warm-up that is running ends by itself."""
+        """Cancels a warm-up that is running: of an executor that is lost it would wait for long."""
         self._closed.set()
+        with suppress(*SESSION_GONE):
+            self._session.sparkContext.cancelJobsWithTag(self._tag)
 
     def _run(self) -> None:
         warm, joined_at = set(self._placed), time.monotonic()
+        self._session.sparkContext.addJobTag(self._tag)
         while not self._closed.wait(_LOOK_EVERY_S):
             try:
                 there = executor_ids(self._session)
@@ -65,8 +73,9 @@ class JoiningExecutors:
                     joined_at = time.monotonic()
             except SESSION_GONE:
                 return
-            except PySparkException as error:  # it is gone again, say
-                _logger.debug("the executor %s was not warmed up: %s", place, error)
+            except PySparkException as error:  # it is gone again, or has another version
+                _logger.info("an executor that has joined was not warmed up: %s", error)
+                self._closed.wait(_AGAIN_S)
                 continue
             is_last = time.monotonic() - joined_at > _ALONE_S
             if len(there) > len(self._placed) and (len(there) >= self._wanted or is_last):
