@@ -1,4 +1,4 @@
-"""Windows that are corrected, in files and in a table, and the driver that is killed meanwhile."""
+"""Windows that are corrected, in files and in tables, and the driver that is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from dagster_jet import Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
+from dagster_jet.contract import Sink
 
 from . import child
 
@@ -29,9 +30,11 @@ def corrected(folder: Path, lateness: str = "700 ms") -> Pipeline:
         stage.late_to(late, name=f"{name}_late")
         versions = sinks.files(f"{folder}/out/{name}", format="json")
         stage.write_to(versions, name=f"{name}_out")
-        table = sinks.sql(
-            f"sqlite:///{folder}/{name}.db", table="results", mode="upsert", key=["k", "window_end"]
-        )
+        key = ["k", "window_end"]
+        table: Sink = sinks.delta(f"{folder}/out/{name}_table", mode="upsert", key=key)
+        if name == "sliding":
+            place = f"sqlite:///{folder}/{name}.db"
+            table = sinks.sql(place, table="results", mode="upsert", key=key)
         shown = stage.select("k", "window_end", "n", "total", "correction")
         shown.write_to(table, name=f"{name}_table")
     # The same late rows beside them: what is in time is counted by fours.
