@@ -181,8 +181,8 @@ class Jet:
             dropped_state: stages and sources whose saved state is dropped where the pipeline cannot
                 use it: a stage that is gone, or one that begins empty because its state would have
                 another meaning. A dropped source is not read any more.
-            renamed: stages and sources that have another name now, as {"former": "present"}: they
-                keep their state and positions. `plan` says what a change needs.
+            renamed: stages, sources and sinks that have another name now, as {"former": "present"}:
+                they keep their state, positions and folders. `plan` says what a change needs.
             on_event: called with each event of the job, on its driver thread: it must be fast.
             run_id: written into the record, for example Dagster's run id.
             standby: start Spark, run a small sample job that warms it up, and wait until no other

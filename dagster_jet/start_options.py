@@ -23,7 +23,7 @@ class StartOptions:
             these to the sink's dead-letter sink.
         dropped_state: stages and sources whose saved state is dropped, if the pipeline cannot use
             it.
-        renamed: stages and sources that have another name now: present name by former name.
+        renamed: stages, sources and sinks that have another name now: present name by former name.
 
     Raises:
         ConfigurationError: `initial_snapshot` is neither an id nor a name; or `dropped_state` is a

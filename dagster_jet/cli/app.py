@@ -280,8 +280,8 @@ def plan(
     """Shows how a changed pipeline would use the state of a snapshot (by default the last), and the
     strongest guarantee of its sources and sinks.
 
-    Exit code 1: the job would not start, because some state cannot be used. Then the command with
-    which it starts is shown.
+    Exit code 1: the job would not start, because some state cannot be used, or a folder belongs to
+    the former name of a sink. Then the command with which it starts is shown.
     """
 
     from dagster_jet.pipeline.reference import load_pipeline
@@ -296,7 +296,8 @@ def plan(
     with_state = {change.stage for change in changes}
     rows += [_plan_row(name, "sink", gives) for name in gives if name not in with_state]
     show(rows, title=f"Plan of {found.name}", as_json=target.as_json)
-    if any(change.is_refused for change in changes):
+    words = changes.needs.renamed.keys() - names_of(renamed).keys()
+    if words or any(change.is_refused for change in changes):
         if not target.as_json:
             say(f"It would not start. It starts so:\n\n    {command(pipeline, changes.needs)}")
         raise typer.Exit(1)

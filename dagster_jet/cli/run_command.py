@@ -21,7 +21,8 @@ RenamedOption = Annotated[
     typer.Option(
         "--renamed",
         metavar="FORMER=PRESENT",
-        help="A stage or source that has another name now keeps its state. Repeat it for each.",
+        help="A stage, source or sink that has another name now keeps its state, or its folder. "
+        "Repeat it for each.",
     ),
 ]
 DroppedOption = Annotated[

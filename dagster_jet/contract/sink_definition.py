@@ -83,6 +83,14 @@ class Sink(Definition):
             ConfigurationError, SinkError: as `check`.
         """
 
+    def formerly(self, name: str) -> Sink:
+        """Returns the sink for a start that renames it by word (`renamed`). Its place may have the
+        marks of a sink of this former name: `check` admits them, `claim_place` replaces them.
+
+        What is staged under the former name is committed under it, by a sink that is reopened.
+        """
+        return self
+
     def check_columns(self, rows: DataFrame, job: str, stage: str) -> None:
         """Called at every start, with an empty frame of the rows that the sink gets.
 

@@ -176,7 +176,8 @@ class RecoveryDriver:
     def _adapted(self, manifest: Manifest) -> Manifest:
         """The snapshot with the state that is renamed or dropped by word."""
         context, options = self.context, self.context.options
-        words = Adaptation(dict(options.renamed), frozenset(options.dropped_state))
+        renamed = context.graph.renamed_states(options.renamed)
+        words = Adaptation(renamed, frozenset(options.dropped_state))
         return words.manifest(manifest, context.plan.stage_plans())
 
     def _check_can_be_committed(self, manifest: Manifest) -> None:
@@ -441,7 +442,8 @@ class RecoveryDriver:
         sinks = self.committer.destinations
         if newest is None:
             return
-        written = output_after(newest, is_committed=True, lost=(), sinks=sinks)
+        renamed = self.context.options.renamed
+        written = output_after(newest, is_committed=True, lost=(), sinks=sinks, renamed=renamed)
         if written:
             raise ConfigurationError(
                 'the guarantee is now "none", which reads all input again, but these sinks '

@@ -44,6 +44,7 @@ from dagster_jet.snapshot.owed import (
     SinkChange,
     epochs_of,
     owed_commits,
+    present_name,
     rows_of,
     sink_change,
 )
@@ -289,22 +290,33 @@ class SinkCommitter:
         """
         missing: dict[str, NewestOutput] = {}
         for sink, newest in expected.items():
-            if sink_change(sink, named, self.destinations) is not SinkChange.KEPT:
-                continue
-            committer = self._committer(sink)
-            context = replace(
-                self._context(sink, recovering=True),
-                timeline=newest.timeline,
-                repeatable=newest.execution_id > 0,
-                owns_job=True,
-            )
-            if newest.execution_id:
-                context = replace(context, execution_id=newest.execution_id)
-            ask = partial(committer.has_committed, [newest.artifact], context)
-            has_committed = self.retrying.ask(sink, committer, ask)
-            if has_committed is not None and not has_committed:
-                missing[sink] = newest
+            present = self._present(sink, named)
+            if present is not None and self._has_committed(present, newest) is False:
+                missing[present] = newest
         return missing
+
+    def _has_committed(self, sink: str, newest: NewestOutput) -> bool | None:
+        """Asks the place of a sink. The marker may have the sink's former name."""
+        marked = newest.artifact.sink
+        context = replace(
+            self._context(marked, recovering=True),
+            timeline=newest.timeline,
+            repeatable=newest.execution_id > 0,
+            owns_job=True,
+        )
+        if newest.execution_id:
+            context = replace(context, execution_id=newest.execution_id)
+        committer = self._committer(sink) if marked == sink else self._opened(sink, marked)
+        try:
+            ask = partial(committer.has_committed, [newest.artifact], context)
+            has_committed: bool | None = self.retrying.ask(sink, committer, ask)
+            return has_committed
+        finally:
+            if marked != sink:
+                _close(marked, committer)
+
+    def _present(self, sink: str, named: Mapping[str, Destination]) -> str | None:
+        return present_name(sink, named, self.destinations, self.options.renamed)
 
     def sinks_with_output(self, newest: Manifest, since: int) -> list[str]:
         """Returns the sinks of the pipeline whose places have output of epochs after `since`. A
@@ -314,13 +326,9 @@ class SinkCommitter:
             newest: manifest of the newest snapshot, committed or not.
         """
         expected = output_to_be_there(newest, is_committed=True)
-        later = {
-            sink: one
-            for sink, one in expected.items()
-            if one.artifact.epoch_id > since
-            and sink_change(sink, newest.sinks, self.destinations) is SinkChange.KEPT
-        }
-        return sorted(later.keys() - self.missing_output(later, newest.sinks).keys())
+        later = {s: one for s, one in expected.items() if one.artifact.epoch_id > since}
+        present = {here for sink in later if (here := self._present(sink, newest.sinks))}
+        return sorted(present - self.missing_output(later, newest.sinks).keys())
 
     def report_missing(self, sink: str, newest: NewestOutput) -> None:
         """Reports committed output whose loss is accepted."""
@@ -347,11 +355,15 @@ class SinkCommitter:
 
     def _committer(self, sink: str) -> Committer:
         if sink not in self._committers:
-            node = next(node for node in self.sinks if node.name == sink)
-            committer = node.sink.open_committer(self.job, sink)
-            check_is_a(Committer, committer, job=self.job, stage=sink)
-            self._committers[sink] = committer
+            self._committers[sink] = self._opened(sink, sink)
         return self._committers[sink]
+
+    def _opened(self, sink: str, name: str) -> Committer:
+        """Opens a committer of the pipeline's sink, under its present or former name."""
+        node = next(node for node in self.sinks if node.name == sink)
+        committer = node.sink.open_committer(self.job, name)
+        check_is_a(Committer, committer, job=self.job, stage=sink)
+        return committer
 
     def _former_sink(self, owed: OwedCommit) -> Sink | None:
         """Returns the reopened sink; None if it cannot be reopened and the loss is accepted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -44,6 +44,22 @@ def at_start(graph: Graph, job: str, *, on_one_host: bool, ask: Ask = ask_once) 
         with leading_to_page(definition):
             inspect = partial(definition.at_start, job, name, on_one_host=on_one_host)
             return ask(name, definition, inspect)
+
+    return _with_definitions(graph, change)
+
+
+def formerly(graph: Graph, renamed: Mapping[str, str]) -> Graph:
+    """Returns the graph whose sinks know their former names (`Sink.formerly`).
+
+    Args:
+        renamed: present name by former name.
+    """
+    former = {present: name for name, present in renamed.items()}
+
+    def change(name: str, definition: Definition) -> Any:
+        if isinstance(definition, Sink) and name in former:
+            return definition.formerly(former[name])
+        return definition
 
     return _with_definitions(graph, change)
 

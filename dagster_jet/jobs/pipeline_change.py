@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dagster_jet.connectors.reopening import destination_of
+from dagster_jet.contract import Sink
 from dagster_jet.execution.start_connectors import at_start, on_store
 from dagster_jet.jobs.stored_snapshot import Wanted, find_snapshot
 from dagster_jet.ownership.record_keeper import read_record
+from dagster_jet.pipeline.graph import Graph
 from dagster_jet.pipeline.pipeline import Pipeline
 from dagster_jet.snapshot.adaptation import Adaptation, Plan, needed
+from dagster_jet.snapshot.owed import Destination, is_same_place
 from dagster_jet.snapshot.plan import COLUMNS, compare_plans
 from dagster_jet.store import Store
 
@@ -32,8 +37,10 @@ def plan_change(
         open_session: returns the Spark session; called only if columns of states are compared.
         pipeline: with the name of the job.
         snapshot: None: the job's newest one, if there is any.
-        words: which states are renamed or dropped.
+        words: which states are renamed or dropped, and which sinks are renamed.
     """
+    given = words
+    words = replace(given, renamed=pipeline.graph.renamed_states(given.renamed))
     record, found = read_record(store, pipeline.name), None
     if snapshot is not None or (record is not None and record.snapshots):
         is_export = isinstance(snapshot, str) and not snapshot.isdigit()
@@ -49,7 +56,23 @@ def plan_change(
         if found is not None:
             saved = words.plan(found.manifest.plan, wanted, pipeline.name)
         changes = compare_plans(saved, wanted)
-    return Plan(changes, words.and_also(needed(changes, saved, wanted)))
+    needs = given.and_also(needed(changes, saved, wanted))
+    if found is not None:
+        sinks = renamed_sinks(on_store(pipeline.graph, store), found.manifest.sinks)
+        needs = needs.and_also(Adaptation(sinks))
+    return Plan(changes, needs)
+
+
+def renamed_sinks(graph: Graph, saved: Mapping[str, Destination]) -> dict[str, str]:
+    """Returns the sinks that must be renamed by word, present name by former name: their places
+    have marks of sinks that have left the pipeline."""
+    gone = {name: place for name, place in saved.items() if name not in graph.nodes}
+    found: dict[str, str] = {}
+    for node in graph.sinks:
+        if node.name not in saved and type(node.sink).formerly is not Sink.formerly:
+            here = destination_of(node.sink)
+            found |= {name: node.name for name, place in gone.items() if is_same_place(place, here)}
+    return found
 
 
 def _analysed(store: Store, session: SparkSession, pipeline: Pipeline) -> dict[str, Any]:

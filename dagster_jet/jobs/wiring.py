@@ -37,6 +37,7 @@ from dagster_jet.execution.source_polling import SourcePolling
 from dagster_jet.execution.start_connectors import (
     at_start,
     effective_guarantee,
+    formerly,
     on_store,
     open_reader,
 )
@@ -99,6 +100,7 @@ def wire(
         on_store(order.graph, store), job, on_one_host=is_local(session), ask=starting.ask
     )
     signals = Signals(job, claimed, keeper, stop)
+    graph = formerly(graph, order.options.renamed)
     context = _context(order, graph, session, signals)
     now_ms, failures = context.clock.now_ms, Failures(job, pages_of(graph))
     retrying = Retrying(job, keeper.fenced, stop, signals.report_retried, signals.is_failing)
@@ -273,6 +275,7 @@ def _coordinator_config(order: Order, context: ExecutionContext) -> CoordinatorC
         ),
         suspend_on_failure=config.suspend_on_failure,
         initial_snapshot=order.options.initial_snapshot,
+        renamed=order.options.renamed,
         first_epoch_ms=_FIRST_EPOCH_MS,
     )
 

@@ -52,7 +52,8 @@ _START_FIELDS = {
     "renamed": dg.Field(
         dg.Permissive(),  # type: ignore[no-untyped-call]
         is_required=False,
-        description="Stages and sources that have another name now: present name by former name.",
+        description="Stages, sources and sinks that have another name now: present name by former "
+        "name.",
     ),
 }
 """Options of one start, as in `Jet.run`."""

@@ -220,6 +220,14 @@ class Graph:
             }
         return plan
 
+    def renamed_states(self, renamed: Mapping[str, str]) -> dict[str, str]:
+        """Returns the part of `renamed` (present name by former name) that is not about sinks."""
+        return {
+            former: present
+            for former, present in renamed.items()
+            if not isinstance(self.nodes.get(present), SinkNode)
+        }
+
     def definition(self, stage: str | None = None) -> str:
         """Hashes all that decides about the output: expressions, connectors, settings, functions.
 

@@ -95,10 +95,10 @@ class Adaptation:
         for old, new in self.renamed.items():
             if new not in wanted:
                 raise ConfigurationError(
-                    f"renamed: the pipeline has no source or stateful stage {new!r}.",
+                    f"renamed: the pipeline has no source or stateful stage {new!r}, and no sink "
+                    "of that name.",
                     job=job,
-                    cure=f"It has {', '.join(wanted)}. Sinks have no state: rename them freely, "
-                    "and write to a new place.",
+                    cure=f"It has {', '.join(wanted)}, and sinks.",
                 )
             if old in wanted and old != new:
                 raise ConfigurationError(

@@ -36,6 +36,8 @@ class CoordinatorConfig:
     initial_snapshot: int | str | None = None
     """Snapshot id to go back to or export to begin with; applied once
     (`ExecutionRecord.rewound`)."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Present name by former name, also of sinks."""
     snapshot_id_block: int = SNAPSHOT_ID_BLOCK
     first_epoch_ms: int = 0
     """Approximate duration of an execution's first epoch with rows."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from dagster_jet.snapshot.manifest import Artifact, Manifest, NewestOutput
-from dagster_jet.snapshot.owed import SinkChange, sink_change
+from dagster_jet.snapshot.owed import present_name
 
 
 def newest_of(
@@ -39,6 +39,7 @@ def output_after(
     is_committed: bool,
     lost: Collection[str],
     sinks: Mapping[str, Mapping[str, Any]],
+    renamed: Mapping[str, str],
 ) -> dict[str, NewestOutput]:
     """Output that each sink's place has once phase 2 of the snapshot is over.
 
@@ -47,13 +48,12 @@ def output_after(
         is_committed: its phase 2 was over before.
         lost: sinks whose place came back without its output, which is accepted.
         sinks: today's destinations; a new place begins with no output.
+        renamed: present names of sinks by former names. The artifact keeps the former name, which
+            is the key of its marker.
     """
     before = output_to_be_there(manifest, is_committed=is_committed)
-    after = {sink: one for sink, one in before.items() if sink not in lost}
+    names = {sink: present_name(sink, manifest.sinks, sinks, renamed) for sink in manifest.sinks}
+    after = {sink: one for sink, one in before.items() if names.get(sink) not in lost}
     if not is_committed:
         after |= newest_of(manifest.artifacts, manifest.timeline)
-    return {
-        sink: one
-        for sink, one in after.items()
-        if sink_change(sink, manifest.sinks, sinks) is SinkChange.KEPT
-    }
+    return {name: after[sink] for sink, name in names.items() if name is not None and sink in after}

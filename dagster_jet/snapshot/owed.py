@@ -89,6 +89,22 @@ def sink_change(
     return SinkChange.KEPT if is_same_place(named[sink], today[sink]) else SinkChange.MOVED
 
 
+def present_name(
+    sink: str,
+    named: Mapping[str, Destination],
+    today: Mapping[str, Destination],
+    renamed: Mapping[str, str],
+) -> str | None:
+    """Name in the pipeline of a sink that a manifest names; None if it has left or moved.
+
+    Args:
+        renamed: present name by former name.
+    """
+    name = sink if sink in today else renamed.get(sink, sink)
+    kept = name in today and is_same_place(named[sink], today[name])
+    return name if kept else None
+
+
 def is_same_place(one: Destination, other: Destination) -> bool:
     """Whether both destinations are the same place."""
     return {**one, "options": None} == {**other, "options": None}

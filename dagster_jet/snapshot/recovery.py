@@ -212,7 +212,11 @@ class Recovery(Machine[RecoveryState]):
         job.shards = {vertex: list(states) for vertex, states in event.shards.items()}
         assert manifest is not None and ref is not None
         job.newest_output = output_after(
-            manifest, is_committed=ref.committed, lost=event.lost_output, sinks=job.sinks
+            manifest,
+            is_committed=ref.committed,
+            lost=event.lost_output,
+            sinks=job.sinks,
+            renamed=job.config.renamed,
         )
         if self._target.snapshots != job.record.snapshots:
             # Not earlier: a damaged or unsuitable snapshot would cost the newer ones for nothing.

@@ -32,5 +32,17 @@ def rows_into(folder: Path, places: Mapping[str, str]) -> Pipeline:
     return p
 
 
+def rows_into_both(folder: Path, files: str, table: str) -> Pipeline:
+    """The rows into a folder and a table, by sinks of these names."""
+    p = Pipeline(JOB)
+    source = sources.files(f"{folder}/in/left", format="json", schema=child.SCHEMA)
+    rows = p.read_from(source, name="rows").with_timestamps("ts", allowed_lag="500 ms")
+    rows.write_to(sinks.files(f"{folder}/out/rows", format="json"), name=files)
+    rows.write_to(sinks.sql(f"sqlite:///{folder}/rows.db", table="rows"), name=table)
+    return p
+
+
 def main(folder: Path, order: dict[str, Any]) -> int:
+    if "sinks" in order:
+        return child.main(folder, order, lambda folder: rows_into_both(folder, *order["sinks"]))
     return child.main(folder, order, lambda folder: rows_into(folder, BEFORE))

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import json
 import random
+import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.errors import ConfigurationError, JetError
+from dagster_jet.errors import ConfigurationError, JetError, OutputLostError
 from dagster_jet.execution.events import SinkReopened
 from dagster_jet.pipeline.windows import Window
 from dagster_jet.snapshot.owed import SinkChange
@@ -314,6 +316,65 @@ def test_what_was_decided_for_a_sink_is_committed_although_it_left_or_moved(worl
     assert rows("renamed too") == rows("moved away") == read(files, 6)
     assert committed(world.folder / "out" / "counts", WINDOW_COLUMNS) == expected(world)
     assert world.staged() == []
+
+
+def test_renamed_sinks_keep_their_places(world: World) -> None:
+    """The driver is killed in the middle of a commit, and again after the folder has changed hands
+    and before that commit is completed."""
+    world.driver = changed_child.main
+    world.fill(4)
+    before, after = ("a", "table"), ("b", "sheet")
+    with closing(sqlite3.connect(world.folder / "rows.db")) as database:
+        database.execute("create table rows (k text, ts bigint, v bigint)")
+    world.run_child("files.commit.file:2=kill", sinks=before)
+    p = changed_child.rows_into_both(world.folder, *after)
+    config = JobConfig(**child.CONFIG)
+    with world.jet() as jet:
+        needed = jet.plan(p).needs.renamed
+        assert needed == {"a": "b"}, "a table has no owner"
+        assert jet.plan(changed_child.rows_into_both(world.folder, *before)).needs.renamed == {}
+        with pytest.raises(
+            ConfigurationError, match=r"belongs to 'changing-sinks/a'.*renamed=\{'a': 'b'\}"
+        ):
+            jet.run(p, config, until="drained")
+    words = {"renamed": {"a": "b", "table": "sheet"}}
+    world.run_child("commit.before:1=kill", sinks=after, start=words)
+    with world.jet() as jet:
+        jet.run(p, config, until="drained", on_event=world.see)  # the folder knows its owner
+        assert {event.sink for event in world.events_of(SinkReopened)} == set(before)
+        assert jet.plan(p).needs.renamed == {}
+        world.fill(2, first=4)
+        jet.run(p, config, until="completed")
+    rows = Counter((r["k"], r["ts"], r["v"]) for r in input_rows(world.folder / "in" / "left"))
+    assert committed(world.folder / "out" / "rows", ("k", "ts", "v")) == rows
+    with closing(sqlite3.connect(world.folder / "rows.db")) as database:
+        assert Counter(database.execute("select k, ts, v from rows").fetchall()) == rows
+    assert world.staged() == []
+
+
+def test_the_output_of_a_renamed_sink_is_still_its_own(world: World) -> None:
+    """A start misses it in a folder that came back empty, and refuses to repeat it."""
+    world.fill(2)
+    config = JobConfig(**child.CONFIG)
+    before, after = (changed_child.rows_into_both(world.folder, n, "table") for n in "ab")
+    with closing(sqlite3.connect(world.folder / "rows.db")) as database:
+        database.execute("create table rows (k text, ts bigint, v bigint)")
+    with world.jet() as jet:
+        jet.run(before, config, until="drained")
+        folder = world.folder / "out" / "rows"
+        folder.rename(world.folder / "elsewhere")
+        folder.mkdir()
+        with pytest.raises(OutputLostError, match="stage 'b'"):
+            jet.run(after, config, until="drained", renamed={"a": "b"})
+        assert not [*folder.iterdir()]
+        folder.rmdir()
+        (world.folder / "elsewhere").rename(folder)
+        jet.run(after, config, until="drained", renamed={"a": "b"})
+        # Its rows of before are its own: going back would write them again.
+        oldest = jet.job(changed_child.JOB).snapshots()[-1].snapshot_id
+        with pytest.raises(ConfigurationError, match=r"stage 'b, table'.*written again"):
+            words = {"renamed": {"a": "b"}, "initial_snapshot": oldest}
+            jet.run(after, config, until="drained", **words)
 
 
 # --- what has died stays dead; what has not is not lost -----------------------------------------

@@ -51,7 +51,7 @@ class SwitchingDriver(Driver):
             manifest = self.world.chunks.read_manifest(command.keep[0].manifest_name)
             self._check_committed(manifest)
             here = self.deployment.destinations
-            output = output_after(manifest, is_committed=True, lost=(), sinks=here)
+            output = output_after(manifest, is_committed=True, lost=(), sinks=here, renamed={})
             if self.config.guarantee is NONE and output:
                 self.world.seen["refused from scratch"] += 1
                 self.answer(command, c.Failed("it would write all again", restartable=False))

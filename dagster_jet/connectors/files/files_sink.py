@@ -88,6 +88,8 @@ class FilesSink(Sink, Committer):
     """Whether a local folder is shared by all machines of a cluster."""
     store: str | None = field(default=None, compare=False, repr=False)
     """Store and namespace of the job."""
+    former: str | None = field(default=None, compare=False, repr=False)
+    """Former name of the sink in the pipeline."""
     _old_markers: OldMarkers = field(
         default_factory=OldMarkers, init=False, compare=False, repr=False
     )
@@ -151,6 +153,9 @@ class FilesSink(Sink, Committer):
         check_reachable(self.path, job, stage, is_reachable=on_one_host or self.shared)
         return self
 
+    def formerly(self, name: str) -> FilesSink:
+        return replace(self, former=name)
+
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
         with self._errors_named(job, stage):
             place = self.place()
@@ -176,7 +181,7 @@ class FilesSink(Sink, Committer):
             marks.check_contents(self.store, self.partition_by)
 
     def _marks(self, job: str, stage: str, *, claims: bool) -> FolderMarks:
-        return FolderMarks(self.path, self.place(), job, stage, claims)
+        return FolderMarks(self.path, self.place(), job, stage, claims, self.former)
 
     @contextmanager
     def _errors_named(self, job: str, stage: str) -> Iterator[None]:

@@ -23,19 +23,33 @@ class FolderMarks:
     stage: str
     claims: bool
     """Whether missing marks are written."""
+    former: str | None = None
+    """Name that the sink had before, whose mark is its own."""
 
     def check_owner(self) -> None:
         """Raises `ConfigurationError` if the folder belongs to another sink."""
         owner = f"{self.job}/{self.stage}"
         other = self._found(OWNER, owner)
+        if other is not None and other == f"{self.job}/{self.former}":
+            if self.claims:
+                self.place.remove(OWNER)  # a crash here leaves no mark, which admits the sink
+                other = self._found(OWNER, owner)
+            else:
+                other = owner
         if other not in (None, owner):
-            raise self._refused(
-                f"belongs to {other!r}.",
-                "Give each sink a folder of its own."
-                if other
-                else f"A crash has emptied {self.path}/{OWNER}: delete it if the folder is this "
-                "sink's.",
-            )
+            cure = "Give each sink a folder of its own."
+            if other == "":
+                cure = (
+                    f"A crash has emptied {self.path}/{OWNER}: delete it if the folder is this "
+                    "sink's."
+                )
+            elif other.startswith(f"{self.job}/"):
+                former = other.removeprefix(f"{self.job}/")
+                cure += (
+                    f" If {former!r} is the former name of this sink, start with "
+                    f"renamed={{{former!r}: {self.stage!r}}}."
+                )
+            raise self._refused(f"belongs to {other!r}.", cure)
 
     def check_contents(self, store: str | None, partition_by: tuple[str, ...]) -> None:
         """Raises `ConfigurationError` if the folder's files are of another store, or have other

@@ -29,8 +29,9 @@ def kafka_pipeline(folder: Path, guarantee: str = "exactly-once") -> Pipeline:
         sinks.kafka(place["servers"], topic=place[name], key="k", **place.get("sinks", {}))
         for name in ("counts", "big")
     )
-    counts.write_to(counts_out, name="counts_out")
-    rows.filter(f"v >= {child.BIG}").write_to(big_out, name="big_out")
+    counts_name, big_name = place.get("names", ("counts_out", "big_out"))
+    counts.write_to(counts_out, name=counts_name)
+    rows.filter(f"v >= {child.BIG}").write_to(big_out, name=big_name)
     return p
 
 

@@ -24,7 +24,7 @@ class KafkaPipelineWorld(World):
     driver = staticmethod(kafka_child.main)
     job = kafka_child.JOB
     kafka: KafkaWorld
-    place: dict[str, str]
+    place: dict[str, Any]
     sent: list[dict[str, Any]]
     partitions = 2
     """Of the topic that is read."""

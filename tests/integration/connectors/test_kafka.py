@@ -263,6 +263,18 @@ def test_killed(world: KafkaPipelineWorld, rules: str):
 
 
 @long
+@long
+@pytest.mark.usefixtures("interpreted")
+def test_renamed_sinks_complete_what_they_had_begun(world: KafkaPipelineWorld) -> None:
+    world.send(5)
+    world.run_child("kafka.commit.produced:3=kill", config={"max_items_per_epoch": 12})
+    world.place["names"] = ["sums", "large"]
+    world.write_to()
+    world.send(2, first=5)
+    world.run(renamed={"counts_out": "sums", "big_out": "large"})
+    assert world.found() == world.wanted()
+
+
 @pytest.mark.usefixtures("interpreted")
 def test_fifty_kills(world: KafkaPipelineWorld, tmp_path: Path):
     """Of the driver at random steps; every fifth time the broker is killed while it runs."""

@@ -73,6 +73,29 @@ def test_a_folder_of_an_older_version_belongs_to_the_first_store_that_comes(tmp_
             sink.with_store(other).claim_place("j", "out")
 
 
+def test_a_folder_goes_to_the_present_name_of_its_sink_by_word(tmp_path: Path) -> None:
+    sink, owner = FilesSink(str(tmp_path), "json"), tmp_path / "_epochs/.owner"
+    sink.check("j", "out", is_new_job=True)
+    with pytest.raises(ConfigurationError, match=r"'j/out'.*renamed=\{'out': 'rows'\}"):
+        sink.check("j", "rows", is_new_job=False)
+    renamed = sink.formerly("out")
+    for job, stage in (("other", "rows"), ("j", "rows")):
+        if job == "j":
+            renamed.check(job, stage, is_new_job=False)
+            assert owner.read_text() == "j/out", "a check changes nothing"
+            renamed.claim_place(job, stage)
+            assert owner.read_text() == "j/rows"
+        else:
+            with pytest.raises(ConfigurationError, match="belongs to 'j/out'"):
+                renamed.claim_place(job, stage)
+    renamed.claim_place("j", "rows")  # the words are repeated
+    sink.check("j", "rows", is_new_job=False)
+    with pytest.raises(ConfigurationError, match="belongs to 'j/rows'"):
+        sink.check("j", "out", is_new_job=False)
+    sink.formerly("rows").claim_place("j", "out")
+    assert owner.read_text() == "j/out"
+
+
 def test_two_jobs_of_one_process_that_start_at_once(tmp_path: Path) -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dagster_jet.snapshot.manifest import Artifact
-from dagster_jet.snapshot.owed import SinkChange, owed_commits
+from dagster_jet.snapshot.owed import SinkChange, owed_commits, present_name
 
 HERE, THERE = ({"kind": "files", "path": path} for path in ("/here", "/there"))
 
@@ -26,3 +26,12 @@ def test_each_artifact_is_owed_to_the_place_that_the_snapshot_names() -> None:
     assert all(owed.destination == HERE for owed in (kept, moved, left))
     assert {a for owed in (kept, moved, left) for a in owed.artifacts} == set(STAGED)
     assert (left.rows, left.epoch_ids) == (6, (8, 9))
+
+
+def test_a_sink_has_its_present_name_where_its_place_stayed() -> None:
+    named = {"a": HERE, "b": HERE, "c": HERE, "d": HERE}
+    today = {"a": HERE, "new b": HERE, "new c": THERE}
+    renamed = {"a": "new b", "b": "new b", "c": "new c", "d": "gone"}
+    found = {sink: present_name(sink, named, today, renamed) for sink in named}
+    assert found == {"a": "a", "b": "new b", "c": None, "d": None}
+    assert present_name("b", named, today, {}) is None
