@@ -24,6 +24,7 @@ from dagster_jet.operators.in_event_order import (
 )
 from dagster_jet.operators.interval_join import MARK, MATCHED_COLUMN, ROLE_COLUMN, with_marks
 from dagster_jet.operators.operator import (
+    ARRIVAL_COLUMN,
     HASH_COLUMN,
     PARTITION_COLUMN,
     TIME_COLUMN,
@@ -66,6 +67,8 @@ _MERGERS: Mapping[str, Callable[[list[str]], Merger]] = {
     "kll": lambda given: KllSketch("", int(given[-1])).combine,
 }
 """Merger by the partial's name; accumulators of users' own aggregates have none."""
+_CLEARS_NO_KEY = frozenset({"deduplicate", "join_as_of"})
+"""Kinds of stages in event order whose rows all count, even if all of their columns are null."""
 _NO_CONTENT = frozenset({PARTITION_COLUMN, HASH_COLUMN, VERSION_COLUMN})
 
 
@@ -91,7 +94,9 @@ def living_rows(saved: pa.Table, plan: StagePlan, expired_until_ms: int | None) 
     if KEY_COLUMN in table.column_names:
         keys = [PARTITION_COLUMN, KEY_COLUMN, ORIGIN_COLUMN]
     if ROW_COLUMN in table.column_names:
-        states = _without_tombstones(newest_version([without_waiting(table)], keys), keys)
+        states = newest_version([without_waiting(table)], keys)
+        if plan.get("kind") not in _CLEARS_NO_KEY:
+            states = _without_tombstones(states, keys)
         return pa.concat_tables([states, rows_that_wait(table)])
     if VERSION_COLUMN in table.column_names:
         return _without_tombstones(newest_version([table], keys), keys)
@@ -135,11 +140,12 @@ def _unexpired(table: pa.Table, until_ms: int | None) -> pa.Table:
 
 
 def _without_tombstones(table: pa.Table, keys: list[str]) -> pa.Table:
-    """Drops rows of removed keys: all columns but the key are null in them."""
+    """Drops rows of removed keys: all columns of their content are null."""
     for name in (STATE_COLUMN, VALUE_COLUMN):
         if name in table.column_names:
             return table.filter(table.column(name).is_valid())
     own = {*keys, *_NO_CONTENT, TIME_COLUMN, FIRST_TIME_COLUMN}
+    own |= {EXPIRY_COLUMN, ARRIVAL_COLUMN, ROW_COLUMN}  # of `InEventOrder`
     content = [name for name in table.column_names if name not in own]
     if not content or not table.num_rows:
         return table

@@ -240,7 +240,7 @@ def living(
         return Counter()
     if isinstance(operator, SparkProcessor):
         return _entries(operator.merge([table]))
-    table = operator.merge([table.select(operator.state_schema.names)])
+    table = merge_whole(operator, [table.select(operator.state_schema.names)])
     dead = operator.expired_until(watermark_ms)
     if dead is not None:
         alive = [time > dead for time in table.column(operator.time_column).to_pylist()]
@@ -255,7 +255,7 @@ def living(
         elif name.startswith("__custom("):
             columns[name] = [saved_value.load(value, StateFormat.PLAIN) for value in columns[name]]
         elif pa.types.is_list(table.schema.field(name).type):
-            columns[name] = [sorted(map(repr, value)) for value in columns[name]]
+            columns[name] = [value and sorted(map(repr, value)) for value in columns[name]]
     aggregation = getattr(operator, "aggregation", None)
     if aggregation is not None:
         for number, column in enumerate(aggregation.finish(table)):
@@ -271,7 +271,8 @@ def assert_read_as_it_counts(
     found = read.num_rows if read is not None else 0
     if not any(name.startswith("__custom(") for name in operator.state_schema.names):
         assert found == (expected.num_rows if expected is not None else 0), type(operator)
-    assert living(operator, read, watermark_ms) == living(operator, expected, watermark_ms)
+    read_rows, rows = (living(operator, t, watermark_ms) for t in (read, expected))
+    assert read_rows == rows, (read_rows - rows, rows - read_rows)
 
 
 def _as_it_counts(

@@ -49,6 +49,23 @@ def test_the_newest_version_of_a_key_counts_and_a_cleared_one_is_gone() -> None:
     assert rows(living_rows(saved, MAPPED, None), "k", "__state") == [("a", b"3")]
 
 
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [("map_stateful_in_batches", [("b", 2)]), ("join_as_of", [("a", None), ("b", 2)])],
+)
+def test_a_cleared_key_is_gone_from_a_state_in_event_order(
+    kind: str, found: list[tuple[object, ...]]
+) -> None:
+    """All columns of its state are null; the version of a join may be so, too."""
+    saved = states(("a", 1, b"1"), ("a", 2, None), ("b", 1, b"1")).drop_columns(["__state"])
+    saved = saved.append_column("total", pa.array([1, None, 2]))
+    saved = saved.append_column("__expiry", pa.array([9, 9, 9]))
+    saved = saved.append_column("__arrival", pa.nulls(3, pa.int64()))
+    saved = saved.append_column("__row", pa.nulls(3, pa.struct([("v", pa.int64())])))
+    living = living_rows(saved, {"kind": kind, "keys": ["k"]}, None)
+    assert rows(living, "k", "total") == found
+
+
 def test_what_only_users_code_can_merge_stays_apart() -> None:
     saved = windows(("a", 20, 2, "z"), ("a", 20, 3, "y"))
     names = [n if n != "__min(s)" else "__custom(worst)" for n in saved.column_names]
