@@ -263,7 +263,6 @@ def test_killed(world: KafkaPipelineWorld, rules: str):
 
 
 @long
-@long
 @pytest.mark.usefixtures("interpreted")
 def test_renamed_sinks_complete_what_they_had_begun(world: KafkaPipelineWorld) -> None:
     world.send(5)
@@ -275,6 +274,7 @@ def test_renamed_sinks_complete_what_they_had_begun(world: KafkaPipelineWorld) -
     assert world.found() == world.wanted()
 
 
+@long
 @pytest.mark.usefixtures("interpreted")
 def test_fifty_kills(world: KafkaPipelineWorld, tmp_path: Path):
     """Of the driver at random steps; every fifth time the broker is killed while it runs."""
