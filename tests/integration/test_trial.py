@@ -159,6 +159,9 @@ class Growing(Source):
     def frames(self, *arguments: Any) -> Any:
         return self.now.frames(*arguments)
 
+    def prepared(self, *arguments: Any) -> Any:
+        return self.now.prepared(*arguments)
+
     def first_bad(self, *arguments: Any) -> Any:
         return self.now.first_bad(*arguments)
 

@@ -18,11 +18,11 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from dagster_jet.spark.cluster.executor_watch import SESSION_GONE
-from dagster_jet.spark.cluster.session import executor_ids
+from dagster_jet.spark.cluster.session import executor_ids, rows_on
 from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class JoiningExecutors:
 def _warm_up(session: SparkSession, place: str, executor: str) -> None:
     """Runs small tasks like an epoch's on this executor: they start Python, load the library, and
     write and read a shuffle."""
-    rows = _rows_on(session, place, executor)
+    rows = rows_on(session, place, executor)
     task = OwnTask(_load)
     made = rows.mapInArrow(task, "id int")
     made.repartition(2, "id").groupBy("id").count().mapInArrow(task, "id int").collect()
@@ -97,30 +97,3 @@ def _load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
     for batch in batches:
         yield pa.record_batch({"id": pa.array(batch.column(0), pa.int32())})
-
-
-def _rows_on(session: SparkSession, place: str, executor: str) -> DataFrame:
-    """A few rows that Spark reads on this executor, and nowhere else as long as that lives."""
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import IntegerType, StructField, StructType
-
-    jvm, context = session._jvm, session.sparkContext._jsc.sc()
-    assert jvm is not None
-    to_seq = jvm.PythonUtils.toSeq
-    preferred = to_seq([f"executor_{place.rpartition(':')[0]}_{executor}"])  # as Spark writes it
-    row = jvm.org.apache.spark.sql.RowFactory.create
-    of_row = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName(_ROW))
-    gateway = session.sparkContext._gateway
-    assert gateway is not None
-    rows = []
-    for number in range(2):
-        values = gateway.new_array(jvm.java.lang.Object, 1)
-        values[0] = number
-        rows.append(jvm.scala.Tuple2(row(values), preferred))
-    placed = context.makeRDD(to_seq(rows), of_row).toJavaRDD()
-    schema = StructType([StructField("id", IntegerType())]).json()
-    java = session._jsparkSession
-    return DataFrame(java.createDataFrame(placed, java.parseDataType(schema)), session)
-
-
-_ROW = "org.apache.spark.sql.Row"

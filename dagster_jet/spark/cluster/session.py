@@ -292,6 +292,32 @@ def executor_ids(session: SparkSession) -> dict[str, str]:
     return {str(executor.hostPort()): str(executor.id()) for executor in each}
 
 
+def rows_on(session: SparkSession, place: str, executor: str) -> DataFrame:
+    """A few rows that Spark reads on this executor, and nowhere else as long as that lives."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
+    jvm, context = session._jvm, session.sparkContext._jsc.sc()
+    assert jvm is not None
+    to_seq = jvm.PythonUtils.toSeq
+    preferred = to_seq([f"executor_{place.rpartition(':')[0]}_{executor}"])  # as Spark writes it
+    row = jvm.org.apache.spark.sql.RowFactory.create
+    of_row = jvm.scala.reflect.ClassTag.apply(
+        jvm.java.lang.Class.forName("org.apache.spark.sql.Row")
+    )
+    gateway = session.sparkContext._gateway
+    assert gateway is not None
+    rows = []
+    for number in range(2):
+        values = gateway.new_array(jvm.java.lang.Object, 1)
+        values[0] = number
+        rows.append(jvm.scala.Tuple2(row(values), preferred))
+    placed = context.makeRDD(to_seq(rows), of_row).toJavaRDD()
+    schema = StructType([StructField("id", IntegerType())]).json()
+    java = session._jsparkSession
+    return DataFrame(java.createDataFrame(placed, java.parseDataType(schema)), session)
+
+
 def tasks_running(session: SparkSession) -> int:
     """Number of tasks that run on live executors."""
     each = session.sparkContext._jsc.sc().statusTracker().getExecutorInfos()

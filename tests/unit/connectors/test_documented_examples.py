@@ -16,7 +16,7 @@ CONNECTORS = ("sqlite_queue.py", "sqlite_table.py")
 
 def test_every_other_example_is_named_by_a_page() -> None:
     others = {path.name for path in (DOCS / "examples").glob("*.py")} - set(CONNECTORS)
-    pages = "".join(page.read_text("utf-8") for page in DOCS.glob("*.md"))
+    pages = "".join(page.read_text("utf-8") for page in DOCS.rglob("*.md"))
     assert [name for name in sorted(others) if name not in pages] == []
 
 
