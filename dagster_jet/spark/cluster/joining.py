@@ -87,9 +87,9 @@ def _warm_up(session: SparkSession, place: str, executor: str) -> None:
     """Runs small tasks like an epoch's on this executor: they start Python, load the library, and
     write and read a shuffle."""
     rows = rows_on(session, place, executor)
-    task = OwnTask(_load)
-    made = rows.mapInArrow(task, "id int")
-    made.repartition(2, "id").groupBy("id").count().mapInArrow(task, "id int").collect()
+    made = rows.mapInArrow(OwnTask(_load), "id int")
+    counts = made.repartition(2, "id").groupBy("id").count()
+    counts.mapInArrow(OwnTask(_load), "id int").collect()
 
 
 def _load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -58,8 +58,9 @@ class NexmarkSource(Source):
     def prepared(
         self, spark: SparkSession, numbers: Callable[[], range], start_ms: int
     ) -> SourceFrame:
-        task = OwnTask(EventsTask(self.model, numbers))
-        return SourceFrame(spark.range(0, 1, 1, 1).mapInArrow(task, spark_ddl()))
+        one = spark.range(0, 1, 1, 1)
+        task = EventsTask(self.model, numbers)
+        return SourceFrame(one.mapInArrow(OwnTask(task), spark_ddl()))
 
     def first_bad(self, spark: SparkSession, numbers: range) -> str | None:
         return None
