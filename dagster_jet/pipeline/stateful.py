@@ -207,7 +207,7 @@ class JoinAsOfNode(StatefulNode):
     """Joins rows with the newest versions of their key, of another stream."""
 
     keys: tuple[str, ...]
-    """None: each row meets all versions."""
+    """Empty: each row meets the versions of all subjects."""
     subject: tuple[str, ...]
     """Columns of the other stream; a key has a newest version for each value of them."""
     how: Literal["left", "inner"]

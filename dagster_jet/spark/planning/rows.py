@@ -104,6 +104,7 @@ def plan_join_as_of(
             f"{', '.join(sides.names)}.",
             job=job,
             stage=node.name,
+            cure="Select it before the join, or correct versions_of.",
         )
     operator = JoinAsOf.of(
         node.name,
