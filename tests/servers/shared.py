@@ -23,6 +23,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 FOLDER = "JET_TEST_SERVERS"
 STARTING_TAKES_AT_MOST = 120
 
@@ -122,15 +124,24 @@ def own_folder(kind: str) -> Path:
 
 
 def stop(server: SharedServer, how: int = signal.SIGTERM) -> None:
-    """Ends a server that `launch` has started, with all its processes; SIGKILL at once."""
+    """Ends a server that `launch` has started, with all its processes.
+
+    SIGKILL ends them at once, those that lead a group of their own (as PostgreSQL's backends do)
+    as well: none answers afterwards.
+    """
     try:
+        keeper = psutil.Process(server.keeper)
         if how == signal.SIGKILL:
-            os.killpg(server.keeper, signal.SIGKILL)
+            ended = [keeper, *keeper.children(recursive=True)]
+            for process in ended:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
         else:
-            os.kill(server.keeper, how)
-    except ProcessLookupError:
+            ended = [keeper]
+            keeper.send_signal(how)
+    except psutil.NoSuchProcess:
         return
-    wait_until(lambda: not _is_running(server.keeper), within=30)
+    wait_until(lambda: not any(map(_is_alive, ended)), within=30)
 
 
 def stop_all(run: Path) -> None:
@@ -167,11 +178,8 @@ def wait_until(holds: Callable[[], bool], *, within: float) -> None:
     raise TimeoutError(f"not within {within} s") from raised
 
 
-def _is_running(pid: int) -> bool:
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
+def _is_alive(process: psutil.Process) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-    return True

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,11 @@ from tests.unit.servers.test_shared import listening
 new_run()
 print(shared_server("listening", listening).facts["port"], flush=True)
 time.sleep(60)
+"""
+
+CHILD_OF_ITS_OWN_SESSION = """
+import subprocess, sys
+subprocess.run(sys.argv[1:], start_new_session=True)
 """
 
 
@@ -65,9 +71,12 @@ def test_the_second_process_gets_the_first_ones_server(run):
 
 
 def test_a_server_killed_at_once_is_gone(run):
-    server = launch("listening", run, listening(run))
+    """With a process that has left its group, as a backend of PostgreSQL does."""
+    started = listening(run)
+    command = [sys.executable, "-c", CHILD_OF_ITS_OWN_SESSION, *started.command]
+    server = launch("listening", run, replace(started, command=command))
     stop(server, signal.SIGKILL)
-    wait_until(lambda: not answers(server.facts["port"]), within=10)
+    assert not answers(server.facts["port"])
 
 
 def test_what_does_not_start_says_why(run):
