@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -55,7 +56,7 @@ class FusedTask:
             table = _without_anchors(table)
         passed: dict[str, list[pa.Table]] = {link.source: [] for link in self.fusion.links}
         runs: list[tuple[str, ShardRun]] = []
-        with ThreadPoolExecutor(saving.AT_ONCE, "jet-save") as savers:
+        with ThreadPoolExecutor(saving.AT_ONCE, "jet-save") as savers, ExitStack() as opened:
             for stage in self.fusion.stages:
                 fail_point("stage.before")
                 name, given = stage.vertex, self.given[stage.vertex]
@@ -65,8 +66,10 @@ class FusedTask:
                 with at_stage(name):
                     linked, late = self._linked(name, passed)
                 shaping_s = time.monotonic() - began
-                results = SinkWriters(self.barrier, stage.sinks, owned[0], attempt)
-                dead_letters = SinkWriters(self.barrier, stage.dead_letter_sinks, owned[0], attempt)
+                results, dead_letters = (
+                    opened.enter_context(SinkWriters(self.barrier, sinks, owned[0], attempt))
+                    for sinks in (stage.sinks, stage.dead_letter_sinks)
+                )
                 for shard in owned:
                     began = time.monotonic() - shaping_s
                     arrived = self._arrived(task, table, linked, shard, alone=len(owned) == 1)

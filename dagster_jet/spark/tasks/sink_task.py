@@ -34,12 +34,8 @@ class SinkTask:
             # Spark numbers the partitions of all of an epoch's frames. Those of one frame are
             # consecutive, so each of its writers gets a distinct number below `Held.writers`.
             shard %= held.writers
-        writers = SinkWriters(self.barrier, self.sinks, shard, new_attempt())
-        try:
+        with SinkWriters(self.barrier, self.sinks, shard, new_attempt()) as writers:
             for batch in batches:
                 writers.write(batch)
-        except BaseException:
-            writers.abort()
-            raise
-        for ack in writers.prepare():
-            yield ack_batch(ack)
+            for ack in writers.prepare():
+                yield ack_batch(ack)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +19,8 @@ from dagster_jet.spark.tasks.barrier import Barrier
 from dagster_jet.spark.tasks.stage_input import OwnSink
 from dagster_jet.system.own_task import at_stage
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass
 class _Open:
@@ -29,13 +33,8 @@ class _Open:
     rows: int = 0
     rejected: int = 0
     seconds: float = 0.0
-
-    @classmethod
-    def of(cls, own: OwnSink, barrier: Barrier, shard: int, attempt: str) -> _Open:
-        transaction = barrier.transaction(own.name, shard, attempt)
-        letters = own.dead_letters
-        opened = None if letters is None else cls.of(letters, barrier, shard, attempt)
-        return cls(own, transaction, own.sink.open_writer(transaction), opened)
+    ended: bool = False
+    """The writer has prepared its rows or removed them, and is closed."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         began = time.monotonic()
@@ -77,6 +76,7 @@ class _Open:
         began = time.monotonic()
         with at_stage(self.own.name):
             artifacts = self.writer.prepare()
+            self.ended = True
             self.writer.close()
         yield Ack(
             self.own.name,
@@ -92,23 +92,50 @@ class _Open:
             yield from self.dead_letters.prepare(shard, attempt)
 
     def abort(self) -> None:
-        self.writer.abort()
-        self.writer.close()
-        if self.dead_letters is not None:
-            self.dead_letters.abort()
+        """Removes rows that are not prepared. A failure is logged: it hides no reason to abort."""
+        if self.ended:
+            return
+        self.ended = True
+        try:
+            with closing(self.writer):
+                self.writer.abort()
+        except Exception as error:  # noqa: BLE001 - anybody's writer
+            _log.warning("%s: rows of a failed task are left: %r", self.own.name, error)
 
 
 class SinkWriters:
-    """Open writers that all get the rows of one stage. A crash leaves what the writers leave."""
+    """Writers that all get the rows of one stage.
+
+    The end of the block closes them all. Rows that are not prepared by then are removed. A crash
+    leaves what the writers leave.
+    """
 
     def __init__(
         self, barrier: Barrier, sinks: Iterable[OwnSink], shard: int, attempt: str
     ) -> None:
         self._shard, self._attempt = shard, attempt
-        self._sinks = []
-        for own in sinks:
-            with at_stage(own.name):
-                self._sinks.append(_Open.of(own, barrier, shard, attempt))
+        self._opened: list[_Open] = []
+        self._sinks: list[_Open] = []
+        try:
+            for own in sinks:
+                with at_stage(own.name):
+                    self._sinks.append(self._open(own, barrier))
+        except BaseException:
+            self._abort()
+            raise
+
+    def _open(self, own: OwnSink, barrier: Barrier) -> _Open:
+        letters = None if own.dead_letters is None else self._open(own.dead_letters, barrier)
+        transaction = barrier.transaction(own.name, self._shard, self._attempt)
+        sink = _Open(own, transaction, own.sink.open_writer(transaction), letters)
+        self._opened.append(sink)
+        return sink
+
+    def __enter__(self) -> SinkWriters:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._abort()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Writes a batch; rows that a sink's place never takes go to its dead-letter sink.
@@ -125,7 +152,6 @@ class SinkWriters:
         for sink in self._sinks:
             yield from sink.prepare(self._shard, self._attempt)
 
-    def abort(self) -> None:
-        """Removes the written rows, best effort."""
-        for sink in self._sinks:
+    def _abort(self) -> None:
+        for sink in self._opened:
             sink.abort()

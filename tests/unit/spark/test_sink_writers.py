@@ -53,9 +53,22 @@ def test_the_sink_that_fails_is_named(
         OwnSink("third", FilesSink(str(tmp_path / "third"), "json")),
     ]
     barrier = Barrier("j", 0, 1, 1, None, str(tmp_path / "tasks"), 271, None)
-    with pytest.raises(raised) as caught:
-        writers = SinkWriters(barrier, owns, 0, "a")
+    with pytest.raises(raised) as caught, SinkWriters(barrier, owns, 0, "a") as writers:
         writers.write(BATCH)
         list(writers.prepare())
     assert type(caught.value) is raised
     assert caught.value.stage == "second"
+    prepared = {"first"} if at == "prepare" else set()
+    staged = {p.relative_to(tmp_path).parts[0] for p in tmp_path.rglob("*") if p.is_file()}
+    assert staged == prepared
+
+
+def test_a_failing_abort_does_not_hide_why_the_task_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / ".staging" / "j" / "s").mkdir(parents=True)
+    barrier = Barrier("j", 0, 1, 1, None, str(tmp_path / "tasks"), 271, None)
+    owns = [OwnSink("s", Failing(str(tmp_path), "json", at="abort", error=OSError))]
+    with pytest.raises(ZeroDivisionError), SinkWriters(barrier, owns, 0, "a"):
+        raise ZeroDivisionError
+    assert "s: rows of a failed task are left: OSError('too odd')" in caplog.messages
