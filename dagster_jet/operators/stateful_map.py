@@ -190,7 +190,7 @@ class StatefulMap:
                 if not state.is_cleared:
                     last[number] = state.value
                 continue
-            after = None if state.is_cleared else calls.save(state.value, touched.starts[number])
+            after = self._saved(state, calls, touched.starts[number])
             moved = self.ttl_ms is not None and touch != touched.saved_touches[number]
             if after != before or moved:
                 changed.append(number)
@@ -205,6 +205,11 @@ class StatefulMap:
             {STATE_COLUMN: pa.array(states, pa.binary())},
             self.state_schema,
         )
+
+    def _saved(
+        self, state: State[Any], calls: UserCalls, row: int | None, key: Row | None = None
+    ) -> bytes | None:
+        return None if state.is_cleared else calls.save(state.value, row, key)
 
     def _lives(
         self,

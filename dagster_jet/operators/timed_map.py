@@ -1,17 +1,19 @@
-"""Operator of `map_stateful` with `on_timer`: a stateful map whose keys have a timer in event time.
+"""Operator of `map_stateful` with `on_timer`: a stateful map whose keys have timers in event time.
 
     def remind(state: State[int], key: dict, time_ms: int) -> dict:
         return {"order_id": key["order_id"], "open_since": state.value}
 
     InEventOrder(TimedMap("orders", ("order_id",), ..., ttl_ms=0, on_timer=remind))
 
-The function sets the timer of its key (`State.set_timer`). `on_timer` is called before the first
-row of the key whose time is later, or when the watermark is past the timer: in both cases between
-the same two rows, so the results do not depend on how rows are divided into steps. At the end of
-the input all timers are due, also those that `on_timer` sets itself.
+The function sets timers of its key, by name (`State.set_timer`). `on_timer` is called before the
+first row of the key whose time is later, or when the watermark is past the timer: in both cases
+between the same two rows, so the results do not depend on how rows are divided into steps. Timers
+that are due are called by time, those of one time by name. At the end of the input all timers are
+due, also those that `on_timer` sets itself.
 
-Always in `InEventOrder`. Saved: as in `StatefulMap`, but the time of a key is that of its timer, by
-which its row expires. A timer that is due is called in the step that expires the row, and this step
+Always in `InEventOrder`. Saved: as in `StatefulMap`, but the time of a key is that of its next
+timer, by which its row expires. Timers with names are saved in front of the state
+(`saved_timers.py`). A timer that is due is called in the step that expires the row, and this step
 always writes a newer version of the key. So no older version comes back.
 
 At-least-once: as `StatefulMap`.
@@ -34,10 +36,11 @@ from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.operators.lateness import event_times
 from dagster_jet.operators.operator import TIME_COLUMN, VERSION_COLUMN, StepInput
 from dagster_jet.operators.stateful_map import STATE_COLUMN, StatefulMap
-from dagster_jet.operators.touched_keys import NEVER_TOUCHED, TouchedKeys, is_up_to
+from dagster_jet.operators.touched_keys import TouchedKeys, is_up_to
 from dagster_jet.operators.user.calls import OnTimer, Row, UserCalls
 from dagster_jet.operators.user.python_rows import row_dicts
-from dagster_jet.operators.user.state import NO_TIMER_MS, State
+from dagster_jet.operators.user.saved_timers import NO_TIMER_MS, with_timers, without_timers
+from dagster_jet.operators.user.state import State
 
 _TIMERS_AT_END_MAX = 10_000
 """Calls for one key at the end of the input, after which `on_timer` is taken to set a timer
@@ -70,14 +73,20 @@ class TimedMap(StatefulMap):
         keys = row_dicts(touched.firsts(np.arange(len(touched.starts))).select(self.keys))
         times = touched.times.tolist()
         spans = zip(touched.starts.tolist(), touched.stops.tolist(), strict=True)
-        saved_timers = touched.saved_touches.tolist()
-        for (start, stop), saved, timer in zip(spans, saved_states, saved_timers, strict=True):
-            first = NO_TIMER_MS if timer == NEVER_TOUCHED else timer
+        next_timers = touched.saved_touches.tolist()
+        for (start, stop), saved, next_ms in zip(spans, saved_states, next_timers, strict=True):
+            first, value = without_timers(saved, next_ms)
             timers = _Timers(self, calls, next(keys, {}), first)
             function = timers.before_each(self.function, times[start:stop])
-            state = calls.over_rows(function, self.create, saved, islice(rows, stop - start), start)
+            state = calls.over_rows(function, self.create, value, islice(rows, stop - start), start)
             timers.call_until(state, expired)
-            yield state, timers.next_of(state)
+            yield state, _next_of(state)
+
+    def _saved(
+        self, state: State[Any], calls: UserCalls, row: int | None, key: Row | None = None
+    ) -> bytes | None:
+        saved = super()._saved(state, calls, row, key)
+        return saved if saved is None else with_timers(saved, state.timers or {})
 
     def _evict(self, untouched: pa.Table, calls: UserCalls, given: StepInput) -> pa.Table:
         """Calls `on_timer` for keys without rows in this step; returns their states."""
@@ -91,12 +100,14 @@ class TimedMap(StatefulMap):
             event_times(due).tolist(),
             strict=True,
         )
-        for key, saved, timer in each:
-            timers, state = _Timers(self, calls, key, timer), State(calls.load(saved, None))
-            timers.begin(state)
+        for key, saved, next_ms in each:
+            first, value = without_timers(saved, next_ms)
+            assert value is not None, "a cleared key has no timers"
+            timers, state = _Timers(self, calls, key, first), State(calls.load(value, None))
+            state.timers = first
             timers.call_until(state, until)
-            states.append(None if state.is_cleared else calls.save(state.value, None, key))
-            next_timers.append(timers.next_of(state))
+            states.append(self._saved(state, calls, None, key))
+            next_timers.append(_next_of(state))
         own = {
             TIME_COLUMN: pa.array(next_timers, pa.int64()),
             VERSION_COLUMN: pa.array(np.full(due.num_rows, given.version)),
@@ -108,18 +119,13 @@ class TimedMap(StatefulMap):
 
 @dataclass
 class _Timers:
-    """The timer of one key, while its rows go by."""
+    """The timers of one key, while its rows go by."""
 
     operator: TimedMap
     calls: UserCalls
     key: Row
-    first: int
-    """Timer of the saved state."""
-    now: int = NEVER_TOUCHED
-    """Time of the last call."""
-
-    def begin(self, state: State[Any]) -> None:
-        state.timer_ms = self.first
+    first: dict[str, int]
+    """Timers of the saved state."""
 
     def before_each(self, function: Callable[..., Any], times: list[int]) -> Callable[..., Any]:
         """The function, which calls `on_timer` before a row with a later time."""
@@ -127,39 +133,40 @@ class _Timers:
 
         @wraps(function)
         def call(state: State[Any], row: Row) -> Any:
-            if state.timer_ms is None:
-                self.begin(state)
+            if state.timers is None:
+                state.timers = self.first
             time = next(coming)
             self.call_until(state, time - 1)
-            self.now = time
+            state.now_ms = time
             if state.is_cleared:
                 state.renew(self.operator.create)
             return function(state, row)
 
         return call
 
-    def next_of(self, state: State[Any]) -> int:
-        """The time of the timer; one that is over counts as the time of the last call."""
-        assert state.timer_ms is not None
-        return max(state.timer_ms, self.now)
-
     def call_until(self, state: State[Any], until_ms: int | None) -> None:
-        """Calls `on_timer` as often as the timer is due."""
-        called = 0
-        while until_ms is not None and (time := self.next_of(state)) <= until_ms:
-            if time == self.now and called:
-                raise self.calls.timer_error(
-                    f"on_timer at {time} ms has set a timer that is not later.",
-                    self.key,
-                    "Set a later time than time_ms, or none.",
-                )
+        """Calls `on_timer` for each timer that is due, also those that it sets."""
+        if until_ms is None or _next_of(state) > until_ms:
+            return
+        assert state.timers is not None
+        called, called_max = 0, _TIMERS_AT_END_MAX + len(state.timers)
+        while (time := _next_of(state)) <= until_ms:
             called += 1
-            if called > _TIMERS_AT_END_MAX and until_ms == FINAL_WATERMARK_MS - 1:
+            if called > called_max and until_ms == FINAL_WATERMARK_MS - 1:
                 raise self.calls.timer_error(
                     f"on_timer has set a timer {_TIMERS_AT_END_MAX} times after the last row of "
                     "the input, whose end calls all timers.",
                     self.key,
                     "Set a bounded number of timers after a row: count them in the state.",
                 )
-            state.timer_ms, self.now = NO_TIMER_MS, time
+            state.timer = min(name for name, at in state.timers.items() if at == time)
+            state.now_ms = state.timers.pop(state.timer)
             self.calls.on_timer(self.operator.on_timer, state, self.key, time)
+            state.timer = None
+
+
+def _next_of(state: State[Any]) -> int:
+    """The time of the key's next timer."""
+    if not state.timers or state.is_cleared:
+        return NO_TIMER_MS
+    return min(state.timers.values())

@@ -217,9 +217,10 @@ class WithFunctions(Point, Generic[StageT, LateT, DeadT, LateDeadT]):
             on_evict: called with the key, its expired state, and the first watermark, in ms since
                 1970, under which the state has expired; may return rows, too.
             on_timer: called with the key's state, the key, and the time in ms since 1970, when
-                event time has passed the timer that `state.set_timer(time)` has set. It may set it
-                again, and return rows. At the end of the input all timers are called. Not with
-                `ttl`, in batches, with dead letters, or in order of arrival.
+                event time has passed a timer that `state.set_timer(time, name)` has set.
+                `state.timer` is its name. It may set timers, and return rows. At the end of the
+                input all timers are called. Not with `ttl`, in batches, with dead letters, or in
+                order of arrival.
             on_error: treatment of a row for which `function` raises, or returns rows that do not
                 fit `output_schema`. "fail": the job fails, and the error names the row.
                 "dead-letter": the row goes to the sink of `dead_letter_to`, which must follow, and

@@ -49,6 +49,63 @@ def expected_timed(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
             due[row["k"]] = row["ts"] + 1_000, 1
 
 
+def named(rows: Stage, name: str = "op") -> Stage:
+    """Three timers of a key, which set, move and remove each other, some at one time."""
+
+    def watch(state: State[int], row: Row) -> None:
+        state.value += 1
+        if row["v"] % 17 == 0:
+            state.clear()
+            return
+        state.set_timer(row["ts"] + 1_200, "close")
+        if row["v"] > 40:
+            state.set_timer(row["ts"] + (1_200 if row["v"] % 5 == 0 else 700), "warn")
+        elif row["v"] < 20:
+            state.cancel_timer("warn")
+
+    def ring(state: State[int], key: Row, time_ms: int) -> Row:
+        result = {**key, "ts": time_ms, "timer": state.timer, "n": state.value}
+        if state.timer == "warn":
+            state.set_timer(time_ms + 400)
+            state.set_timer(time_ms + 900, "close")
+        elif state.timer == "close":
+            state.clear()
+        return result
+
+    return rows.group_by("k").map_stateful(
+        watch, create=int, output_schema="k string, ts long, timer string, n long",
+        on_timer=ring, name=name,
+    )  # fmt: skip
+
+
+def expected_named(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
+    counts: dict[str, int] = defaultdict(int)
+    due: dict[tuple[str, str], int] = {}
+    for row in [*by_time(rows), *({"k": k, "ts": 10**9, "v": 17} for k in "abcdef")]:
+        k = row["k"]
+        while mine := sorted((at, n) for (of, n), at in due.items() if of == k and at < row["ts"]):
+            (at, name), *_ = mine
+            del due[k, name]
+            yield (k, at, name, counts[k])
+            if name == "warn":
+                due[k, ""], due[k, "close"] = at + 400, at + 900
+            elif name == "close":
+                counts[k] = 0
+                due.pop((k, "warn"), None)
+                due.pop((k, ""), None)
+        counts[k] += 1
+        if row["v"] % 17 == 0:
+            counts[k] = 0
+            for name in ("", "close", "warn"):
+                due.pop((k, name), None)
+            continue
+        due[k, "close"] = row["ts"] + 1_200
+        if row["v"] > 40:
+            due[k, "warn"] = row["ts"] + (1_200 if row["v"] % 5 == 0 else 700)
+        elif row["v"] < 20:
+            due.pop((k, "warn"), None)
+
+
 def running(rows: Stage, name: str = "op") -> Stage:
     return rows.group_by("k").running(
         before="lag(v)", third="lag(v, 3)", after="lead(v)", total="sum(v)", n="count(*)",

@@ -11,8 +11,7 @@ from dagster_jet.errors import PipelineError
 T = TypeVar("T")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-NO_TIMER_MS = 10**17
-"""Time of a timer that is not set: beyond every watermark."""
+_EARLIEST_MS = -(2**63)
 
 
 class State(Generic[T]):
@@ -29,14 +28,19 @@ class State(Generic[T]):
         ...         state.clear()
     """
 
-    __slots__ = ("_cleared", "timer_ms", "value")
+    __slots__ = ("_cleared", "now_ms", "timer", "timers", "value")
     value: T
-    timer_ms: int | None
-    """Time of the key's timer, or `NO_TIMER_MS`. None: the stage has no `on_timer`."""
+    timer: str | None
+    """In `on_timer`: the name of the timer that is due, or "". Else None."""
+    timers: dict[str, int] | None
+    """Times of the key's timers in ms, by name. None: the stage has no `on_timer`."""
+    now_ms: int
+    """Event time of the row, or of the timer, for which a function is called."""
 
     def __init__(self, value: T) -> None:
         self.value = value
-        self.timer_ms = None
+        self.timer = self.timers = None
+        self.now_ms = _EARLIEST_MS
         self._cleared = False
 
     @classmethod
@@ -47,37 +51,61 @@ class State(Generic[T]):
         return state
 
     def clear(self) -> None:
-        """Removes the state of the key, and its timer: its next row gets a new one from `create()`.
+        """Removes the state of the key, and its timers: its next row gets a new one from
+        `create()`.
 
         Until then `value` is None. Assigning another value undoes the removal.
         """
         self.value = None  # type: ignore[assignment]
         self._cleared = True
-        self.cancel_timer()
+        if self.timers:
+            self.timers.clear()
 
-    def set_timer(self, time: datetime | int) -> None:
-        """Sets the timer of the key: `on_timer` is called when event time has passed `time`.
+    def set_timer(self, time: datetime | int, name: str = "") -> None:
+        """Sets a timer of the key: `on_timer` is called when event time has passed `time`.
 
-        A key has one timer; setting it again moves it. It is called before the key's first row with
-        a later time. A time that is already over counts as the time of the row.
+        A key has one timer of each name; setting it again moves it. It is called before the key's
+        first row with a later time; timers that are due come by time and name. A time that is
+        already over counts as the time of the row.
 
         Args:
             time: a `datetime` (UTC if it has no zone), or ms since 1970.
+            name: what `state.timer` is in `on_timer`.
 
         Raises:
-            PipelineError: the stage has no `on_timer`.
+            PipelineError: the stage has no `on_timer`; the state was cleared; or the time is not
+                after that of the timer that is being called.
+            TypeError: the name is no text.
+
+        Example:
+            >>> def watch(state, row):
+            ...     state.set_timer(row["at"] + timedelta(minutes=50), "warn")
+            ...     state.set_timer(row["at"] + timedelta(hours=1), "close")
         """
-        if self.timer_ms is None:
+        if self.timers is None:
             raise PipelineError(
                 "set_timer() without on_timer: nothing would be called.",
                 cure="Give map_stateful() a function on_timer=.",
             )
-        self.timer_ms = time_ms(time)
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a timer is a text, not {name!r:.100}")
+        if self.is_cleared:
+            raise PipelineError(
+                "set_timer() after clear(): the key has no state that a timer could find.",
+                cure="Assign state.value first.",
+            )
+        at_ms = time_ms(time)
+        if self.timer is not None and at_ms <= self.now_ms:
+            raise PipelineError(
+                f"on_timer at {self.now_ms} ms has set a timer that is not later.",
+                cure="Set a later time than time_ms, or none.",
+            )
+        self.timers[name] = max(at_ms, self.now_ms)
 
-    def cancel_timer(self) -> None:
-        """Removes the timer of the key, if it has one."""
-        if self.timer_ms is not None:
-            self.timer_ms = NO_TIMER_MS
+    def cancel_timer(self, name: str = "") -> None:
+        """Removes the timer of this name, if the key has one."""
+        if self.timers:
+            self.timers.pop(name, None)
 
     @property
     def is_cleared(self) -> bool:
