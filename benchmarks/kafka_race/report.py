@@ -21,8 +21,8 @@ _FIGURES = {
     "whole_cpu_s_per_m": "CPU-s per million, whole run",
 }
 _PROMISES = """\
-dagster_jet: exactly once into both sinks, default settings, a snapshot every second (three
-members, one backup, all on one disk). Structured Streaming: at least once into both, by Spark's
+dagster_jet: exactly once into both sinks, default settings (three members, one backup, all on one
+disk). Structured Streaming: at least once into both, by Spark's
 own documentation: after a crash the last trigger's rows come again; a checkpoint per trigger,
 RocksDB. Its Kafka connector, and for PostgreSQL `foreachBatch` with `write.jdbc`
 (`reWriteBatchedInserts`, batches of 10,000). Both: `local[2]`, one broker, one database (`fsync`
@@ -37,8 +37,8 @@ Messages are sent by a schedule, at half of the steady rate of the slower engine
 the *scheduled* moment to the one when the result can be read. Of a window that is the moment at
 which, by the schedule, the watermark passes its end, until a `read_committed` consumer has its
 row; of a table, that of the message, until PostgreSQL has committed its row
-(`track_commit_timestamp`). Our results become visible with a snapshot, which begins a second
-after the last one; those of the peer while a trigger runs."""
+(`track_commit_timestamp`). Our results become visible with a snapshot; snapshots take at most a
+tenth of the time. Those of the peer become visible while a trigger runs."""
 
 
 def page(result: Mapping[str, Any]) -> str:

@@ -29,10 +29,11 @@ class ServiceMap:
     """Receives the counters of each task. None: nobody reads them."""
 
     def in_job(
-        self, parameters: Parameters, count: Callable[[Mapping[str, int]], None]
+        self, job: str, parameters: Parameters, count: Callable[[Mapping[str, int]], None]
     ) -> ServiceMap:
         """Returns the function for one execution of a job."""
-        return replace(self, factory=replace(self.factory, parameters=parameters), count=count)
+        factory = replace(self.factory, job=job, parameters=parameters)
+        return replace(self, factory=factory, count=count)
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql.pandas.types import to_arrow_schema

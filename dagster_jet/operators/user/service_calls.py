@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from dagster_jet.core.job_context import Metrics
 from dagster_jet.errors import JetError, Reaction, UserFunctionError, where_raised
 from dagster_jet.operators.user import services
 from dagster_jet.operators.user.batch_calls import Returned, name_of
@@ -52,7 +51,7 @@ class ServiceCalls:
     """Receives the counters of the task at its end."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        total = Metrics(self.factory.job, self.factory.stage)
+        total = self.factory.metrics()
         try:
             for result, counted in in_order(self._result, self._tables(batches), self.concurrency):
                 for name, number in counted.items():

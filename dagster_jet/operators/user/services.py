@@ -31,27 +31,34 @@ _log = logging.getLogger(__name__)
 class ServiceFactory:
     """How a stage's service is created and closed."""
 
-    job: str
+    pipeline: str
+    """Its name."""
     stage: str
     create: Callable[[], Any]
     close: Callable[[Any], object] | None = None
-    pipeline: str = field(default_factory=lambda: uuid4().hex, compare=False)
+    pipeline_id: str = field(default_factory=lambda: uuid4().hex, compare=False)
     """Id of the pipeline object. Its copies in tasks and in later epochs share a service."""
+    job: str = field(default="", compare=False)
+    """Name of the job that runs the pipeline. Jobs of a pipeline's partitions share a service."""
     parameters: Parameters = field(default_factory=Parameters, compare=False)
     """Of the job; with other ones the stage gets another service."""
 
     @property
     def owner(self) -> tuple[str, Parameters]:
         """Whose service it is: executions with an equal owner share it."""
-        return self.pipeline, self.parameters
+        return self.pipeline_id, self.parameters
 
     def context(self) -> JobContext:
         """The context of one call."""
-        return JobContext(self.job, self.stage, self.parameters, Metrics(self.job, self.stage))
+        return JobContext(self.job, self.stage, self.parameters, self.metrics())
+
+    def metrics(self) -> Metrics:
+        """Counters of one call, or of all calls of a task."""
+        return Metrics(self.job, self.stage)
 
 
 _open: dict[tuple[str, str], tuple[ServiceFactory, Any]] = {}
-"""The services of this process, by job and stage."""
+"""The services of this process, by names of pipeline and stage."""
 
 
 def opened(factory: ServiceFactory) -> Any:
@@ -59,7 +66,7 @@ def opened(factory: ServiceFactory) -> Any:
 
     What `create` raises is passed on.
     """
-    place = factory.job, factory.stage
+    place = factory.pipeline, factory.stage
     if place in _open and _open[place][0].owner != factory.owner:
         discard(factory)
     if place not in _open:
@@ -71,7 +78,7 @@ def opened(factory: ServiceFactory) -> Any:
 
 def discard(factory: ServiceFactory) -> None:
     """Closes the service of a stage, if this process has one. Errors of `close` are logged."""
-    factory, service = _open.pop((factory.job, factory.stage), (factory, None))
+    factory, service = _open.pop((factory.pipeline, factory.stage), (factory, None))
     if service is None or factory.close is None:
         return
     try:

@@ -57,7 +57,7 @@ def transformed(
 
     job, function = runtime.job, node.function
     if isinstance(function, ServiceMap):
-        function = function.in_job(runtime.parameters, runtime.tally.of(node.name))
+        function = function.in_job(job, runtime.parameters, runtime.tally.of(node.name))
     try:
         result = function(frame, *kept)
     except PySparkException:

@@ -13,10 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dagster_jet.core.job_context import Parameters, job_context
 from dagster_jet.errors import Reaction, UserFunctionError
 from dagster_jet.operators.user import services
 from dagster_jet.operators.user.service_calls import ServiceCalls, in_order
 from dagster_jet.operators.user.services import ServiceFactory
+from dagster_jet.pipeline.service_map import ServiceMap
 from dagster_jet.system import backoff
 
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -38,7 +40,7 @@ def batches(*sizes: int) -> list[pa.RecordBatch]:
 
 
 def calls(function: Any, create: Any = object, close: Any = None, **options: Any) -> ServiceCalls:
-    factory = ServiceFactory("job", "scored", create, close, pipeline="this")
+    factory = ServiceFactory("job", "scored", create, close, pipeline_id="this")
     return ServiceCalls(factory, function, SCHEMA, **options)
 
 
@@ -157,7 +159,9 @@ def test_another_pipeline_has_a_service_of_its_own() -> None:
     closed: list[str] = []
 
     def factory(pipeline: str) -> ServiceFactory:
-        return ServiceFactory("job", "scored", lambda: pipeline, closed.append, pipeline=pipeline)
+        return ServiceFactory(
+            "job", "scored", lambda: pipeline, closed.append, pipeline_id=pipeline
+        )
 
     assert services.opened(factory("old")) == "old"
     assert services.opened(factory("old")) == "old"
@@ -166,8 +170,24 @@ def test_another_pipeline_has_a_service_of_its_own() -> None:
     assert closed == ["old"]
 
 
+def test_jobs_of_partitions_share_a_service_and_have_their_own_names() -> None:
+    """What a function sees of the job is the job's, not the pipeline's."""
+    seen: list[tuple[str, object]] = []
+
+    def use(service: object, rows: pa.Table) -> pa.Table:
+        seen.append((job_context().job, service))
+        return rows
+
+    made = ServiceMap(ServiceFactory("p", "scored", object), use, "*", 10, 1, 0)
+    for job in ("p-monday", "p-tuesday"):
+        factory = made.in_job(job, Parameters(), lambda counters: None).factory
+        values(ServiceCalls(factory, use, SCHEMA), 1)
+    assert [job for job, _ in seen] == ["p-monday", "p-tuesday"]
+    assert seen[0][1] is seen[1][1]
+
+
 def test_an_error_of_close_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    made = ServiceFactory("job", "scored", object, lambda service: 1 / 0)
+    made = ServiceFactory("p", "scored", object, lambda service: 1 / 0, job="job")
     services.opened(made)
     services.close_all()
     assert "job 'job', stage 'scored': close raised" in caplog.text
