@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from functools import cache
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from dagster_jet.operators.user.state import State
@@ -101,10 +101,26 @@ class Running:
 
     calls: tuple[tuple[str, Call], ...]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Running, (self.calls,)  # without what a process has cached
+
+    @cached_property
+    def _steps(self) -> list[tuple[Any, ...]]:
+        """(result, key in the state, column, begin, step, offset) of each call but `lead`."""
+        return [
+            (name, call.text, call.column, *FUNCTIONS[call.function], call.offset)
+            for name, call in self.calls
+            if call.function != LEAD
+        ]
+
+    @cached_property
+    def _leads(self) -> dict[str, str]:
+        """Columns of `lead` by the name of the result."""
+        return {name: call.column for name, call in self.calls if call.function == LEAD}
+
     def __call__(self, state: State[dict[str, Any]], row: Row) -> Row | None:
-        steps, leads = _steps(self.calls)
-        results, values = dict(row), state.value
-        for name, key, column, begin, step, offset in steps:
+        leads, results, values = self._leads, dict(row), state.value
+        for name, key, column, begin, step, offset in self._steps:
             value = 1 if column == "*" else row[column]
             values[key], results[name] = step(values.get(key, begin), value, offset)
         if not leads:
@@ -118,15 +134,3 @@ class Running:
         """`on_evict`: no row has followed the last one in time."""
         waited: Row = value[_WAITS]
         return waited
-
-
-@cache
-def _steps(calls: tuple[tuple[str, Call], ...]) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
-    """Returns what each row needs: (result, key in the state, column, begin, step, offset) of each
-    call, and the columns of `lead` by the name of the result."""
-    steps = [
-        (name, call.text, call.column, *FUNCTIONS[call.function], call.offset)
-        for name, call in calls
-        if call.function != LEAD
-    ]
-    return steps, {name: call.column for name, call in calls if call.function == LEAD}
