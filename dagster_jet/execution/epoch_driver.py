@@ -72,6 +72,8 @@ class EpochDriver:
     """Number of acked epochs."""
     _accounting: EpochAccounting = field(init=False)
     _last_epoch_ms: int = 0
+    _spreads: bool = False
+    """Whether it has requested a restart because executors have joined."""
 
     def __post_init__(self) -> None:
         self._accounting = EpochAccounting(self.context, self.sources, self.journals, self.early)
@@ -127,7 +129,10 @@ class EpochDriver:
         """Executors have joined: the next execution gives them shards. Without snapshots it would
         lose state."""
         context = self.context
-        if context.runtime.is_outgrown and context.config.guarantee is not Guarantee.NONE:
+        if self._spreads or context.config.guarantee is Guarantee.NONE:
+            return
+        if context.runtime.is_outgrown:
+            self._spreads = True
             _logger.info("job %r restarts, to use the executors that have joined", context.job)
             self.restart()
 

@@ -81,11 +81,12 @@ class SparkRuntime:
         """Placement of the shards, fixed from the first use for the whole execution."""
         if self._placement is None:
             kind = OneMachine if self.is_local else Anchored
-            self._placement = kind(self.session, self.shard_count)
+            self._placement = kind(self.session, self.shard_count)  # it notices losses from here on
+            self._placement.place()
             if not self.is_local and not executors_dead(self.session):
                 # All executors have joined, and no task of ours has run. Those that replace others
                 # are checked by each task.
-                check_versions(self.session, self.job)
+                check_versions(self.session, self.job, self.failure)
         return self._placement
 
     @property

@@ -14,6 +14,7 @@ Prints, as its last line, where every shard of every execution had its runs.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import sys
@@ -21,6 +22,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,10 +42,11 @@ from dagster_jet.execution.events import (
 )
 from dagster_jet.operators.operator import PARTITION_COLUMN
 from dagster_jet.spark.cluster.placement import Anchored
+from dagster_jet.spark.cluster.session import executors, executors_with
 from dagster_jet.spark.tasks.barrier import executor_name
 
 from . import wide_epochs
-from .world import write_input
+from .world import wait_until, write_input
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,6 +58,7 @@ VICTIM = "0"
 WINDOW_MS, ROLLUP_MS, GAP_MS, LAG_MS = 1_000, 4_000, 150, 400
 RATE, KEYS = 200, 7
 """Of the job that gets another executor."""
+PATIENCE_S, QUIET_S = 60.0, 3.0
 SPARK = {
     "spark.master": "local-cluster[2,2,1024]",
     "spark.driver.memory": "768m",
@@ -146,6 +150,7 @@ def lose_the_last_to_work(session: SparkSession, folder: Path) -> tuple[float, s
         for _ in batches:
             yield pa.RecordBatch.from_pydict({"number": [this_executor()[1]]})
 
+    placement.place()
     numbers = [row.number for row in placement.shards().mapInArrow(tell, "number string").collect()]
     victim = min(numbers, key=int)
     others = sum(number != victim for number in numbers)
@@ -179,6 +184,48 @@ def lose_the_last_to_work(session: SparkSession, folder: Path) -> tuple[float, s
     raise AssertionError("the executor was not missed")
 
 
+def lose_one_while_placing(session: SparkSession) -> tuple[float, str]:
+    """Kills an executor before any shard is placed.
+
+    Returns:
+        How many seconds the placing went on, and what the placement says.
+    """
+    placement = Anchored(session, 8)
+    kill_an_executor()
+    began = time.monotonic()
+    with suppress(Exception):  # of Spark
+        placement.place()
+    try:
+        while time.monotonic() - began < PATIENCE_S:
+            placement.check()
+            time.sleep(0.1)
+    except ExecutorLostError as error:
+        return time.monotonic() - began, str(error)
+    finally:
+        placement.close()
+    raise AssertionError("the executor was not missed")
+
+
+def join_while_placing(session: SparkSession) -> tuple[int, bool]:
+    """Places shards after a loss, while the executor that replaces the lost one joins.
+
+    Returns:
+        How many executors have shards, and whether the placement takes itself for outgrown.
+    """
+    placement = Anchored(session, 8)
+    assert len(executors(session)) < 3, "it has joined already"
+    wait_until(lambda: len(executors(session)) == 3, "another executor joins")
+    try:
+        placement.place()
+        homes = executors_with(session, placement.shards(), 8)
+        until = time.monotonic() + QUIET_S
+        while time.monotonic() < until and not placement.is_outgrown:
+            time.sleep(0.1)
+        return len(homes), placement.is_outgrown
+    finally:
+        placement.close()
+
+
 def run_as_another_version(jet: Jet, folder: Path) -> str:
     """What a start says whose executors have another version than the driver."""
     own = dagster_jet.__version__
@@ -193,13 +240,17 @@ def run_as_another_version(jet: Jet, folder: Path) -> str:
     raise AssertionError("it has run")
 
 
-def lose_one_and_get_another(jet: Jet, folder: Path) -> list[list[str]]:
+def lose_one_and_get_another(jet: Jet, folder: Path) -> tuple[list[list[str]], list[str]]:
     """Kills an executor of a job that keeps up. The job goes on where it can, and spreads over both
     once the one that replaces it is warm.
 
     Returns:
-        By execution, the executors that had shards.
+        By execution, the executors that had shards; and what the log says of spreading.
     """
+    spreads: list[str] = []
+    log = logging.getLogger("dagster_jet.execution.epoch_driver")
+    log.setLevel(logging.INFO)
+    log.addFilter(lambda record: spreads.append(record.getMessage()) or True)
     p = Pipeline("joined")
     rows = p.read_from(sources.sequence(rate=RATE), name="rows").with_timestamps("timestamp")
     by_key = rows.select(f"value % {KEYS} AS k", "value", "timestamp").group_by("k")
@@ -225,7 +276,7 @@ def lose_one_and_get_another(jet: Jet, folder: Path) -> list[list[str]]:
                 threading.Thread(target=jet.job(p.name).suspend).start()
 
     jet.run(p, JobConfig(parallelism=4), until="stopped", on_event=see)
-    return [sorted(each) for each in homes]
+    return [sorted(each) for each in homes], spreads
 
 
 def kill_an_executor() -> int:
@@ -280,9 +331,11 @@ def main(folder: Path, parallelism: int) -> None:
     )
     with Jet(store=members, spark=SPARK, work_dir=folder / "work") as jet:
         result = jet.run(pipeline(folder), config, until="completed", on_event=watch)
-        joined = lose_one_and_get_another(jet, folder)
+        joined, spreads = lose_one_and_get_another(jet, folder)
         refused = run_as_another_version(jet, folder)
         waited_s, said = lose_the_last_to_work(jet.session(), folder / "done")
+        while_placing = lose_one_while_placing(jet.session())
+        joined_meanwhile = join_while_placing(jet.session())
         jet.session().stop()  # else the executors are replaced as long as the JVM takes to end
     report = {
         "epochs": result.epochs,
@@ -293,6 +346,9 @@ def main(folder: Path, parallelism: int) -> None:
         "noticed_s": round(watch.noticed_s, 1),
         "recovered_s": round(watch.recovered_s, 1),
         "last_to_work": [round(waited_s, 1), said],
+        "while_placing": while_placing,
+        "joined_meanwhile": joined_meanwhile,
+        "spreads": spreads,
         "restored": watch.restored,
         "homes": {shard: sorted(executors) for shard, executors in watch.homes.items()},
         "epoch_ms": watch.epoch_ms,

@@ -10,6 +10,7 @@ import pytest
 
 from dagster_jet.operators.operator import PARTITION_COLUMN
 from dagster_jet.spark.cluster.placement import Anchored, OneMachine, Placement
+from dagster_jet.spark.cluster.session import executors, executors_with
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +36,7 @@ def test_every_shard_has_a_task_with_its_rows(
 ) -> None:
     placement = kind(spark, shards)
     try:
+        placement.place()
         rows = spark.range(0, 200, 1, 3).selectExpr(
             f"cast(id % {PARTITIONS} as int) as {PARTITION_COLUMN}", "id"
         )
@@ -54,3 +56,12 @@ def test_every_shard_has_a_task_with_its_rows(
         placement.check()
     finally:
         placement.close()
+
+
+def test_executors_that_cache_a_frame_are_known(spark: SparkSession) -> None:
+    frame = spark.range(0, 100, 1, 4)
+    assert executors_with(spark, frame, 4) == frozenset()
+    frame.persist()
+    frame.count()
+    assert executors_with(spark, frame, 4) == executors(spark)
+    frame.unpersist()

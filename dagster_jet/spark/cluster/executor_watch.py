@@ -47,7 +47,10 @@ class ExecutorWatch:
     def __init__(self, session: SparkSession) -> None:
         self._session = session
         self._tag = f"jet-{uuid.uuid4().hex}"
-        self._seen, self._dead = executors(session), executors_dead(session)
+        self.at_first = executors(session)
+        """Host and port of the executors that were there when the watch began, and of the
+        driver."""
+        self._seen, self._dead = self.at_first, executors_dead(session)
         self._gone: frozenset[str] = frozenset()
         self._lock = threading.Lock()
         self._closed = threading.Event()

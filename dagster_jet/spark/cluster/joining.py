@@ -39,8 +39,8 @@ class JoiningExecutors:
     def __init__(self, session: SparkSession, placed: frozenset[str], wanted: int) -> None:
         """
         Args:
-            placed: host and port of the executors that were there when the shards were placed, and
-                of the driver.
+            placed: host and port of the executors that have shards, or could have got some, and of
+                the driver.
             wanted: the number of all that are asked for.
         """
         self._session, self._placed, self._wanted = session, placed, wanted

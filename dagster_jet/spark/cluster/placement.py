@@ -26,6 +26,7 @@ from dagster_jet.spark.cluster.session import (
     executors,
     executors_dead,
     executors_wanted,
+    executors_with,
     retries_in_local_mode,
 )
 from dagster_jet.spark.tasks.barrier import SHARD_COLUMN
@@ -81,6 +82,9 @@ class OneMachine:
     is_outgrown = False
     """No executor joins."""
 
+    def place(self) -> None:
+        """Does nothing: no shard has a place."""
+
     def check(self) -> None:
         """Does nothing: an executor is lost only with the JVM."""
 
@@ -89,12 +93,22 @@ class OneMachine:
 
 
 class Anchored:
-    """Placement on a cluster: each shard's tasks run on the executor that caches its anchor."""
+    """Placement on a cluster: each shard's tasks run on the executor that caches its anchor.
+
+    Waits for executors when it is made, and from then on notices that one is lost.
+    """
 
     def __init__(self, session: SparkSession, shard_count: int) -> None:
         self._session, self._shards = session, shard_count
-        wanted = 1 + executors_wanted(session)  # and the driver
-        placed = self._await_executors(wanted)
+        self._wanted = 1 + executors_wanted(session)  # and the driver
+        self._await_executors()
+        self._watch = ExecutorWatch(session)
+        self._anchors: DataFrame | None = None
+        self._joining: JoiningExecutors | None = None
+
+    def place(self) -> None:
+        """Places the shards, by Spark jobs; called once, before they are used."""
+        session, shard_count = self._session, self._shards
         slots = _slots(session, shard_count)
         # The optimizer must not know the slot: with a constant key, or none, it would fold it, and
         # turn the join below into a nested loop join, which ignores placement.
@@ -109,19 +123,21 @@ class Anchored:
         )
         self._anchors = anchors.repartition(shard_count, F.col(_SLOT)).persist()
         self._anchors.count()
-        self._watch = ExecutorWatch(session)
-        self._joining = JoiningExecutors(session, placed, wanted)
+        placed = self._watch.at_first
+        if executors(session) - placed:  # one has joined since, and may have some
+            placed |= executors_with(session, self._anchors, shard_count)
+        self._joining = JoiningExecutors(session, placed, self._wanted)
 
     def by_shard(self, source: DataFrame) -> DataFrame:
         """Like `OneMachine.by_shard`; the join with the anchors adds the shard."""
         rows = source.withColumn(_SLOT, F.expr(self._slot_sql))
         rows = rows.repartition(self._shards, F.col(_SLOT))
-        joined = self._anchors.hint("shuffle_hash").join(rows, _SLOT, "left")
+        joined = self._placed.hint("shuffle_hash").join(rows, _SLOT, "left")
         names = [F.col(quoted_name(name)) for name in source.columns]
         return joined.select(*names, F.col(SHARD_COLUMN))
 
     def shards(self) -> DataFrame:
-        return self._anchors.select(SHARD_COLUMN)
+        return self._placed.select(SHARD_COLUMN)
 
     def fill(self, frame: DataFrame) -> None:
         """Caches a frame that several branches read, by a separate action.
@@ -139,26 +155,32 @@ class Anchored:
     @property
     def is_outgrown(self) -> bool:
         """Whether warm executors without shards are there: a restart would give them some."""
-        return self._joining.are_ready
+        return self._joining is not None and self._joining.are_ready
 
     def close(self) -> None:
-        self._joining.close()
+        if self._joining is not None:
+            self._joining.close()
         self._watch.close()
-        self._anchors.unpersist()
+        if self._anchors is not None:
+            self._anchors.unpersist()
 
-    def _await_executors(self, wanted: int) -> frozenset[str]:
-        """Waits for executors, over which the shards are spread; returns those that are there.
+    @property
+    def _placed(self) -> DataFrame:
+        assert self._anchors is not None, "place() comes first"
+        return self._anchors
+
+    def _await_executors(self) -> None:
+        """Waits for executors, over which the shards are spread.
 
         After a loss rows wait, too: the executors that are left take the shards. Those that join
         later get some once they are warm (`is_outgrown`).
         """
         began = time.monotonic()
-        while len(there := executors(self._session)) < wanted:
+        while len(there := executors(self._session)) < self._wanted:
             is_loss = len(there) > 1 and executors_dead(self._session) > 0
             if is_loss or time.monotonic() - began > _EXECUTORS_WAIT_S:
                 break
             time.sleep(0.05)
-        return there
 
 
 Placement = OneMachine | Anchored

@@ -292,6 +292,22 @@ def executor_ids(session: SparkSession) -> dict[str, str]:
     return {str(executor.hostPort()): str(executor.id()) for executor in each}
 
 
+def executors_with(session: SparkSession, frame: DataFrame, partitions: int) -> frozenset[str]:
+    """Host and port of every live executor that has some of a frame's cached partitions."""
+    context = session.sparkContext._jsc.sc()
+    rows = frame.select("*")._jdf.queryExecution().toRdd()  # the frame's own plan may be older
+    homes = {
+        str(context.getPreferredLocs(rows, number).mkString(",")) for number in range(partitions)
+    }
+    each = executor_ids(session).items()
+    return frozenset(place for place, name in each if _location(place, name) in homes)
+
+
+def _location(place: str, executor: str) -> str:
+    """As Spark writes the place of a task."""
+    return f"executor_{place.rpartition(':')[0]}_{executor}"
+
+
 def rows_on(session: SparkSession, place: str, executor: str) -> DataFrame:
     """A few rows that Spark reads on this executor, and nowhere else as long as that lives."""
     from pyspark.sql import DataFrame
@@ -300,7 +316,7 @@ def rows_on(session: SparkSession, place: str, executor: str) -> DataFrame:
     jvm, context = session._jvm, session.sparkContext._jsc.sc()
     assert jvm is not None
     to_seq = jvm.PythonUtils.toSeq
-    preferred = to_seq([f"executor_{place.rpartition(':')[0]}_{executor}"])  # as Spark writes it
+    preferred = to_seq([_location(place, executor)])
     row = jvm.org.apache.spark.sql.RowFactory.create
     of_row = jvm.scala.reflect.ClassTag.apply(
         jvm.java.lang.Class.forName("org.apache.spark.sql.Row")

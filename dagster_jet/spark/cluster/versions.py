@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from dagster_jet.errors import MissingEnvironmentError, Reaction
+from dagster_jet.errors import JetError, MissingEnvironmentError, Reaction
 from dagster_jet.spark.cluster.session import parallelism
-from dagster_jet.spark.errors import translate
 from dagster_jet.system.own_task import check_same, installed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def check_versions(session: SparkSession, job: str) -> None:
+def check_versions(
+    session: SparkSession, job: str, failure: Callable[[Exception], JetError]
+) -> None:
     """Asks every executor, by a Spark job with a task for each core. Executors that join later are
     checked by each task (`OwnTask`).
+
+    Args:
+        failure: translates the error of a failed Spark job.
 
     Raises:
         MissingEnvironmentError: an executor has another version of a package, lacks it, or cannot
@@ -32,7 +36,7 @@ def check_versions(session: SparkSession, job: str) -> None:
     try:
         answers = {(row.host, row.versions) for row in rows.collect()}
     except (PySparkException, Py4JError) as raised:
-        error = translate(raised, job, ())
+        error = failure(raised)
         if error.reaction is not Reaction.FAIL:
             raise error from raised
         raise MissingEnvironmentError(
