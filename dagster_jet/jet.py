@@ -287,6 +287,7 @@ class Jet:
                 until=ends,
                 store=self.store,
                 work_dir=self._work_dir / pipeline.name,
+                spark=self._spark,
                 standby=standby,
             ),
             self.session,

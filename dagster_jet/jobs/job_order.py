@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dagster_jet.execution.stopping import Until
@@ -24,5 +25,7 @@ class Order:
     store: Store
     work_dir: Path
     """The job's own folder of scratch files."""
+    spark: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the session."""
     standby: bool = False
     """Wait, with Spark warm, until no other process has the job."""

@@ -209,8 +209,15 @@ class PipelineJob(Job):
     def _drive_measured(self) -> JobResult:
         expired = None
         if self._order.standby:
-            standby = Standby(self._store, self.name, self._stop_signal, self._emit, self._run_id)
-            succession = standby.wait(self._open_session)
+            standby = Standby(
+                self._store,
+                self.name,
+                self._stop_signal,
+                self._emit,
+                self._run_id,
+                self._order.spark,
+            )
+            succession = standby.wait()
             expired = standby.expired
             if succession is Succession.ENDS:
                 return self._not_needed()

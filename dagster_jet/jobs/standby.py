@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dagster_jet.errors import StoreError
 from dagster_jet.execution.events import JobEvent, StandingBy
@@ -18,11 +17,8 @@ from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.ownership.succession import Succession, SuccessionWatch
 from dagster_jet.ownership.supervision import read_supervision
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease
-from dagster_jet.spark.cluster.session import is_local
+from dagster_jet.spark.cluster.sample_session import sample_session
 from dagster_jet.store import Store
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _logger = logging.getLogger(__name__)
 
@@ -41,7 +37,13 @@ class Standby:
         stop: StopSignal,
         emit: Callable[[JobEvent], None],
         run_id: str | None,
+        spark: Mapping[str, str],
     ) -> None:
+        """
+        Args:
+            spark: settings of the session in which the job will run.
+        """
+        self._spark = spark
         self._store, self._job, self._stop, self._emit = store, job, stop, emit
         self._watch = SuccessionWatch(run_id=run_id)
         self._announced: int | None = None
@@ -51,14 +53,14 @@ class Standby:
         """The lease of the owner that was seen to be dead."""
         return self._watch.expired
 
-    def wait(self, open_session: Callable[[], SparkSession]) -> Succession:
+    def wait(self) -> Succession:
         """Warms Spark up, then waits. A requested stop ends it, too.
 
         Raises:
             MissingEnvironmentError: Java is missing.
             ConfigurationError: Spark already runs, with settings that do not fit.
         """
-        _warm_up(open_session)
+        _warm_up(self._spark)
         while self._stop.kind is None:
             try:
                 record = read_record(self._store, self._job)
@@ -90,8 +92,8 @@ class Standby:
                 return
 
 
-def _warm_up(open_session: Callable[[], SparkSession]) -> None:
-    """Opens the session; where tasks can read this host's files, a small job warms the workers."""
-    if is_local(open_session()):
-        with tempfile.TemporaryDirectory(prefix="jet-warm-up-") as folder:
-            run_sample(open_session, Path(folder))
+def _warm_up(spark: Mapping[str, str]) -> None:
+    with sample_session(spark) as opened:
+        if opened is not None:
+            with tempfile.TemporaryDirectory(prefix="jet-warm-up-") as folder:
+                run_sample(opened, Path(folder))

@@ -156,11 +156,14 @@ def empty_frame(session: SparkSession, schema: DataType) -> DataFrame:
     return DataFrame(java.createDataFrame(none, java.parseDataType(schema.json())), session)
 
 
-def _start(settings: Mapping[str, str]) -> SparkContext:
+def start_jvm(settings: Mapping[str, str]) -> Mapping[str, str]:
+    """Starts Spark's JVM unless it runs; returns the settings of a context in it.
+
+    Raises:
+        MissingEnvironmentError: no Java, or the JVM ended at its start.
+    """
     _require_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
     wanted = {**DEFAULTS, **settings}
     if _is_on_this_host(wanted["spark.master"]):
         wanted = {**LOCAL_DEFAULTS, **wanted}
@@ -169,9 +172,15 @@ def _start(settings: Mapping[str, str]) -> SparkContext:
     for name in class_archive.OPTIONS if _is_on_this_host(wanted["spark.master"]) else ():
         wanted[name] = class_archive.options_with(archive, jit.options_with(wanted.get(name, "")))
     class_archive.make_later(archive)
-    builder = SparkSession.builder
     wanted = {**wanted, **_required(wanted["spark.master"])}
     jvm_log.start_jvm(wanted)
+    return wanted
+
+
+def _start(settings: Mapping[str, str]) -> SparkContext:
+    from pyspark.sql import SparkSession
+
+    wanted, builder = start_jvm(settings), SparkSession.builder
     for name, value in wanted.items():
         builder = builder.config(name, value)
     in_main = threading.current_thread() is threading.main_thread()
@@ -245,6 +254,11 @@ def _forget_dead_session() -> None:
         context.stop()
     SparkContext._gateway = SparkContext._jvm = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+
+def asks_for_cluster(settings: Mapping[str, str]) -> bool:
+    """Whether a session with these settings has executors in other JVMs."""
+    return not _is_local_master({**DEFAULTS, **settings}["spark.master"])
 
 
 def parallelism(session: SparkSession) -> int:
