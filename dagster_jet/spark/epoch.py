@@ -42,6 +42,7 @@ class EpochRunner:
         frames = None
         try:
             placement = self.runtime.placement  # first: it watches all jobs
+            placement.place()
             self.runtime.tally.take()  # the check for silent sinks may have run rows once more
             frames = self._prepared.of(epoch) or EpochFrames(self.plan, epoch, self.runtime)
             action = frames.action

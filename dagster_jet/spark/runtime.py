@@ -82,7 +82,6 @@ class SparkRuntime:
         if self._placement is None:
             kind = OneMachine if self.is_local else Anchored
             self._placement = kind(self.session, self.shard_count)  # it notices losses from here on
-            self._placement.place()
             if not self.is_local and not executors_dead(self.session):
                 # All executors have joined, and no task of ours has run. Those that replace others
                 # are checked by each task.
@@ -107,6 +106,7 @@ class SparkRuntime:
             shards, named = self.placement.shards(), ", ".join(stages) or None
             acks = collect_acks(shards.mapInArrow(OwnTask(task, named), f"{ACK_COLUMN} binary"))
             self.placement.check()
+            self.placement.placed()
         except (PySparkException, Py4JError, OSError) as error:
             raise self.failure(error, stages) from error
         return acks

@@ -54,6 +54,7 @@ def test_every_shard_has_a_task_with_its_rows(
         assert found == list(range(200))
         assert sorted(tasks_of(placement.shards())) == [[(shard,)] for shard in range(shards)]
         placement.check()
+        assert not placement.is_outgrown
     finally:
         placement.close()
 

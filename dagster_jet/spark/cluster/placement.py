@@ -14,6 +14,7 @@ restarts at once.
 from __future__ import annotations
 
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -85,6 +86,9 @@ class OneMachine:
     def place(self) -> None:
         """Does nothing: no shard has a place."""
 
+    def placed(self) -> None:
+        """Does nothing."""
+
     def check(self) -> None:
         """Does nothing: an executor is lost only with the JVM."""
 
@@ -103,41 +107,52 @@ class Anchored:
         self._wanted = 1 + executors_wanted(session)  # and the driver
         self._await_executors()
         self._watch = ExecutorWatch(session)
-        self._anchors: DataFrame | None = None
+        self._are_placed = False
         self._joining: JoiningExecutors | None = None
 
     def place(self) -> None:
-        """Places the shards, by Spark jobs; called once, before they are used."""
-        session, shard_count = self._session, self._shards
-        slots = _slots(session, shard_count)
+        """Places the shards by a Spark job of its own, unless another one has: two tasks that need
+        the same anchor at once would cache it on two executors."""
+        if not self._are_placed:
+            self._anchors.count()
+            self._are_placed = True
+
+    def placed(self) -> None:
+        """Is told that a Spark job with one task for each shard has run on `shards`."""
+        self._are_placed = True
+
+    @cached_property
+    def _anchors(self) -> DataFrame:
+        shard = F.col("id").cast("int")
+        anchors = self._session.range(0, self._shards, 1, 1).select(
+            F.element_at(F.lit(self._slots), shard + 1).alias(_SLOT), shard.alias(SHARD_COLUMN)
+        )
+        return anchors.repartition(self._shards, F.col(_SLOT)).persist()
+
+    @cached_property
+    def _slots(self) -> list[int]:
+        return _slots(self._session, self._shards)
+
+    @cached_property
+    def _slot_sql(self) -> str:
         # The optimizer must not know the slot: with a constant key, or none, it would fold it, and
         # turn the join below into a nested loop join, which ignores placement.
-        self._slot_sql = (
-            f"element_at(array({','.join(map(str, slots))}), "
-            f"cast(pmod(`{PARTITION_COLUMN}`, {shard_count}) as int) + 1) "
+        return (
+            f"element_at(array({','.join(map(str, self._slots))}), "
+            f"cast(pmod(`{PARTITION_COLUMN}`, {self._shards}) as int) + 1) "
             "+ cast(monotonically_increasing_id() & 0 as int)"
         )
-        shard = F.col("id").cast("int")
-        anchors = session.range(0, shard_count, 1, 1).select(
-            F.element_at(F.lit(slots), shard + 1).alias(_SLOT), shard.alias(SHARD_COLUMN)
-        )
-        self._anchors = anchors.repartition(shard_count, F.col(_SLOT)).persist()
-        self._anchors.count()
-        placed = self._watch.at_first
-        if executors(session) - placed:  # one has joined since, and may have some
-            placed |= executors_with(session, self._anchors, shard_count)
-        self._joining = JoiningExecutors(session, placed, self._wanted)
 
     def by_shard(self, source: DataFrame) -> DataFrame:
         """Like `OneMachine.by_shard`; the join with the anchors adds the shard."""
         rows = source.withColumn(_SLOT, F.expr(self._slot_sql))
         rows = rows.repartition(self._shards, F.col(_SLOT))
-        joined = self._placed.hint("shuffle_hash").join(rows, _SLOT, "left")
+        joined = self._anchors.hint("shuffle_hash").join(rows, _SLOT, "left")
         names = [F.col(quoted_name(name)) for name in source.columns]
         return joined.select(*names, F.col(SHARD_COLUMN))
 
     def shards(self) -> DataFrame:
-        return self._placed.select(SHARD_COLUMN)
+        return self._anchors.select(SHARD_COLUMN)
 
     def fill(self, frame: DataFrame) -> None:
         """Caches a frame that several branches read, by a separate action.
@@ -155,19 +170,19 @@ class Anchored:
     @property
     def is_outgrown(self) -> bool:
         """Whether warm executors without shards are there: a restart would give them some."""
-        return self._joining is not None and self._joining.are_ready
+        if self._joining is None:
+            placed = self._watch.at_first
+            if executors(self._session) - placed:  # one has joined since, and may have some
+                placed |= executors_with(self._session, self._anchors, self._shards)
+            self._joining = JoiningExecutors(self._session, placed, self._wanted)
+        return self._joining.are_ready
 
     def close(self) -> None:
         if self._joining is not None:
             self._joining.close()
         self._watch.close()
-        if self._anchors is not None:
+        if "_anchors" in vars(self):
             self._anchors.unpersist()
-
-    @property
-    def _placed(self) -> DataFrame:
-        assert self._anchors is not None, "place() comes first"
-        return self._anchors
 
     def _await_executors(self) -> None:
         """Waits for executors, over which the shards are spread.
