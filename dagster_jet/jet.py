@@ -188,7 +188,8 @@ class Jet:
             standby: start Spark, run a small sample job that warms it up, and wait until no other
                 process has the job. It takes over when the owner dies, or shuts down for another
                 process. It ends if the job is completed, failed, suspended or cancelled. Needs
-                `until="stopped"` or a duration, which counts from the takeover.
+                `until="stopped"` or a duration, which counts from the takeover. On a cluster it has
+                executors only from then on.
 
         Raises:
             JetError: what the job ended with. Nothing is half-committed; run again to go on. Also
