@@ -165,6 +165,12 @@ def _show(job: Job, wanted: str, stage: str | None, target: Target) -> None:
         for source, position in manifest.sources.items()
     ]
     show(positions, title="Positions", as_json=False)
+    if manifest.tables:
+        versions = [
+            {"stage": stage, "table": json.dumps(note["table"]), **note["version"]}
+            for stage, note in manifest.tables.items()
+        ]
+        show(versions, title="Tables", as_json=False)
 
 
 def _document(manifest: Manifest) -> dict[str, Any]:
@@ -176,6 +182,7 @@ def _document(manifest: Manifest) -> dict[str, Any]:
         "timeline": manifest.timeline,
         "completed": manifest.completed,
         "sources": manifest.sources,
+        "tables": manifest.tables,
         "state": _state_rows(manifest),
         "watermarks": manifest.watermarks.get("reached_ms", {}),
     }

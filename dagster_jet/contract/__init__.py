@@ -33,7 +33,7 @@ from dagster_jet.contract.source_reader import (
     SourceReader,
     SplitParameters,
 )
-from dagster_jet.contract.table_definition import Table
+from dagster_jet.contract.table_definition import Table, VersionedTable
 
 __all__ = [
     "DECIDED_CURE",
@@ -61,5 +61,6 @@ __all__ = [
     "SplitParameters",
     "Table",
     "TransactionId",
+    "VersionedTable",
     "carry_out_here",
 ]

@@ -178,6 +178,7 @@ class EpochDriver:
             output = self._runner.run(epoch, meanwhile, clock)
             self.journals.begun()
             counted = self._accounting.account(command, epoch, output, view)
+            tables = {} if command.snapshot_id is None else self._versions(command)
         except JetError as raised:
             cause = cause_in_input(raised, splits, readers)
             error = with_position(cause, splits, context, readers)
@@ -210,7 +211,11 @@ class EpochDriver:
             sources.watermarks.to_json(),
             context.clock.now_ms(),
             unacknowledged(readers),
+            tables,
         )
+
+    def _versions(self, command: RunEpoch) -> Mapping[str, dict[str, Any]]:
+        return self.context.runtime.tables.noted(is_last=command.terminal)
 
     def _times(self, clock: PhaseClock, output: EpochOutput) -> tuple[PhaseTime, ...]:
         context, action_ms = self.context, clock.ms.get(Phase.ACTION, 0.0)

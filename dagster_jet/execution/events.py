@@ -284,6 +284,8 @@ class SnapshotCommitted:
     sources: dict[str, SourceProgress] = field(default_factory=dict)
     outputs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Facts about the commits, by sink, such as the version of a table."""
+    tables: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Versions of the tables that rows are enriched with, by stage."""
 
 
 @dataclass(frozen=True)

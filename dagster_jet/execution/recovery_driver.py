@@ -102,6 +102,8 @@ class RecoveryDriver:
             if held is not None and held.for_ms is not None:
                 self._check_held_for(node.name, held.for_ms)
         activate(context.runtime.session)
+        tables = context.runtime.tables
+        tables.are_noted = guarantee is not Guarantee.NONE
         plan = context.plan  # the analysis: raises what is wrong with the pipeline
         columns = partial(stage_columns, plan)
         context.emit(PipelineAnalysed(context.job, self.claimed.execution_id, columns))
@@ -126,6 +128,7 @@ class RecoveryDriver:
             bool(in_two_phases or held_writers),
             plan.stage_plans(),
             self.committer.destinations,
+            tables.noted(is_last=False),
             held_writers,
         )
 
@@ -266,6 +269,7 @@ class RecoveryDriver:
         watermarks.restore(manifest.watermarks, context.clock.now_ms())
         ref = self.claimed.snapshot
         self._check_not_repeated(manifest)
+        context.runtime.tables.restore(manifest.tables)
         is_committed = ref is None or ref.snapshot_id != manifest.snapshot_id or ref.committed
         lost_output = self._check_output(manifest, is_committed=is_committed)
         shards: dict[str, tuple[ShardState, ...]] = {}

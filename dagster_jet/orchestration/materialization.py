@@ -79,6 +79,15 @@ def facts_of_commit(event: SnapshotCommitted, asset: ReportedAsset, now_ms: int)
                 keys.STATE_BYTES: event.state_bytes,
                 keys.FAILED_SNAPSHOTS: event.failed_snapshots,
                 **({keys.OUTPUT: output} if output else {}),
+                **(
+                    {
+                        keys.TABLES: {
+                            n: {**t["table"], **t["version"]} for n, t in event.tables.items()
+                        }
+                    }
+                    if event.tables
+                    else {}
+                ),
             },
         ),
     }

@@ -53,6 +53,7 @@ FAILED_SNAPSHOTS = "failed_snapshots"
 SOURCES = "sources"
 HELD_BACK = "watermark_held_back"
 OUTPUT = "output"
+TABLES = "tables"
 
 # Dagster's standard keys.
 DAGSTER_CODE_REFERENCES = "dagster/code_references"

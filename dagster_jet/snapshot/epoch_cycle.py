@@ -160,6 +160,7 @@ class EpochCycle(Machine[CycleState]):
             return self.fail(Failed(f"epoch {event.epoch_id}: {problem}", restartable=True))
         job.sources = dict(event.sources)
         job.watermarks = dict(event.watermarks)
+        job.tables = event.tables
         job.unacknowledged = {name: dict(ids) for name, ids in event.unacknowledged.items()}
         job.apply_acks(acks)
         self._pending.apply_outcome()

@@ -58,6 +58,8 @@ class JobState:
     sources: dict[str, Any] = field(default_factory=dict)
     unacknowledged: dict[str, dict[str, Any]] = field(default_factory=dict)
     watermarks: dict[str, Any] = field(default_factory=dict)
+    tables: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """Versions of tables to enrich with, as of the last barrier."""
     shards: dict[str, list[ShardState]] = field(default_factory=dict)
     counters: dict[str, Counters] = field(default_factory=dict)
     open_artifacts: list[Artifact] = field(default_factory=list)

@@ -270,6 +270,8 @@ class Manifest:
     unacknowledged: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Per acknowledging source: the messages to acknowledge in phase 2. Message id to the data that
     acknowledges it (JSON, in the connector's own form)."""
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Per stage: the version of a table to enrich with, and whether a start reads it again."""
     newest_output: dict[str, NewestOutput] = field(default_factory=dict)
     """Per sink: output of the newest epoch with output before the epochs of `artifacts`."""
     format: int = MANIFEST_FORMAT

@@ -158,6 +158,7 @@ class PendingSnapshot(Machine[PendingState]):
             completed=completed,
             prepared=tuple(sorted({ack.vertex for ack in acks if ack.prepared})),
             unacknowledged=job.unacknowledged,
+            tables=dict(job.tables),
             newest_output=dict(job.newest_output),
         )
         job.open_artifacts = []

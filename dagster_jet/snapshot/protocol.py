@@ -242,6 +242,8 @@ class Claimed:
     """Meaning of each stage's saved state; part of every manifest."""
     sinks: Mapping[str, Destination] = field(default_factory=dict)
     """Destination of each sink; part of every manifest."""
+    tables: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """Versions of tables to enrich with; part of a new job's first manifest."""
     held_writers: Mapping[str, int] = field(default_factory=dict)
     """Number of writers per sink with held transactions; the record keeps the maximum."""
 
@@ -308,6 +310,8 @@ class EpochAcked:
     now_ms: int
     unacknowledged: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Per source, all messages that were read and are not acknowledged yet."""
+    tables: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """At a snapshot: per stage, the version of a table that later epochs are enriched with."""
 
 
 @dataclass(frozen=True)

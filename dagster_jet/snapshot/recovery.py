@@ -114,7 +114,7 @@ class Recovery(Machine[RecoveryState]):
             return []
         job, record = self._job, event.record
         job.decides_every_epoch = event.decides_every_epoch
-        job.plan, job.sinks = event.plan, event.sinks
+        job.plan, job.sinks, job.tables = event.plan, event.sinks, event.tables
         # An older execution may have used up its whole block without a decision, and so without a
         # trace in the record. Our ids must be durable before the first attempt.
         self._pending.next_id = record.reserved_snapshot_id + 1

@@ -1,17 +1,23 @@
-"""Batch tables for enrichment, read on the driver and cached."""
+"""Batch tables for enrichment, read on the driver and cached.
+
+Each snapshot notes the versions of tables that have versions. A newer one is read at the end of an
+epoch with a snapshot, which notes it, so that no epoch before that snapshot has used it.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from dagster_jet.contract import Table
+from dagster_jet.contract import Table, VersionedTable
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import BadRowError, JetError, PipelineError
 from dagster_jet.pipeline.graph import EnrichNode
@@ -21,15 +27,28 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+_logger = logging.getLogger(__name__)
 _COUNT = "__count"
+_KEPT = "kept"
+Version = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class _Table:
-    """A table, and the monotonic time at which it was read."""
+    """A table as it was read."""
 
+    node: EnrichNode
+    stream_columns: Sequence[str]
     frame: DataFrame
     read_at: float
+    """Monotonic time."""
+    version: Version | None
+    """None: the table has no versions."""
+
+    @property
+    def is_old(self) -> bool:
+        refresh_ms = self.node.refresh_ms
+        return refresh_ms is not None and time.monotonic() - self.read_at >= refresh_ms / 1000
 
 
 @dataclass
@@ -42,7 +61,11 @@ class EnrichmentTables:
     """Translates the error of a failed Spark job."""
     reads: int = 0
     """Number of reads: while it is unchanged, so are the frames."""
+    are_noted: bool = True
+    """Whether snapshots note the versions; under the guarantee "none" there are no snapshots."""
     _known: dict[str, _Table] = field(default_factory=dict)
+    _wanted: dict[str, Version] = field(default_factory=dict)
+    """Versions that epochs are repeated with, until they are read."""
 
     def frame(self, node: EnrichNode, stream_columns: Sequence[str]) -> DataFrame:
         """Returns the table, not older than its refresh, ready to be joined with the stream.
@@ -52,30 +75,100 @@ class EnrichmentTables:
             BadRowError: a row does not fit the table's schema, or two rows have one key.
             JetError: the table cannot be read; with its reaction.
         """
-        known, now = self._known.get(node.name), time.monotonic()
-        if known is not None and not self.is_due(node):
-            return known.frame
-        frame = self._as_asked(node, stream_columns, self._read(node))
-        self._known[node.name] = _Table(frame, now)
-        self.reads += 1
-        return frame
+        if not self.is_due(node):
+            return self._known[node.name].frame
+        return self._take(node, stream_columns, self._wanted.pop(node.name, None)).frame
 
     def is_due(self, node: EnrichNode) -> bool:
         """Whether the table must be read, for the first time or again."""
         known = self._known.get(node.name)
-        if known is None or node.refresh_ms is None:
-            return known is None
-        return time.monotonic() - known.read_at >= node.refresh_ms / 1000
+        if known is None:
+            return True
+        return known.is_old and not (self.are_noted and known.version is not None)
+
+    def noted(self, *, is_last: bool) -> dict[str, dict[str, Any]]:
+        """Returns the versions that later epochs are enriched with, by stage, for a snapshot. Reads
+        tables that are older than their refresh, so that only what can be read is noted.
+
+        Args:
+            is_last: whether the execution ends with this snapshot. No epoch after it is repeated,
+                so the next start reads the newest versions.
+
+        Raises:
+            JetError: as `frame`.
+        """
+        noted = {}
+        for name, known in list(self._known.items()):
+            if known.version is not None and self.are_noted:
+                now = self._refreshed(known) if known.is_old and not is_last else known
+                table = now.node.table.describe()
+                noted[name] = {"table": table, "version": now.version, _KEPT: not is_last}
+        return noted
+
+    def restore(self, noted: Mapping[str, Mapping[str, Any]]) -> None:
+        """Goes back to the versions that a snapshot has noted, for epochs that are repeated."""
+        for name, known in list(self._known.items()):
+            note = noted.get(name)
+            if note is None or not note[_KEPT] or note["table"] != known.node.table.describe():
+                continue
+            if note["version"] != known.version:
+                self._wanted[name] = note["version"]
+                del self._known[name]
 
     def close(self) -> None:
         self._known.clear()
 
-    def _read(self, node: EnrichNode) -> DataFrame:
+    def _take(
+        self, node: EnrichNode, columns: Sequence[str], version: Version | None = None
+    ) -> _Table:
+        read_at = time.monotonic()
+        rows, version = self._read(node, version)
+        frame = self._as_asked(node, columns, rows)
+        self._known[node.name] = _Table(node, columns, frame, read_at, version)
+        self.reads += 1
+        return self._known[node.name]
+
+    def _refreshed(self, known: _Table) -> _Table:
+        node, now = known.node, time.monotonic()
+        assert isinstance(node.table, VersionedTable)
+        with self._errors_of(node):
+            newest = node.table.newest()
+        if newest != known.version:
+            return self._take(node, known.stream_columns, newest)
+        self._known[node.name] = replace(known, read_at=now)
+        return self._known[node.name]
+
+    def _read(self, node: EnrichNode, version: Version | None) -> tuple[DataFrame, Version | None]:
+        with self._errors_of(node):
+            frame, found = self._frame(node, version)
+            # Not cache(): it is lazy, and Spark shares it among frames that it considers equal.
+            return frame.localCheckpoint(), found
+
+    def _frame(self, node: EnrichNode, wanted: Version | None) -> tuple[DataFrame, Version | None]:
+        table = node.table
+        if not isinstance(table, VersionedTable):
+            return table.frame(self.session), None
+        if wanted is not None:
+            frame = table.frame_at(self.session, wanted)
+            if frame is not None:
+                return frame, wanted
+            _logger.warning(
+                "job %r, stage %r: the table does not have the version %s any more, which the "
+                "snapshot notes. Epochs that are repeated are enriched with the newest one",
+                self.job,
+                node.name,
+                wanted,
+            )
+        newest = table.newest()
+        frame = table.frame_at(self.session, newest)
+        return (table.frame(self.session) if frame is None else frame), newest
+
+    @contextmanager
+    def _errors_of(self, node: EnrichNode) -> Iterator[None]:
         table: Table = node.table
         with naming(node.name, self.job):
             try:
-                # Not cache(): it is lazy, and Spark shares it among frames that it considers equal.
-                return table.frame(self.session).localCheckpoint()
+                yield
             except (PySparkException, Py4JError, OSError) as raised:
                 error = self.failure(raised)
                 if not isinstance(error, BadRowError) or error.position is not None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dagster_jet.connectors.delta.delta_source import DeltaSource, ddl_of
 from dagster_jet.connectors.delta.table_changes import contents_of
-from dagster_jet.connectors.lake.added_rows import whole_frame_of
+from dagster_jet.connectors.delta.table_log import TableLog
+from dagster_jet.connectors.lake.added_rows import are_there, whole_frame_of
 from dagster_jet.connectors.lake.table_read import TableRead
-from dagster_jet.contract import Table
+from dagster_jet.contract import VersionedTable
+from dagster_jet.errors import SourceError, SourceUnavailableError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True)
-class DeltaTable(Table):
+class DeltaTable(VersionedTable):
     """A table as of one version, or as of the newest one whenever it is read."""
 
     source: DeltaSource
@@ -34,8 +36,29 @@ class DeltaTable(Table):
         source = self.source.at_start(job, stage, on_one_host=on_one_host)
         return replace(self, source=source, stage=(job, stage))
 
-    def frame(self, spark: SparkSession) -> DataFrame:
+    def newest(self) -> dict[str, Any]:
+        log = self.source.opened(*self.stage, self.version)
+        return {"id": log.id, "version": log.version}
+
+    def frame_at(self, spark: SparkSession, version: dict[str, Any]) -> DataFrame | None:
         """Tasks read the rows of the version's files."""
-        url, log = self.source.url, self.source.opened(*self.stage, self.version)
-        read = TableRead(url, url, "latest", False, self.source.storage_options, ddl_of(log))
-        return whole_frame_of(spark, read, contents_of(log), self.stage[1])
+        newest, number = self.source.opened(*self.stage, self.version), int(version["version"])
+        log = newest if number == newest.version else self._earlier(newest, number)
+        if log is None or newest.id != version["id"]:
+            return None
+        url, storage = self.source.url, self.source.storage_options
+        files = contents_of(log)
+        if log is not newest and not are_there(url, storage, files):
+            return None
+        read = TableRead(url, url, "latest", False, storage, ddl_of(newest))
+        return whole_frame_of(spark, read, files, self.stage[1])
+
+    def _earlier(self, newest: TableLog, version: int) -> TableLog | None:
+        if version > newest.version:
+            return None  # the log was replaced by an older copy
+        try:
+            return self.source.opened(*self.stage, version)
+        except SourceUnavailableError:
+            raise
+        except SourceError:
+            return None  # it was removed from the log

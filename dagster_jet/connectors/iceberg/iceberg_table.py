@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from dagster_jet.connectors.iceberg.iceberg_source import IcebergSource, TableColumns
 from dagster_jet.connectors.iceberg.table_snapshots import TableSnapshots
 from dagster_jet.connectors.iceberg.table_version import TableVersion
-from dagster_jet.connectors.lake.added_rows import whole_frame_of
+from dagster_jet.connectors.lake.added_rows import are_there, whole_frame_of
 from dagster_jet.connectors.lake.table_read import TableRead
-from dagster_jet.contract import Table
+from dagster_jet.contract import VersionedTable
 from dagster_jet.errors import SourceError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class IcebergTable(Table):
+class IcebergTable(VersionedTable):
     """A table as of one snapshot, or as of its branch's newest one whenever it is read."""
 
     source: IcebergSource
@@ -36,31 +36,36 @@ class IcebergTable(Table):
         source = self.source.at_start(job, stage, on_one_host=on_one_host)
         return replace(self, source=source, stage=(job, stage))
 
-    def frame(self, spark: SparkSession) -> DataFrame:
+    def newest(self) -> dict[str, Any]:
+        with self.source.opened(*self.stage) as newest:
+            id = newest.snapshot_id if self.snapshot is None else self.snapshot
+            if id is not None and newest.metadata.snapshot_by_id(id) is None:
+                raise SourceError(
+                    f"the table {self.source.name!r} has no snapshot {id}.",
+                    job=self.stage[0],
+                    stage=self.stage[1],
+                    cure="Name another one: it may have expired. A tag of the table keeps one.",
+                )
+            return {"id": newest.id, "snapshot": id}
+
+    def frame_at(self, spark: SparkSession, version: dict[str, Any]) -> DataFrame | None:
         """Tasks read the rows of the snapshot's files.
 
         Raises:
-            SourceError: there is no such snapshot, or it has files that delete rows.
+            SourceError: it has files that delete rows.
         """
-        source, (job, stage) = self.source, self.stage
-        with source.opened(job, stage) as newest:
-            metadata = newest.metadata
-            id = newest.snapshot_id if self.snapshot is None else self.snapshot
+        source, stage, storage = self.source, self.stage[1], self.source.storage_options
+        with source.opened(*self.stage) as newest:
+            id, metadata = version["snapshot"], newest.metadata
             snapshot = None if id is None else metadata.snapshot_by_id(id)
-            if snapshot is None and self.snapshot is not None:
-                raise SourceError(
-                    f"the table {source.name!r} has no snapshot {self.snapshot}.",
-                    job=job,
-                    stage=stage,
-                    cure="Name another one: it may have expired. A tag of the table keeps one.",
-                )
-            version, files = newest, []
-            if snapshot is not None:
-                version = newest if self.snapshot is None else _with_columns_of(snapshot, newest)
-                read = TableSnapshots(version, False, source.name, job, stage)
-                files = read.contents(snapshot)
-            found = TableColumns.of(version)
-        storage = source.storage_options
+            if newest.id != version["id"] or (snapshot is None and id is not None):
+                return None
+            is_named = snapshot is not None and self.snapshot is not None
+            found = TableColumns.of(_with_columns_of(snapshot, newest) if is_named else newest)
+            read = TableSnapshots(newest, False, source.name, *self.stage)
+            files = [] if snapshot is None else read.contents(snapshot)
+            if id != newest.snapshot_id and not are_there(found.url, storage, files):
+                return None
         table = TableRead(source.name, found.url, "latest", False, storage, found.schema, found.ids)
         return whole_frame_of(spark, table, files, stage)
 

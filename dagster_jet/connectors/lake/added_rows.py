@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared
+from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.lake.table_read import TableRead
 from dagster_jet.connectors.task_shares import FixedShares
@@ -75,6 +76,16 @@ def whole_frame_of(
     return frame_of(spark, table, [Piece(file, 0, None) for file in files], stage)
 
 
+def are_there(url: str, options: StorageOptions, files: Iterable[AddedFile]) -> bool:
+    """Whether no file of an earlier version has been removed."""
+    place = open_input(url, options)
+    return all(place.find(_whole(url, one.path)) is not None for one in files)
+
+
+def _whole(url: str, path: str) -> str:
+    return path if _WHOLE.match(path) else f"{url}/{path}"
+
+
 @dataclass(frozen=True)
 class ReadPieces:
     """Reads the pieces of the tasks whose numbers it gets."""
@@ -91,8 +102,7 @@ class ReadPieces:
     def _rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         table, path = self.table, piece.file.path
         place = open_input(table.url, table.storage_options)
-        path = path if _WHOLE.match(path) else f"{table.url}/{path}"
-        found = place.find(path)
+        found = place.find(_whole(table.url, path))
         if found is None:
             raise BadRowError(
                 f"a data file of the table {self.table.name!r} is gone.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagster_jet.core.phases import Phase
@@ -37,6 +37,7 @@ class _PendingReport:
     sources: dict[str, SourceProgress]
     phase1_ms: float = 0.0
     bytes_written: int = 0
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class Announcer:
@@ -146,7 +147,10 @@ class Announcer:
             case protocol.Decided(manifest, outcome=WriteOutcome.WRITTEN):
                 phase1_ms = sum(time.ms for time in event.times)
                 self._pending = replace(
-                    self._pending, phase1_ms=phase1_ms, bytes_written=manifest.bytes_written
+                    self._pending,
+                    phase1_ms=phase1_ms,
+                    bytes_written=manifest.bytes_written,
+                    tables=manifest.tables,
                 )
                 self._announce_if_complete(view, phase2_ms=0.0)
             case protocol.Completed():
@@ -187,6 +191,7 @@ class Announcer:
                 stages=report.stages,
                 sources=report.sources,
                 outputs=dict(outputs or {}),
+                tables=dict(report.tables),
             )
         )
 
