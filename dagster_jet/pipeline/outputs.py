@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, TypeVar, get_args
 
+import dagster_jet
 from dagster_jet.contract import Sink
 from dagster_jet.pipeline.graph import SinkNode
 from dagster_jet.pipeline.point import Point
@@ -16,6 +17,7 @@ from dagster_jet.pipeline.stateful import (
 )
 from dagster_jet.pipeline.written import Written
 
+_S = TypeVar("_S", bound="WithSinks")
 _L = TypeVar("_L", bound="LateRows")
 _J = TypeVar("_J", bound="JoinedLateRows")
 _D = TypeVar("_D", bound="DeadLetters")
@@ -44,6 +46,32 @@ class WithSinks(Point):
         """
         self._builder.add(SinkNode(name, (self._node,), sink))
         return Written(name, self._builder.add)
+
+    def peek(self: _S, num_rows: int = 10) -> _S:
+        """Prints the first rows of each epoch on the console of the job's process, for a look.
+
+        The rows go on as before. It is a sink of its own, `sinks.console`, named after the stage:
+        saved state does not change when it comes or goes. So each epoch's rows are printed when the
+        epoch is committed, after a crash perhaps again, and count in `JobResult.rows_out`.
+
+        Args:
+            num_rows: largest number of rows shown per epoch; the title has the total.
+
+        Returns:
+            This stage; the next call continues from its rows.
+
+        Raises:
+            ConfigurationError: `num_rows` is below 0.
+
+        Example:
+            >>> late = rows.filter("delay > 15", name="late").peek()
+        """
+        sink = dagster_jet.sinks.console(num_rows=num_rows)  # loaded here: sinks know pipelines
+        name = f"{self._node}_peek"
+        if name in self._builder.nodes:
+            name = self._builder.fresh(name)
+        self._builder.add(SinkNode(name, (self._node,), sink))
+        return self
 
 
 class _Late(Point):

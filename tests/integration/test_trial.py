@@ -280,5 +280,37 @@ def test_console_shows_the_first_rows_of_an_epoch(tmp_path, capsys):
     ]  # fmt: skip
 
 
+def test_a_peek_comes_and_goes_without_a_change_of_state(tmp_path, capsys):
+    """Three executions of one job, with and without; totals go on, and the rows are the same."""
+    forget("totals")
+
+    def job(count: int, *, peeks: bool) -> Pipeline:
+        p = Pipeline("peeked")
+        given = sources.items([{"v": n} for n in range(count)], schema="v long")
+        rows = p.read_from(given, name="numbers").filter("v % 2 = 0")
+        if peeks:
+            rows = rows.peek(num_rows=2).peek()
+        totals = rows.rolling_aggregate(
+            name="totals", n=aggregates.count(), total=aggregates.sum("v")
+        )
+        (totals.peek() if peeks else totals).write_to(sinks.collect("totals"), name="kept")
+        return p
+
+    shown = []
+    with Jet(store=[f"file://{tmp_path}/a"], backup_count=0, show_progress=False) as jet:
+        for count, peeks in ((10, False), (20, True), (30, False)):
+            jet.run(job(count, peeks=peeks))
+            shown.append(capsys.readouterr().out)
+    assert collected("totals").to_pylist() == [
+        {"n": 5, "total": 20}, {"n": 10, "total": 90}, {"n": 15, "total": 210}
+    ]  # fmt: skip
+    assert [text.count("epoch") for text in shown] == [0, 3, 0]
+    first, second, totals = shown[1].split(": 5 rows")[0], shown[1].split(": 5 rows")[1], shown[1]
+    assert first.startswith("filter_1_peek, epoch") and "filter_1_peek_1, epoch" in second
+    assert "totals_peek, epoch" in totals and "10 │ 90" in totals
+    cells = [line.split("│")[1].strip() for line in totals.splitlines() if line.count("│") == 2]
+    assert cells == ["10", "12", "10", "12", "14", "16", "18"]
+
+
 def test_collected_tables_of_different_columns():
     assert collected("nobody wrote here") == pa.table({})
