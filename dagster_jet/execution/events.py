@@ -62,6 +62,9 @@ class StageProgress:
     window. None if no state waits for the watermark."""
     counted: Mapping[str, int] = field(default_factory=dict)
     """What the stage's functions have counted (`job_context().metrics`), by counter."""
+    measured: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """Their gauges and histograms by name, as JSON: `{"gauge": 0.5}`, or the sum and the numbers up
+    to a bound, by bound, `{"sum": 7.5, "le": {"5.0": 3, "inf": 0}}`."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from dagster_jet.core.measures import counters_of, measured_of
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.events import SourceProgress, StageProgress
@@ -61,7 +62,8 @@ class Progress:
                 rows_out=c.rows_out,
                 late=c.late,
                 rejected=c.rejected,
-                counted=c.counted,
+                counted=counters_of(c.counted),
+                measured=measured_of(c.counted),
                 state_rows=sum(run.rows for run in runs),
                 next_due_ms=_next_due_ms(runs, known.watermark_ms),
             )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from dagster_jet.core.html_table import html_table
+from dagster_jet.core.measures import Distribution
 from dagster_jet.exports.export import Export
 from dagster_jet.jobs.stored_job import StoredJob
 from dagster_jet.snapshot.protocol import StopKind
@@ -34,6 +35,10 @@ class JobResult:
     """Waiting input, which is not read, if a COMPLETED job was submitted again."""
     counted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By stage, the counters of its functions; see `job_context`."""
+    gauges: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By stage, the gauges of its functions."""
+    histograms: Mapping[str, Mapping[str, Distribution]] = field(default_factory=dict)
+    """By stage, the histograms of its functions."""
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

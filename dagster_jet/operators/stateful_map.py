@@ -150,7 +150,7 @@ class StatefulMap:
         notified_until = expired if self._is_called_without_rows else None
         saved = saved_rows(rows, state, self.state_schema, notified_until)
         touched = TouchedKeys.of(self.keys, saved, rows)
-        counted = own_metrics().counted
+        counted = own_metrics().totals
         calls, delta = self._call(touched, given)
         results = calls.fitting_results() if self.keeps_dead_letters else calls.results()
         if results is None:

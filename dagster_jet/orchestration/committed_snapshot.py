@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dagster_jet.core.measures import counters_of, measured_of
 from dagster_jet.errors import JobStateError
 from dagster_jet.execution.events import ExecutionStarted, SourceProgress, StageProgress
 from dagster_jet.pipeline.graph import Graph
@@ -54,7 +55,8 @@ class CommittedSnapshot:
             rows_out=counters.rows_out,
             late=counters.late,
             rejected=counters.rejected,
-            counted=counters.counted,
+            counted=counters_of(counters.counted),
+            measured=measured_of(counters.counted),
             watermark_ms=self.manifest.watermarks.get("reached_ms", {}).get(name),
             state_rows=sum(_rows(chain) for chain in self.manifest.shards.get(name, ())),
         )

@@ -16,6 +16,7 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_jet.core.measures import Measures, distributions_of, gauges_of
 from dagster_jet.execution.events import (
     ExecutionStarted,
     SnapshotCommitted,
@@ -179,12 +180,22 @@ def _stage(
         facts.update(_if_any({keys.LATE: progress.late, keys.REJECTED: progress.rejected}))
         counted = sorted(progress.counted.items())
         facts.update({f"{keys.COUNTED_PREFIX}{name}": _int(number) for name, number in counted})
+        facts.update(_measured(progress.measured))
     facts[keys.ROWS_READ] = _int(sum(source.rows_read for source in sources.values()))
     facts.update(_if_any({keys.LOST: sum(source.lost for source in sources.values())}))
     watermark_ms = _watermark_ms(progress, sources)
     if watermark_ms is not None:
         facts[keys.WATERMARK] = dg.MetadataValue.timestamp(watermark_ms / 1000)
         facts.update(lag_facts(now_ms - watermark_ms, asset.normal_lag_ms))
+    return facts
+
+
+def _measured(measured: Measures) -> dict[str, dg.MetadataValue]:
+    """Gauges, and number and mean of histograms."""
+    facts = {f"{keys.GAUGE_PREFIX}{n}": _float(v) for n, v in sorted(gauges_of(measured).items())}
+    for name, recorded in sorted(distributions_of(measured).items()):
+        facts[f"{keys.HISTOGRAM_PREFIX}{name}_count"] = _int(recorded.count)
+        facts[f"{keys.HISTOGRAM_PREFIX}{name}_mean"] = _float(recorded.mean)
     return facts
 
 

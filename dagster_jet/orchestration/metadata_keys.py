@@ -42,6 +42,8 @@ LAG_ROWS = "lag_rows"
 LAST_COMMIT = "last_commit"
 WAITING_PREFIX = "waiting_"
 COUNTED_PREFIX = "counted_"
+GAUGE_PREFIX = "gauge_"
+HISTOGRAM_PREFIX = "histogram_"
 """Before the name of a counter of users' functions."""
 DETAILS = "details"
 

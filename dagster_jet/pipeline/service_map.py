@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dagster_jet.core.job_context import Parameters
+from dagster_jet.core.measures import Measures
 from dagster_jet.operators.user.services import ServiceFactory
 from dagster_jet.pipeline.output_type import output_type
 from dagster_jet.system.own_task import OwnTask
@@ -25,11 +26,11 @@ class ServiceMap:
     batch_rows: int
     concurrency: int
     retries: int
-    count: Callable[[Mapping[str, int]], None] | None = None
+    count: Callable[[Measures], None] | None = None
     """Receives the counters of each task. None: nobody reads them."""
 
     def in_job(
-        self, job: str, parameters: Parameters, count: Callable[[Mapping[str, int]], None]
+        self, job: str, parameters: Parameters, count: Callable[[Measures], None]
     ) -> ServiceMap:
         """Returns the function for one execution of a job."""
         factory = replace(self.factory, job=job, parameters=parameters)

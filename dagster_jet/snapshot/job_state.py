@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.core.measures import Measures, after_epoch, combined
 from dagster_jet.snapshot.ending import Ending
 from dagster_jet.snapshot.manifest import Ack, Artifact, Counters, NewestOutput, ShardState
 from dagster_jet.snapshot.owed import Destination
@@ -82,11 +83,18 @@ class JobState:
         return not is_exact or artifact.sink in self.config.published_sinks
 
     def apply_acks(self, acks: Iterable[Ack]) -> None:
+        """Adds the acks of one epoch."""
+        counted: dict[str, Measures] = {}
         for ack in acks:
             self.counters[ack.vertex] = self.counters.get(ack.vertex, Counters()).plus(ack)
+            if ack.counted:
+                counted[ack.vertex] = combined(counted.get(ack.vertex, {}), ack.counted)
             if ack.vertex in self.shards:
                 shard = self.shards[ack.vertex][ack.shard]
                 self.shards[ack.vertex][ack.shard] = shard.after_epoch(ack)
+        for vertex, measures in counted.items():
+            total = self.counters[vertex]
+            self.counters[vertex] = replace(total, counted=after_epoch(total.counted, measures))
 
     def shards_after(self, snapshot_acks: Iterable[Ack]) -> dict[str, list[ShardState]]:
         """The shards once the snapshot with these acks is valid."""

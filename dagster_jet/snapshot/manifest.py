@@ -14,6 +14,7 @@ from typing import Any
 
 import xxhash
 
+from dagster_jet.core.measures import Measures
 from dagster_jet.core.stored_format import check_format
 from dagster_jet.errors import SnapshotInvalidError
 from dagster_jet.snapshot.record import SnapshotRef
@@ -147,8 +148,8 @@ class Ack:
     """Milliseconds of a shard's step or of a sink's writing."""
     save_ms: float = 0.0
     """Milliseconds that the task waited at its end for this shard's state."""
-    counted: Mapping[str, int] = field(default_factory=dict)
-    """What the stage's functions have counted, by counter."""
+    counted: Measures = field(default_factory=dict)
+    """What the stage's functions have counted and measured, by name."""
 
     def chain_after(self, chain: tuple[ChunkSet, ...]) -> tuple[ChunkSet, ...]:
         """The shard's chain once the snapshot of this ack is valid."""
@@ -217,27 +218,19 @@ class Counters:
     late: int = 0
     rejected: int = 0
     lost: int = 0
-    counted: Mapping[str, int] = field(default_factory=dict)
-    """Totals of the counters of the vertex's functions."""
+    counted: Measures = field(default_factory=dict)
+    """Totals of what the vertex's functions have counted and measured."""
 
     def plus(self, ack: Ack) -> Counters:
+        """Adds the rows of an ack; `counted` is added by epoch."""
         return Counters(
             self.rows_in + ack.rows_in,
             self.rows_out + ack.rows_out,
             self.late + ack.late,
             self.rejected + ack.rejected,
             self.lost + ack.lost,
-            sums(self.counted, ack.counted) if ack.counted else self.counted,
+            self.counted,
         )
-
-
-def sums(*counted: Mapping[str, int]) -> dict[str, int]:
-    """The sum of each counter."""
-    total: dict[str, int] = {}
-    for one in counted:
-        for name, number in one.items():
-            total[name] = total.get(name, 0) + number
-    return total
 
 
 @dataclass(frozen=True)

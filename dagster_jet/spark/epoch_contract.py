@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dagster_jet.core.measures import Measures
 from dagster_jet.snapshot.manifest import Ack, Arrived
 from dagster_jet.spark.tasks.barrier import Barrier
 from dagster_jet.spark.tasks.stage_input import StageInput
@@ -47,5 +48,5 @@ class EpochOutput:
     """Per source with rows whose event time is not observed."""
     late_rows: Mapping[str, int] = field(default_factory=dict)
     """Per stateful stage: late rows removed before its operator, which could not count them."""
-    counted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    counted: Mapping[str, Measures] = field(default_factory=dict)
     """Counters per stateless stage, whose tasks send no ack."""

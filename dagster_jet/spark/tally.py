@@ -8,19 +8,18 @@ are made once. Late tasks of an execution that has ended count for nobody: each 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
-from dagster_jet.snapshot.manifest import sums
+from dagster_jet.core.measures import Measure, Measures, combined
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Counted = dict[str, dict[str, int]]
-"""By stage and counter."""
+Counted = dict[str, dict[str, Measure]]
+"""By stage and name."""
 
 
 class _Sums(AccumulatorParam[Counted]):
@@ -29,7 +28,7 @@ class _Sums(AccumulatorParam[Counted]):
 
     def addInPlace(self, value1: Counted, value2: Counted) -> Counted:  # noqa: N802 - of Spark
         return {
-            stage: sums(value1.get(stage, {}), value2.get(stage, {}))
+            stage: combined(value1.get(stage, {}), value2.get(stage, {}))
             for stage in {**value1, **value2}
         }
 
@@ -41,7 +40,7 @@ class StageTally:
     all: Accumulator[Counted]
     stage: str
 
-    def __call__(self, counted: Mapping[str, int]) -> None:
+    def __call__(self, counted: Measures) -> None:
         self.all.add({self.stage: dict(counted)})
 
 

@@ -14,6 +14,7 @@ from dagster_jet.dag import Inbox, Processor
 from . import child
 
 LIMIT = 60
+BUCKETS = (10, 25, 60)
 
 
 def pipeline(folder: Path) -> Pipeline:
@@ -28,6 +29,7 @@ def pipeline(folder: Path) -> Pipeline:
                 with attempts.open("a") as lines:
                     lines.write(f"{row['v']}\n")
                 self.context.metrics.counter("seen").add()
+                self.context.metrics.histogram("values", BUCKETS).record(row["v"])
                 if row["v"] > self.context.parameters["limit"]:
                     self.context.metrics.counter("large").add()
             return True
@@ -35,12 +37,16 @@ def pipeline(folder: Path) -> Pipeline:
     def ask(limit: int, rows: pa.Table) -> pa.Table:
         metrics = job_context().metrics
         metrics.counter("seen").add(rows.num_rows)
+        metrics.gauge("file").set(pc.max(rows["ts"]).as_py() // 1_000)
+        for v in rows["v"].to_pylist():
+            metrics.histogram("values", BUCKETS).record(v)
         metrics.counter("large").add(pc.sum(pc.greater(rows["v"], limit)).as_py() or 0)
         return rows
 
     def take(state: State[int], row: dict[str, Any]) -> dict[str, Any]:
         context = job_context()
         context.metrics.counter("seen").add()
+        context.metrics.histogram("values", BUCKETS).record(row["v"])
         if row["v"] % 7 == 0:
             raise ValueError("bad")
         if row["v"] > context.parameters["limit"]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from math import inf
 
 import pytest
 
 from dagster_jet import JobConfig, JobResult, Pipeline, job_context, sinks, sources
+from dagster_jet.core.measures import Distribution
 from dagster_jet.errors import UserFunctionError
 from dagster_jet.execution.events import ExecutionRestarting
 from tests.long import long
 
 from . import child, counters_child
-from .counters_child import LIMIT
+from .counters_child import BUCKETS, LIMIT
 from .crash_table import AFTER_DECISION
 from .oracle import committed, input_rows
 from .test_task_retries import MASTER, RETRIES
@@ -59,15 +61,32 @@ class CountersWorld(World):
             for name, some in (("asked", rows), ("taken", good), ("passed", good))
         }
         assert result.counted == of
+        values = {"asked": rows, "taken": good, "passed": good}
+        assert result.histograms == {
+            name: {"values": distribution([row["v"] for row in some])}
+            for name, some in values.items()
+        }
+        assert result.gauges == {"asked": {"file": 5}}
         with self.jet() as jet:
             shown = json.loads(json.dumps(jet.job(child.JOB).explain().to_json()))["stages"]
         assert {name: shown[name]["counted"] for name in of} == of
+        assert {shown[name]["measured"]["values"]["sum"] for name in of} == {
+            sum(row["v"] for row in some) for some in values.values()
+        }
 
     def repeated(self) -> int:
         """Rows that the processor has counted in attempts that do not count."""
         attempts = (self.folder / "attempts").read_text().splitlines()
         good = sum(row["v"] % 7 > 0 for row in input_rows(self.folder / "in" / "left"))
         return len(attempts) - good
+
+
+def distribution(values: list[int]) -> Distribution:
+    bounds = (*BUCKETS, inf)
+    numbers = dict.fromkeys(bounds, 0)
+    for value in values:
+        numbers[next(bound for bound in bounds if value <= bound)] += 1
+    return Distribution(len(values), sum(values), numbers)
 
 
 @pytest.fixture

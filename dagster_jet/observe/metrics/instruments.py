@@ -34,6 +34,14 @@ COUNTERS = {
         "{count}",
         "Counters of a stage's own functions, in committed snapshots",
     ),
+    "dagster_jet.stage.recorded": (
+        "{count}",
+        "Numbers that histograms of a stage's own functions have recorded, up to `le`",
+    ),
+    "dagster_jet.stage.recorded.sum": (
+        "1",
+        "Sum of the numbers that histograms of a stage's own functions have recorded",
+    ),
     "dagster_jet.rows.late": ("{row}", "Late rows, in committed snapshots"),
     "dagster_jet.rows.rejected": ("{row}", "Dead letters, in committed snapshots"),
     "dagster_jet.snapshot.failures": ("{snapshot}", "Snapshots that were discarded"),
@@ -57,6 +65,7 @@ READINGS = {
     "dagster_jet.source.watermark.lag": ("s", "How far a source's event time is behind the clock"),
     "dagster_jet.stage.watermark.lag": ("s", "How far a stage's watermark is behind the clock"),
     "dagster_jet.stage.state.rows": ("{row}", "Rows of a stage's state"),
+    "dagster_jet.stage.gauge": ("1", "Gauges of a stage's own functions, as last set"),
     "dagster_jet.state.size": ("By", "State in the newest snapshot, one replica"),
     "dagster_jet.snapshot.age": ("s", "Age of the newest committed snapshot"),
     "dagster_jet.store.members": ("{member}", "Members of the store, by whether they answer"),

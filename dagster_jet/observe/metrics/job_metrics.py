@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from dagster_jet.core.measures import Distribution, Measures, distributions_of, gauges_of
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.execution.events import (
     EpochCompleted,
@@ -121,7 +123,7 @@ class JobMetrics:
 
     # --- counters -------------------------------------------------------------------------------
 
-    def _count(self, name: str, number: int, more: Attributes | None = None) -> None:
+    def _count(self, name: str, number: float, more: Attributes | None = None) -> None:
         if number > 0:
             self.instruments.counters[name].add(number, {"jet.job": self.job, **(more or {})})
 
@@ -148,6 +150,21 @@ class JobMetrics:
                 since = number - then.counted.get(counter, 0)
                 of_counter = {**of_stage, "jet.counter": counter}
                 self._count("dagster_jet.stage.counted", since, of_counter)
+            self._count_recorded(now.measured, then.measured, of_stage)
+
+    def _count_recorded(self, now: Measures, then: Measures, of_stage: Attributes) -> None:
+        """Counts what histograms of users' own have recorded since the last call."""
+        before = distributions_of(then)
+        for name, recorded in distributions_of(now).items():
+            known = before.get(name, Distribution(0, 0.0, {}))
+            its = {**of_stage, "jet.histogram": name}
+            if recorded.count <= known.count:
+                continue  # nothing new, or an older snapshot was restored
+            self._count("dagster_jet.stage.recorded.sum", recorded.sum - known.sum, its)
+            since = 0
+            for bound, number in recorded.buckets.items():
+                since += number - known.buckets.get(bound, 0)
+                self._count("dagster_jet.stage.recorded", since, {**its, "le": _le(bound)})
 
     # --- readings -------------------------------------------------------------------------------
 
@@ -186,6 +203,8 @@ class JobMetrics:
                 continue
             its = {**job, "jet.stage": name}
             found.setdefault("dagster_jet.stage.state.rows", []).append((stage.state_rows, its))
+            gauges = found.setdefault("dagster_jet.stage.gauge", [])
+            gauges += [(v, {**its, "jet.gauge": g}) for g, v in gauges_of(stage.measured).items()]
             self._add_lag(found, "stage", stage.watermark_ms, its)
         return found
 
@@ -215,3 +234,7 @@ class JobMetrics:
                 (len(status.under_replicated), store)
             ],
         }
+
+
+def _le(bound: float) -> str:
+    return "+Inf" if bound == math.inf else str(bound)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from dagster_jet.core.measures import counters_of, measured_of
 from dagster_jet.execution.events import SourceProgress, StageProgress
 from dagster_jet.observe.reading.ledger import Ledger
 from dagster_jet.observe.reading.profile import JobProfile
@@ -73,7 +74,8 @@ class JobFacts:
             name: _with_hold(
                 StageProgress(
                     *(c.rows_in, c.rows_out, c.late, c.rejected, reached.get(name)),
-                    counted=c.counted,
+                    counted=counters_of(c.counted),
+                    measured=measured_of(c.counted),
                 ),
                 holds.get(name) or {},
             )

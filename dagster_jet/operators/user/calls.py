@@ -12,7 +12,7 @@ function at most twice (if the function is deterministic).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from itertools import chain
 from typing import Any, TypeAlias
@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from dagster_jet.core.job_context import own_metrics
+from dagster_jet.core.measures import Measures
 from dagster_jet.core.state_format import StateFormat
 from dagster_jet.errors import StoreMismatchError, UserFunctionError, where_raised
 from dagster_jet.operators.address import ADDRESS
@@ -120,7 +121,7 @@ class UserCalls:
         self._begin(function, first_row)
         outputs, rejected, checks_each = self._outputs, self._rejected, self._checks_each
         stored, since, mark = saved, first_row, len(outputs)
-        counted = self._metrics.counted
+        counted = self._metrics.totals
         state = self._from_stored(stored, first_row)
         again: Iterator[Row] = iter(())
         begin = number = first_row
@@ -131,7 +132,7 @@ class UserCalls:
                     # a third time.
                     if number > since:
                         stored = None if state.is_cleared else self.save(state.value, number - 1)
-                    since, mark, counted = number + 1, len(outputs), self._metrics.counted
+                    since, mark, counted = number + 1, len(outputs), self._metrics.totals
                     continue
                 if state.value is None and state.is_cleared:
                     self._renew(state, create, number)
@@ -158,11 +159,11 @@ class UserCalls:
         """Whether a row has become a dead letter."""
         return row in self._rejected
 
-    def mark(self) -> tuple[int, int, Mapping[str, int]]:
-        """The outputs, calls and counters so far, for `cut`."""
-        return len(self._outputs), len(self._callers), self._metrics.counted
+    def mark(self) -> tuple[int, int, Measures]:
+        """The outputs, calls and metrics so far, for `cut`."""
+        return len(self._outputs), len(self._callers), self._metrics.totals
 
-    def cut(self, mark: tuple[int, int, Mapping[str, int]], rows_from: int) -> None:
+    def cut(self, mark: tuple[int, int, Measures], rows_from: int) -> None:
         """Takes back all that followed `mark`, and the dead letters from a row on."""
         outputs, begun, counted = mark
         self._outputs.cut(outputs)

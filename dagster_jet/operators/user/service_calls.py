@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from dagster_jet.core.measures import Measures
 from dagster_jet.errors import JetError, Reaction, UserFunctionError, where_raised
 from dagster_jet.operators.user import services
 from dagster_jet.operators.user.batch_calls import Returned, name_of
@@ -47,18 +48,17 @@ class ServiceCalls:
     batch_rows: int = 1_000
     concurrency: int = 1
     retries: int = 0
-    count: Callable[[Mapping[str, int]], None] | None = None
-    """Receives the counters of the task at its end."""
+    count: Callable[[Measures], None] | None = None
+    """Receives the metrics of the task at its end."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         total = self.factory.metrics()
         try:
             for result, counted in in_order(self._result, self._tables(batches), self.concurrency):
-                for name, number in counted.items():
-                    total.counter(name).add(number)
+                total.include(counted)
                 yield from result.combine_chunks().to_batches()
-            if self.count is not None and total.counted:
-                self.count(total.counted)
+            if self.count is not None and total.totals:
+                self.count(total.totals)
         except Exception:
             services.discard(self.factory)
             raise
@@ -76,7 +76,7 @@ class ServiceCalls:
         except Exception as error:
             raise self._failure(error, self.factory.create, "") from error
 
-    def _result(self, given: tuple[Any, pa.Table]) -> tuple[pa.Table, Mapping[str, int]]:
+    def _result(self, given: tuple[Any, pa.Table]) -> tuple[pa.Table, Measures]:
         """The results of one call, and what it has counted; a call that failed counts nothing."""
         service, table = given
         failed: Exception | None = None
@@ -95,7 +95,7 @@ class ServiceCalls:
             raise self._failure(failed, self.function, self._given(table)) from failed
         checked = Returned(self.function, self.factory.stage)
         table = checked.table(returned, self.output_schema, "results", "output_schema")
-        return table, context.metrics.counted
+        return table, context.metrics.totals
 
     def _given(self, table: pa.Table) -> str:
         tried = f" {self.retries + 1} times" if self.retries else ""

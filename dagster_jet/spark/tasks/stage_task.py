@@ -168,6 +168,6 @@ class StageTask:
             obsolete=tuple(runs.obsolete),
             prepared=step.prepared,
             saving=goes_on,
-            counted=context.metrics.counted,
+            counted=context.metrics.totals,
         )
         return ShardRun(step, ack, waits)

@@ -48,6 +48,7 @@ STAGES = {
         held_back_since_ms=900_000,
         held_back_partition="17",
         counted={"bad_rows": 2},
+        measured={"version": {"gauge": 7.5}, "size": {"sum": 6.0, "le": {"1.0": 1, "inf": 2}}},
     ),
 }
 
@@ -105,6 +106,8 @@ def test_about_eight_numbers_with_units_and_the_rest_in_one_entry() -> None:
     assert (sums.metadata["rows_in"].value, sums.metadata["rows_out"].value) == (70, 5)
     assert sums.metadata["state_rows"].value == 9
     assert sums.metadata["counted_bad_rows"].value == 2
+    measured = ("gauge_version", "histogram_size_count", "histogram_size_mean")
+    assert [sums.metadata[key].value for key in measured] == [7.5, 3, 2.0]
     held_back = {"by": "in", "partition": "17", "since_ms": 900_000}
     details: Any = sums.metadata["details"].value
     assert details["watermark_held_back"] == held_back

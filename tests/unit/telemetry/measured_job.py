@@ -41,6 +41,10 @@ def stages(
             watermark_ms=NOW - 90_000,
             state_rows=40,
             counted={"bad_rows": read // 10},
+            measured={
+                "version": {"gauge": 7.5},
+                "seconds": {"sum": read / 4, "le": {"0.5": read // 2, "2.0": 0, "inf": read // 4}},
+            },
         ),
         "out": StageProgress(read // 2 if written is None else written, 0),
     }

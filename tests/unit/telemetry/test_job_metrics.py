@@ -47,6 +47,12 @@ def test_every_instrument_has_a_value_behind_the_events_of_a_job(
     assert found["dagster_jet.sink.rows"] == {("shop", "out"): 50}
     assert found["dagster_jet.rows.late"] == {("shop", "hourly"): 4}
     assert found["dagster_jet.stage.counted"] == {("bad_rows", "shop", "hourly"): 10}
+    assert found["dagster_jet.stage.gauge"] == {("version", "shop", "hourly"): 7.5}
+    assert found["dagster_jet.stage.recorded.sum"] == {("seconds", "shop", "hourly"): 25.0}
+    assert found["dagster_jet.stage.recorded"] == {
+        ("seconds", "shop", "hourly", le): number
+        for le, number in (("0.5", 50), ("2.0", 50), ("+Inf", 75))
+    }
     assert found["dagster_jet.rows.rejected"] == {("shop", "orders"): 6}
     assert found["dagster_jet.source.lost"] == {("shop", "orders"): 3}
     assert found["dagster_jet.snapshot.failures"] == {("shop",): 1}
