@@ -26,7 +26,8 @@ from dagster_jet.operators.rows.keys import key_codes
 
 NEWEST = "__newest"
 """Newest event time of the open window, as the stream has it."""
-_WINDOW = "__window"
+WINDOW = "__window"
+"""int64: number of a window of a key; in the operators that are not sliding, from the open one."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,9 @@ class CountWindows:
 
     def state_columns(self, rows: pa.Schema) -> pa.Schema:
         """Schema of a key's state, for rows in this schema."""
-        partials = self._partials(rows.empty_table(), np.zeros(0, np.int64))
-        names = [n for n in partials.column_names if n not in (*self.keys, _WINDOW)]
+        none = np.zeros(0, np.int64)
+        partials = self._partials(rows.empty_table(), none, none)
+        names = [n for n in partials.column_names if n not in (*self.keys, WINDOW)]
         return pa.schema([partials.schema.field(name).with_nullable(True) for name in names])
 
     def output_schema(self, rows: pa.Schema) -> pa.Schema:
@@ -60,25 +62,31 @@ class CountWindows:
         of_state, of_rows = key_codes(self.keys, state, rows)
         open_rows = np.zeros(state.num_rows + rows.num_rows, np.int64)
         open_rows[of_state] = counts
-        arrived = self._partials(rows, open_rows[of_rows] + _ranks(of_rows))
+        places = open_rows[of_rows] + ranks(of_rows)
+        arrived = self._partials(rows, places // self.size, places % self.size)
         known = state.filter(pa.array(counts > 0))
         zeros = pa.array(np.zeros(known.num_rows, np.int64))
-        known = known.append_column(_WINDOW, zeros).select(arrived.column_names)
+        known = known.append_column(WINDOW, zeros).select(arrived.column_names)
         both = pa.concat_tables([known, arrived.cast(known.schema)])
-        merged = self.aggregation.merge(both, [*self.keys, _WINDOW], self._newest)
+        merged = self.aggregation.merge(both, [*self.keys, WINDOW], self._newest)
         is_full = pc.equal(merged.column(ROW_COUNT), self.size)
         rest = merged.filter(pc.invert(is_full)).select(state.column_names)
         of_state, of_rest = key_codes(self.keys, state, rest)
         emptied = state.filter(pa.array(~np.isin(of_state, of_rest))).select(list(self.keys))
         changed = pa.concat_tables([rest, emptied], promote_options="default")
-        return self._results(merged.filter(is_full).sort_by(_WINDOW)), changed
+        return self._results(merged.filter(is_full).sort_by(WINDOW)), changed
 
-    def _partials(self, rows: pa.Table, places: np.ndarray) -> pa.Table:
-        """Partials by key and number of the window, counted from the open one."""
-        rows = rows.append_column(_WINDOW, pa.array(places // self.size))
+    def _partials(self, rows: pa.Table, windows: np.ndarray, places: np.ndarray) -> pa.Table:
+        """Partials by key and window.
+
+        Args:
+            windows: of each row.
+            places: the place of each row in its window.
+        """
+        rows = rows.append_column(WINDOW, pa.array(windows))
         if self.time is not None:
             rows = rows.append_column(NEWEST, rows.column(self.time))
-        group, within = [*self.keys, _WINDOW], pa.array(places % self.size)
+        group, within = [*self.keys, WINDOW], pa.array(places)
         partials = self.aggregation.first_stage(rows, within, group, self._newest)
         return self.aggregation.admit(partials)
 
@@ -91,7 +99,7 @@ class CountWindows:
         return pa.table(columns)
 
 
-def _ranks(codes: np.ndarray) -> np.ndarray:
+def ranks(codes: np.ndarray) -> np.ndarray:
     """For each row, how many rows of its key are before it."""
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]

@@ -109,16 +109,20 @@ class CountWindowNode(StatefulNode):
     time: EventTime | None
     in_event_order: bool
     """Rows wait for the watermark; otherwise they are counted in order of arrival."""
+    slide: int | None = None
+    """Rows from the beginning of one window to that of the next; None: `size`."""
     kind: ClassVar = StageKind.COUNT_WINDOW
 
     def describe(self) -> dict[str, str]:
-        window = {"window": f"{self.size} rows", "order": _order(self)}
+        slide = {} if self.slide is None else {"slide": f"{self.slide} rows"}
+        window = {"window": f"{self.size} rows", **slide, "order": _order(self)}
         return {"keys": ", ".join(self.keys), **window, "aggregates": _text(self.aggregates)}
 
     def shape(self) -> Mapping[str, Any]:
         return {
             "keys": list(self.keys),
             "size": self.size,
+            **({} if self.slide is None else {"slide": self.slide}),
             "order": _order(self),
             "partials": _partials(self.aggregates),
             **_plain_partials(self.aggregates),

@@ -75,19 +75,30 @@ Window = TumblingWindow | SlidingWindow | SessionWindow
 """A window in event time."""
 
 
+OPEN_MAX = 100
+"""Windows by count that a row is in."""
+
+
 @dataclass(frozen=True)
 class CountWindow:
     """Per key, so many rows, one after the other."""
 
     size: int
     order: RowOrder | None = None
+    slide: int | None = None
 
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ConfigurationError("size: a window has at least 1 row.")
+        slide = self.size if self.slide is None else self.slide
+        if not 1 <= slide <= self.size or -(-self.size // slide) > OPEN_MAX:
+            raise ConfigurationError(
+                f"slide: {slide} is not between 1 and the size, or a row is in more than "
+                f"{OPEN_MAX} windows."
+            )
 
     def __str__(self) -> str:
-        return f"{self.size} rows"
+        return f"{self.size} rows" + (f" each {self.slide} rows" if self.slide else "")
 
 
 def tumbling(size: Duration, offset: Duration = "0 ms") -> TumblingWindow:
@@ -149,24 +160,26 @@ def session(gap: Duration) -> SessionWindow:
     return SessionWindow(to_ms(gap, "windows.session(gap)"))
 
 
-def count(size: int, order: RowOrder | None = None) -> CountWindow:
-    """Return windows of `size` rows per key, which follow each other.
+def count(size: int, order: RowOrder | None = None, *, slide: int | None = None) -> CountWindow:
+    """Return windows of `size` rows per key, which follow each other, or overlap.
 
     A window is emitted with its last row. The rows of a key that fill no window wait in the state
     for others; at the end of the input they are dropped.
 
     Args:
         size: number of rows.
+        slide: a window begins with every so many rows of a key, at most `size`; a row is in at most
+            100 windows. None: with each `size` rows.
         order: as in `map_stateful`: in order of event time by default, if the stream has one.
 
     Raises:
-        ConfigurationError: `size` is below 1.
+        ConfigurationError: `size` or `slide` is below 1, or `slide` too small or too large.
 
     Example:
         >>> count(100)
-        CountWindow(size=100, order=None)
+        CountWindow(size=100, order=None, slide=None)
     """
-    return CountWindow(size, order)
+    return CountWindow(size, order, slide)
 
 
 def _shifted(offset_ms: int) -> str:

@@ -134,8 +134,8 @@ def expected_running(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]
                 )  # fmt: skip
 
 
-def counted(rows: Stage, name: str = "op") -> Stage:
-    keyed = rows.group_by("k").window(windows.count(4))
+def counted(rows: Stage, name: str = "op", *, slide: int | None = None) -> Stage:
+    keyed = rows.group_by("k").window(windows.count(4, slide=slide))
     return keyed.aggregate(
         n=agg.count(), odd=agg.count_if("v % 2 = 1"), mean=agg.mean("v"), first=agg.first("v"),
         last=agg.last("struct(v, ts)"), values=agg.collect_list("v"),
@@ -143,12 +143,12 @@ def counted(rows: Stage, name: str = "op") -> Stage:
     ).select("k", "ts", "to_json(struct(n, odd, mean, first, last, values, some)) r")  # fmt: skip
 
 
-def expected_counted(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
+def expected_counted(rows: list[Row], _: list[Row], slide: int = 4) -> Iterator[tuple[Any, ...]]:
     mine: dict[str, list[Row]] = defaultdict(list)
     for row in by_time(rows):
         mine[row["k"]].append(row)
     for k, of_key in mine.items():
-        for begin in range(0, len(of_key) - 3, 4):
+        for begin in range(0, len(of_key) - 3, slide):
             four = of_key[begin : begin + 4]
             values = [row["v"] for row in four]
             last = {"v": values[3], "ts": four[3]["ts"]}

@@ -7,6 +7,7 @@ import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -369,6 +370,11 @@ OPERATORS: dict[str, tuple[Callable[..., Stage], Expect, str]] = {
     "named_timers": (named, expected_named, "k ts timer n"),
     "running": (running, expected_running, "k ts v before third after total n high mean"),
     "count_window": (counted, expected_counted, "k ts r"),
+    "sliding_count_window": (
+        partial(counted, slide=3),
+        partial(expected_counted, slide=3),
+        "k ts r",
+    ),
     "match": (matched, expected_matched, "k ts a b c"),
     "processor": (processed, expected_processed, "k n"),
     **{

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.operators.aggregates.aggregation import Aggregation
 from dagster_jet.operators.count_windows import CountWindows
+from dagster_jet.operators.sliding_count_windows import SlidingCountWindows
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 from dagster_jet.spark.planning.operator_plan import OperatorPlan, Partitions, arrow_schema
 from dagster_jet.spark.planning.rows import map_plan
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def plan_count_windows(
     node: CountWindowNode, source: DataFrame, partitions: Partitions
 ) -> OperatorPlan:
-    """Each `size` rows of a key.
+    """Each `size` rows of a key, or the last `size` of each `slide` rows.
 
     Raises:
         PipelineError: the value of an expression depends on the epoch and its tasks.
@@ -44,6 +45,10 @@ def plan_count_windows(
         check_row_by_row(None, None, source, given)
     rows = arrow_schema(given.select(*(F.col(quoted_name(n)) for n in names)).schema)
     function = CountWindows(node.keys, node.size, Aggregation(node.aggregates), time)
+    if node.slide is not None:
+        function = SlidingCountWindows(
+            node.keys, node.size, Aggregation(node.aggregates), time, slide=node.slide
+        )
     inner = StatefulMapInBatches(
         stage=node.name,
         keys=node.keys,

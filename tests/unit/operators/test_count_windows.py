@@ -17,19 +17,26 @@ from dagster_jet.errors import ConfigurationError, PipelineError
 from dagster_jet.operators.aggregates.aggregation import Aggregation
 from dagster_jet.operators.count_windows import CountWindows
 from dagster_jet.operators.in_event_order import InEventOrder
+from dagster_jet.operators.sliding_count_windows import SlidingCountWindows
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 
 from .stepping import FINAL_WATERMARK, Stepping, addressed, colliding
 
 ROWS = pa.schema([("k", pa.string()), ("at", pa.int64()), ("v", pa.int64())])
+SIZES = st.integers(1, 5).flatmap(
+    lambda size: st.tuples(st.just(size), st.none() | st.integers(1, size))
+)
 EVENT = st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 40))
 STEP = st.tuples(st.lists(EVENT, max_size=8), st.none() | st.integers(0, 50), st.booleans())
 
 
-def counted(size: int, *, in_event_order: bool) -> Any:
+def counted(size: int, slide: int | None, *, in_event_order: bool) -> Any:
     aggregates = {"n": agg.count(), "total": agg.sum("v"), "values": agg.collect_list("v")}
     aggregates |= {"first": agg.first("v"), "last": agg.last("v"), "high": agg.max("v")}
-    function = CountWindows(("k",), size, Aggregation(tuple(aggregates.items())), "at")
+    aggregation = Aggregation(tuple(aggregates.items()))
+    function = CountWindows(("k",), size, aggregation, "at")
+    if slide is not None:
+        function = SlidingCountWindows(("k",), size, aggregation, "at", slide=slide)
     inner = StatefulMapInBatches(
         "counted", ("k",), ROWS, function.output_schema(ROWS), function.state_columns(ROWS),
         function,
@@ -38,9 +45,10 @@ def counted(size: int, *, in_event_order: bool) -> Any:
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.integers(1, 5), st.lists(STEP, max_size=5), st.booleans(), st.booleans(), st.integers())
-def test_count_windows(size, steps, in_event_order, collide, seed):
-    run, random = Stepping(counted(size, in_event_order=in_event_order)), Random(seed)
+@given(SIZES, st.lists(STEP, max_size=5), st.booleans(), st.booleans(), st.integers())
+def test_count_windows(sizes, steps, in_event_order, collide, seed):
+    size, slide = sizes
+    run, random = Stepping(counted(size, slide, in_event_order=in_event_order)), Random(seed)
     found, taken, numbers = [], [], iter(range(1_000))
     for events, watermark, restored in steps:
         if restored:
@@ -60,7 +68,7 @@ def test_count_windows(size, steps, in_event_order, collide, seed):
         by_key[row["k"]].append(row)
     expected = []
     for k, mine in by_key.items():
-        for begin in range(0, len(mine) - size + 1, size):
+        for begin in range(0, len(mine) - size + 1, slide or size):
             window = mine[begin : begin + size]
             values = [row["v"] for row in window]
             expected.append(
@@ -76,6 +84,9 @@ def test_count_windows(size, steps, in_event_order, collide, seed):
 def test_what_has_no_meaning_is_refused():
     with pytest.raises(ConfigurationError, match="at least 1 row"):
         windows.count(0)
+    for slide in (0, 4):
+        with pytest.raises(ConfigurationError, match=r"slide: .* is not between 1 and the size"):
+            windows.count(3, slide=slide)
     rows = Pipeline("p").read_from(sources.files("in", format="csv", schema="k string"), name="in")
     keyed = rows.group_by("k")
     with pytest.raises(PipelineError, match=r"job 'p'.*are for windows in event time"):
