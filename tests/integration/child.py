@@ -166,6 +166,7 @@ def main(
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         attach()
     SPARK["spark.master"] = order.get("master", SPARK["spark.master"])
+    SPARK.update(order.get("spark", {}))
     if order.get("sharded"):
         epoch_driver.FEW_GROUPS = -1  # every shard is a task of its own, however small the epoch
     if order.get("many_tasks"):

@@ -42,7 +42,8 @@ from dagster_jet.execution.events import (
 )
 from dagster_jet.operators.operator import PARTITION_COLUMN
 from dagster_jet.spark.cluster.placement import Anchored
-from dagster_jet.spark.cluster.session import executors, executors_with
+from dagster_jet.spark.cluster.sample_session import sample_session
+from dagster_jet.spark.cluster.session import executors, executors_with, is_local
 from dagster_jet.spark.tasks.barrier import executor_name
 
 from . import wide_epochs
@@ -329,6 +330,8 @@ def main(folder: Path, parallelism: int) -> None:
         snapshot_interval="500 ms",
         max_items_per_epoch=1,  # one file per epoch
     )
+    with sample_session(SPARK) as opened:  # as a standby on a cluster; its JVM goes on
+        assert opened is not None and is_local(opened())
     with Jet(store=members, spark=SPARK, work_dir=folder / "work") as jet:
         result = jet.run(pipeline(folder), config, until="completed", on_event=watch)
         joined, spreads = lose_one_and_get_another(jet, folder)

@@ -9,11 +9,16 @@ import pytest
 from dagster_jet import Jet, Job, JobConfig, StopKind
 from dagster_jet.events import ExecutionStarted, StandingBy
 from dagster_jet.snapshot.record import JobStatus
+from tests.long import long
 
-from . import child
+from . import child, large_crash_child
+from .standalone import standalone
 from .world import World, wait_until
 
 pytestmark = pytest.mark.usefixtures("interpreted")
+
+REGISTERED = "Registered app "
+"""In the log of Spark's master: an application that takes cores."""
 
 
 def stand_by(world: World, jet: Jet) -> Job:
@@ -62,4 +67,45 @@ def test_an_owner_that_shuts_down_is_replaced_and_one_that_completes_is_not(worl
         assert second.result(timeout=120).status is JobStatus.COMPLETED
         assert third.result(timeout=60).status is JobStatus.COMPLETED
         assert [e.execution_id for e in world.events_of(ExecutionStarted)] == []
+    world.assert_exactly_once()
+
+
+class OnACluster(World):
+    driver = staticmethod(large_crash_child.main)
+    patience_s = 600
+
+
+@long  # six JVMs start
+def test_on_a_cluster_it_holds_no_core_and_takes_all_when_its_owner_dies(world: World) -> None:
+    world = OnACluster(world.folder, world.fail_points, world.spark)
+    world.child_output.touch()
+    world.fill(files=1)
+    with standalone(world.folder / "spark", workers=1) as settings, world.jet() as jet:
+        order = {"until": "stopped", "spark": dict(settings)}
+        log, job = world.folder / "spark" / "master.log", jet.job(child.JOB)
+
+        def is_new(execution_id: int) -> bool:
+            assert "ended by" not in world.child_output.read_text()
+            record = world.record()
+            runs = record is not None and record.status is JobStatus.RUNNING
+            return runs and record.execution_id > execution_id
+
+        first = world.start_child("", own_jvm=True, **order)
+        wait_until(lambda: is_new(0), "the owner runs", world.patience_s)
+        order["start"] = {"standby": True}
+        second = world.start_child("", own_jvm=True, **order)
+        try:
+            said = world.child_output.read_text
+            wait_until(lambda: "StandingBy(" in said(), "it stands by", world.patience_s)
+            assert log.read_text().count(REGISTERED) == 1, "only the owner is on the cluster"
+            first.kill()
+            world.fill(files=4, first=1)
+            wait_until(lambda: is_new(1), "it takes over", world.patience_s)
+            assert log.read_text().count(REGISTERED) == 2
+            assert job.complete(world.patience_s).restarts == 1
+            second.join(world.patience_s)
+            assert second.exitcode == 0, world.child_output.read_text()
+        finally:
+            first.kill()
+            second.kill()
     world.assert_exactly_once()
