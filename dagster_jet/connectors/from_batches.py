@@ -37,7 +37,8 @@ LimitOffset: TypeAlias = Callable[[Any, Any, int], Any]
 """(start, newest offset, number of rows wanted) -> end of the next range."""
 
 _UNKNOWN_ROWS = 1_000_000
-"""Rows assumed to wait: enough for several tasks, and for a limit as large as the epoch bears."""
+"""Rows assumed to wait where offsets do not say: enough for several tasks, and for a limit as large
+as the epoch bears."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,8 @@ class RangeReader(SourceReader):
     _end: Any = None
     """End of the last planned range."""
     _latest: Any = None
+    _rows_per_offset: float | None = None
+    """The most that a range of this execution had, if offsets are numbers."""
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
         self._end = position["end"]
@@ -114,7 +117,19 @@ class RangeReader(SourceReader):
 
     def waiting(self) -> Lag:
         waits = self._latest is not None and self._latest != self._end
-        return Lag(_UNKNOWN_ROWS if waits else 0, {"ranges": int(waits)})
+        return Lag(self._rows_expected() if waits else 0, {"ranges": int(waits)})
+
+    def _rows_expected(self) -> int:
+        """As many per offset as the densest range had: small epochs then run in one task."""
+        width = _width(self._end, self._latest)
+        if width is None or self._rows_per_offset is None:
+            return _UNKNOWN_ROWS
+        return max(1, round(width * self._rows_per_offset))
+
+    def verify(self, split: OffsetRange, rows: int) -> None:
+        width = _width(split.start, split.end)
+        if width is not None:
+            self._rows_per_offset = max(self._rows_per_offset or 0.0, rows / width)
 
     def plan(self, max_rows: int) -> OffsetRange | None:
         if not self.waiting().items:
@@ -203,6 +218,12 @@ def _name(function: Callable[..., Any]) -> str:
     while isinstance(function, partial):
         function = function.func
     return str(getattr(function, "__qualname__", repr(function)))
+
+
+def _width(start: Any, end: Any) -> float | None:
+    """The number of offsets in a range; None if they are no numbers."""
+    are_numbers = type(start) in (int, float) and type(end) in (int, float)
+    return float(end - start) if are_numbers and end > start else None
 
 
 def _is_less(one: Any, other: Any) -> bool:

@@ -15,6 +15,7 @@ from dagster_jet.errors import (
     SourceError,
     SourceUnavailableError,
 )
+from dagster_jet.execution.epoch_driver import FEW_ROWS
 
 
 def reader(
@@ -41,6 +42,27 @@ def test_offsets_of_any_kind_are_kept() -> None:
     assert polled(later).plan(10) is None and later.waiting().items == 0
     newest[0] = {"a": [1, 3]}
     assert str(polled(later).plan(10)) == "({'a': [1, 2]}, {'a': [1, 3]}]"
+
+
+def test_as_many_rows_wait_as_the_densest_range_had_per_offset() -> None:
+    """Else an epoch of few rows would not be gathered into one task."""
+    newest: list[Any] = [10]
+    one = polled(reader(lambda: newest[0]))
+    assert one.waiting().items > FEW_ROWS, "nothing is known yet"
+    one.verify(one.plan(1), 7)
+    for latest, expected, rows in ((30, FEW_ROWS + 1, 40), (80, 100, 0), (90, 20, 50), (91, 5, 5)):
+        newest[0] = latest
+        found = polled(one).waiting().items
+        assert found == expected or (found > FEW_ROWS and expected > FEW_ROWS)
+        one.verify(one.plan(1), rows)
+        assert one.waiting().items == 0
+    for start, end in (("a", "b"), ([1], [2])):
+        newest[0] = end
+        one = reader(lambda: newest[0])
+        one.restore({"end": start}, None)
+        one.verify(polled(one).plan(1), 5)
+        newest[0] = [*end, "c"] if isinstance(end, list) else "c"
+        assert polled(one).waiting().items > FEW_ROWS, "texts and lists say nothing"
 
 
 @pytest.mark.parametrize("offset", [datetime.date(2026, 1, 1), (1, 2), {1: 2}, float("nan")])
