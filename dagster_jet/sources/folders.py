@@ -96,6 +96,7 @@ def delta(
     *,
     start: Literal["earliest", "latest"] | int | datetime = "earliest",
     deletes: Literal["stop", "skip"] = "stop",
+    changes: bool = False,
     storage_options: Mapping[str, str | Secret] | None = None,
     shared: bool = False,
 ) -> DeltaSource:
@@ -112,6 +113,10 @@ def delta(
             (with a zone) the versions of that time and later.
         deletes: what to do at a version that updates or deletes rows: "stop" fails the job, "skip"
             leaves it out whole.
+        changes: whether to read the table's change data feed (`delta.enableChangeDataFeed`): rows
+            that are inserted, updated and deleted, with the columns `_change_type` (insert, delete,
+            update_preimage, update_postimage), `_commit_version` and `_commit_timestamp`. The
+            contents that a new job reads first are insertions.
         storage_options: options of a bucket, as for `sinks.files`.
         shared: whether a local folder is the same on every machine of a cluster.
 
@@ -125,7 +130,7 @@ def delta(
     from dagster_jet.connectors.delta import DeltaSource
 
     storage = tuple((storage_options or {}).items())
-    return DeltaSource(str(uri), start, deletes, storage, shared)
+    return DeltaSource(str(uri), start, deletes, storage, shared, changes=changes)
 
 
 def iceberg(

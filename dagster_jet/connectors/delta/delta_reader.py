@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from dagster_jet.connectors.delta.change_feed import ChangeFeed, has_feed, no_feed
 from dagster_jet.connectors.delta.log_folder import options_of
-from dagster_jet.connectors.delta.table_changes import TableChanges, contents_of
+from dagster_jet.connectors.delta.table_changes import TableChanges
 from dagster_jet.connectors.delta.table_log import TableLog, reading_errors_named
 from dagster_jet.connectors.lake.added_rows import AddedFile
 from dagster_jet.connectors.lake.data_folder import data_folder
@@ -17,15 +18,14 @@ from dagster_jet.connectors.lake.table_reader import Found, TableReader
 class DeltaReader(TableReader):
     """Reader of one execution."""
 
+    reads_changes: bool = False
     _log: TableLog | None = None
     """As of the last poll."""
 
     @property
     def _changes(self) -> TableChanges:
-        source = self.source
-        return TableChanges(
-            source.url, source.storage_options, source.skips_deletes, self.job, self.stage
-        )
+        source, kind = self.source, ChangeFeed if self.reads_changes else TableChanges
+        return kind(source.url, source.storage_options, source.skips_deletes, self.job, self.stage)
 
     def poll(self) -> Found:
         with reading_errors_named(self.source.url, self.job, self.stage):
@@ -36,17 +36,24 @@ class DeltaReader(TableReader):
             contents, first = self._contents, self._next_version
             if self._from is None:
                 contents, first = self._beginning(log)
+                if self.reads_changes and first <= log.version:
+                    self._check_feed(self._opened(first))
             files: list[AddedFile] = []
+            changes = self._changes
             for version in range(first, log.version + 1):
                 if version == contents:
-                    files += contents_of(self._opened(version))
+                    files += changes.of_contents(self._opened(version))
                 else:
-                    files += self._changes.of_version(version)
+                    files += changes.of_version(version)
             return Found(log.id, first, max(first, log.version + 1), files, contents)
 
     def _opened(self, version: int | None = None) -> TableLog:
         options = options_of(data_folder(self.source.url, self.source.storage_options))
         return self.existing(TableLog.open(self.source.url, options, version))
+
+    def _check_feed(self, log: TableLog) -> None:
+        if not has_feed(log.properties):
+            raise no_feed(self.source.url, log.version, self.job, self.stage)
 
     def _beginning(self, log: TableLog) -> tuple[int, int]:
         """Returns the version whose contents a new job reads, or -1, and the first version."""

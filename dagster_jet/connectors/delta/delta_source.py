@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from dagster_jet.connectors.delta.change_feed import COLUMNS, has_feed, no_feed
 from dagster_jet.connectors.delta.delta_reader import DeltaReader
 from dagster_jet.connectors.delta.delta_sink import DeltaSink
 from dagster_jet.connectors.delta.fitness import unreadable
@@ -32,6 +33,8 @@ class DeltaSource(Source):
     """Whether a local folder is shared by all machines of a cluster."""
     schema: str | None = field(default=None, compare=False)
     """Columns as DDL, as of the start."""
+    changes: bool = False
+    """Whether it reads the change data feed."""
 
     def __post_init__(self) -> None:
         delta_library()
@@ -40,14 +43,15 @@ class DeltaSource(Source):
         object.__setattr__(self, "storage_options", options)
         check_place(self.url)
         check_reading(self.start, self.deletes, "a version")
+        if self.changes and self.deletes != "stop":
+            raise ConfigurationError(
+                f"deletes: {self.deletes!r} does not go with changes=True, which reads deletions.",
+                cure="Leave deletes out.",
+            )
 
     def describe(self) -> dict[str, str]:
-        return {
-            "kind": "delta",
-            "path": self.url,
-            "start": str(self.start),
-            "deletes": self.deletes,
-        }
+        described = {"kind": "delta", "path": self.url, "start": str(self.start)}
+        return described | ({"changes": "true"} if self.changes else {"deletes": self.deletes})
 
     def row_schema(self) -> str:
         if self.schema is None:
@@ -60,7 +64,13 @@ class DeltaSource(Source):
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> DeltaSource:
         """Reads the table's columns."""
         check_reachable(self.url, job, stage, is_reachable=on_one_host or self.shared)
-        return replace(self, schema=ddl_of(self.opened(job, stage)))
+        log = self.opened(job, stage)
+        columns = ddl_of(log)
+        if self.changes:
+            if not has_feed(log.properties):
+                raise no_feed(self.url, log.version, job, stage)
+            columns = f"{columns}, {COLUMNS}"
+        return replace(self, schema=columns)
 
     def opened(self, job: str, stage: str, version: int | None = None) -> TableLog:
         """Returns the log at a version, by default its newest.
@@ -89,7 +99,7 @@ class DeltaSource(Source):
         """No row is bad: columns have types."""
         skips, options = self.deletes == "skip", self.storage_options
         table = TableRead(self.url, self.url, self.start, skips, options, self.row_schema())
-        return DeltaReader(table, job, stage)
+        return DeltaReader(table, job, stage, reads_changes=self.changes)
 
 
 def ddl_of(log: TableLog) -> str:

@@ -28,6 +28,10 @@ class TableChanges:
     job: str
     stage: str
 
+    def of_contents(self, log: TableLog) -> list[AddedFile]:
+        """Returns the files of a version, as a new job reads them."""
+        return contents_of(log)
+
     def of_version(self, version: int) -> list[AddedFile]:
         """Returns the files that a version added. Compaction adds no rows.
 
@@ -35,7 +39,7 @@ class TableChanges:
             SourceError: the log does not have the version any more, or it deletes rows.
         """
         added: list[dict[str, Any]] = []
-        for action in self._actions(version):
+        for action in self.actions(version):
             if "remove" in action and action["remove"].get("dataChange", True):
                 if self.skips_deletes:
                     return []
@@ -49,19 +53,9 @@ class TableChanges:
                 )
             if "add" in action and action["add"].get("dataChange", True):
                 added.append(action["add"])
-        return [
-            AddedFile(
-                version,
-                number,
-                unquote(one["path"]),
-                one["size"],
-                json.loads(one.get("stats") or "{}").get("numRecords"),
-                tuple(one.get("partitionValues", {}).items()),
-            )
-            for number, one in enumerate(added)
-        ]
+        return [added_file(version, number, one) for number, one in enumerate(added)]
 
-    def _actions(self, version: int) -> Iterator[Mapping[str, Any]]:
+    def actions(self, version: int) -> Iterator[Mapping[str, Any]]:
         place = open_input(self.url, self.storage_options)
         found = place.find(f"{self.url}/{LOG}/{version:020d}.json")
         if found is None:
@@ -76,6 +70,18 @@ class TableChanges:
         with place.open(found) as file:
             lines = file.read().decode().splitlines()
         yield from (json.loads(line) for line in lines if line.strip())
+
+
+def added_file(version: int, number: int, action: Mapping[str, Any]) -> AddedFile:
+    """Returns the file of an action of the log."""
+    return AddedFile(
+        version,
+        number,
+        unquote(action["path"]),
+        action["size"],
+        json.loads(action.get("stats") or "{}").get("numRecords"),
+        tuple((action.get("partitionValues") or {}).items()),
+    )
 
 
 def contents_of(log: TableLog) -> list[AddedFile]:

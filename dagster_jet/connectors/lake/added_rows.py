@@ -39,6 +39,8 @@ class AddedFile:
     """None: the table's metadata do not say it."""
     partition: tuple[tuple[str, str | None], ...] = ()
     """Values of columns that the file does not have."""
+    is_joined: bool = False
+    """Whether it is read in one epoch with the file before it."""
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ class TableReader(SourceReader):
     def plan(self, max_rows: int) -> tuple[Piece, ...] | None:
         split: list[Piece] = []
         left = max(1, max_rows)
-        while self._waiting and left > 0:
+        while self._waiting and (left > 0 or self._waiting[0].is_joined):
             file, first = self._waiting[0], self._first_row()
             there = _rows(file) - first
             if file.rows is not None and there > left:
