@@ -1,7 +1,7 @@
 """The change data feed of a table: rows that each version inserted, updated or deleted.
 
-A version that has change files is described by them alone. In another one each row of a file that was
-added is an insertion, and each row of a file that was removed a deletion.
+A version that has change files is described by them alone. In another one each row of a file that
+was added is an insertion, and each row of a file that was removed a deletion.
 """
 
 from __future__ import annotations
