@@ -37,7 +37,7 @@ def timed(rows: Stage, name: str = "op") -> Stage:
 
 def expected_timed(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
     due: dict[str, tuple[int, int]] = {}
-    for row in [*by_time(rows), *({"k": k, "ts": 10**9, "v": 50} for k in "abcdef")]:
+    for row in [*by_time(rows), *at_the_end(rows, v=50)]:
         while row["k"] in due and due[row["k"]][0] < row["ts"]:
             at, n = due.pop(row["k"])
             yield (row["k"], at, n)
@@ -80,30 +80,34 @@ def named(rows: Stage, name: str = "op") -> Stage:
 
 def expected_named(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
     counts: dict[str, int] = defaultdict(int)
-    due: dict[tuple[str, str], int] = {}
-    for row in [*by_time(rows), *({"k": k, "ts": 10**9, "v": 17} for k in "abcdef")]:
+    timers: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in [*by_time(rows), *at_the_end(rows, v=17)]:
         k = row["k"]
-        while mine := sorted((at, n) for (of, n), at in due.items() if of == k and at < row["ts"]):
+        due = timers[k]
+        while mine := sorted((at, name) for name, at in due.items() if at < row["ts"]):
             (at, name), *_ = mine
-            del due[k, name]
+            del due[name]
             yield (k, at, name, counts[k])
             if name == "warn":
-                due[k, ""], due[k, "close"] = at + 400, at + 900
+                due.update({"": at + 400, "close": at + 900})
             elif name == "close":
                 counts[k] = 0
-                due.pop((k, "warn"), None)
-                due.pop((k, ""), None)
+                due.clear()
         counts[k] += 1
         if row["v"] % 17 == 0:
             counts[k] = 0
-            for name in ("", "close", "warn"):
-                due.pop((k, name), None)
+            due.clear()
             continue
-        due[k, "close"] = row["ts"] + 1_200
+        due["close"] = row["ts"] + 1_200
         if row["v"] > 40:
-            due[k, "warn"] = row["ts"] + (1_200 if row["v"] % 5 == 0 else 700)
+            due["warn"] = row["ts"] + (1_200 if row["v"] % 5 == 0 else 700)
         elif row["v"] < 20:
-            due.pop((k, "warn"), None)
+            due.pop("warn", None)
+
+
+def at_the_end(rows: list[Row], v: int) -> list[Row]:
+    """A row of each key behind all timers: at the end of the input they are all due."""
+    return [{"k": k, "ts": 10**9, "v": v} for k in sorted({row["k"] for row in rows})]
 
 
 def running(rows: Stage, name: str = "op") -> Stage:
