@@ -99,7 +99,8 @@ class IcebergCommitter(TableCommitter[TableVersion]):
 
     def commit_together(self, parts: Sequence[CommitPart]) -> bool:
         """Commits all tables by one request of the REST protocol, if the catalog has it, on
-        condition that each is as it was looked at. After any error all are looked at again."""
+        condition that each is as it was looked at. After any error all are looked at again. A
+        catalog that has the request by its own word is believed to lack it at the second answer."""
         committers = [cast(IcebergCommitter, one.committer) for one in parts]
         with self.errors_named(parts[0].context):
             why_alone = self._unable()
@@ -119,8 +120,11 @@ class IcebergCommitter(TableCommitter[TableVersion]):
                     requests = list(pool.map(lambda it: it[0].request(it[1]), lacking))
                     send_together(self._catalog(), requests)
                 except NoRouteError as error:
-                    why_alone = f"its server does not know the request: {first_line(error)}"
-                    return self._one_by_one(committers, why_alone)
+                    if isinstance(failure, NoRouteError):
+                        why_alone = f"its server does not know the request: {first_line(error)}"
+                        return self._one_by_one(committers, why_alone)
+                    failure = error
+                    self.close()  # a gateway may have said it, or a token may be over
                 except Exception as error:  # noqa: BLE001 - the tables say what has happened
                     failure = error
                 fail_point("lake.together.after")

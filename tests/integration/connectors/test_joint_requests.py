@@ -18,7 +18,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from dagster_jet import sinks
 from dagster_jet.connectors.iceberg import IcebergSink, iceberg_committer
 from dagster_jet.connectors.iceberg.iceberg_probe import probe
-from dagster_jet.connectors.iceberg.table_request import send_together
+from dagster_jet.connectors.iceberg.table_request import NoRouteError, send_together
 from dagster_jet.contract import CommitContext, CommitPart
 from dagster_jet.core.answers import Verdict
 from dagster_jet.core.secret import Secret
@@ -259,6 +259,23 @@ def test_a_catalog_without_the_request(
     for sink, artifacts in staged:
         commit(sink, artifacts, by())
     assert two.found() == ([1], {1: "old"})
+
+
+def test_one_answer_does_not_say_that_the_request_is_lacking(
+    two: Two, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A gateway without its catalog answers 404, and some servers 501 to a token that is over."""
+    answers = iter([NoRouteError("HTTP 501: "), None])
+
+    def behind_a_gateway(catalog: Any, requests: Any) -> None:
+        if error := next(answers):
+            raise error
+        send_together(catalog, requests)
+
+    monkeypatch.setattr(iceberg_committer, "send_together", behind_a_gateway)
+    assert together(two.staged(1))
+    assert two.found() == ([1], {1: "old"}) and two.snapshots() == [1, 1]
+    assert not [one for one in caplog.messages if "in one step" in one]
 
 
 @pytest.mark.parametrize(
