@@ -7,12 +7,14 @@ no harm, because the store's record and manifests have the same facts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagster_jet.core.columns import StageColumn
 from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.core.measures import counters_of, measured_of
 from dagster_jet.core.phases import PhaseTime
+from dagster_jet.snapshot.manifest import Counters
 from dagster_jet.snapshot.owed import SinkChange
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
 
@@ -65,6 +67,19 @@ class StageProgress:
     measured: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """Their gauges and histograms by name, as JSON: `{"gauge": 0.5}`, or the sum and the numbers up
     to a bound, by bound, `{"sum": 7.5, "le": {"5.0": 3, "inf": 0}}`."""
+
+
+def with_totals(progress: StageProgress, totals: Counters) -> StageProgress:
+    """Returns the progress with these totals."""
+    return replace(
+        progress,
+        rows_in=totals.rows_in,
+        rows_out=totals.rows_out,
+        late=totals.late,
+        rejected=totals.rejected,
+        counted=counters_of(totals.counted),
+        measured=measured_of(totals.counted),
+    )
 
 
 @dataclass(frozen=True)

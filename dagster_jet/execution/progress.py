@@ -8,10 +8,9 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from dagster_jet.core.measures import counters_of, measured_of
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.execution.context import ExecutionContext
-from dagster_jet.execution.events import SourceProgress, StageProgress
+from dagster_jet.execution.events import SourceProgress, StageProgress, with_totals
 from dagster_jet.execution.polled_sources import PolledSources
 from dagster_jet.pipeline.graph import TimestampsNode
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
@@ -57,13 +56,7 @@ class Progress:
             runs = [run for state in view.shards.get(node.name, ()) for run in state.runs]
             known = published.stages.get(node.name, StageProgress(0, 0))
             progress[node.name] = replace(
-                known,
-                rows_in=c.rows_in,
-                rows_out=c.rows_out,
-                late=c.late,
-                rejected=c.rejected,
-                counted=counters_of(c.counted),
-                measured=measured_of(c.counted),
+                with_totals(known, c),
                 state_rows=sum(run.rows for run in runs),
                 next_due_ms=_next_due_ms(runs, known.watermark_ms),
             )

@@ -67,14 +67,19 @@ class CountWindows:
         known = state.filter(pa.array(counts > 0))
         zeros = pa.array(np.zeros(known.num_rows, np.int64))
         known = known.append_column(WINDOW, zeros).select(arrived.column_names)
-        both = pa.concat_tables([known, arrived.cast(known.schema)])
-        merged = self.aggregation.merge(both, [*self.keys, WINDOW], self._newest)
-        is_full = pc.equal(merged.column(ROW_COUNT), self.size)
-        rest = merged.filter(pc.invert(is_full)).select(state.column_names)
+        full, still_open = self._merged(known, arrived)
+        rest = still_open.select(state.column_names)
         of_state, of_rest = key_codes(self.keys, state, rest)
         emptied = state.filter(pa.array(~np.isin(of_state, of_rest))).select(list(self.keys))
         changed = pa.concat_tables([rest, emptied], promote_options="default")
-        return self._results(merged.filter(is_full).sort_by(WINDOW)), changed
+        return self._results(full.sort_by(WINDOW)), changed
+
+    def _merged(self, known: pa.Table, arrived: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Merges partials by key and window; returns those of full and those of open windows."""
+        both = pa.concat_tables([known, arrived.cast(known.schema)])
+        merged = self.aggregation.merge(both, [*self.keys, WINDOW], self._newest)
+        is_full = pc.equal(merged.column(ROW_COUNT), self.size)
+        return merged.filter(is_full), merged.filter(pc.invert(is_full))
 
     def _partials(self, rows: pa.Table, windows: np.ndarray, places: np.ndarray) -> pa.Table:
         """Partials by key and window.

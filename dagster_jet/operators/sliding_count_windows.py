@@ -80,10 +80,7 @@ class SlidingCountWindows(CountWindows):
         window = (seen - phase * self.slide) // stride
         known = known.append_column(WINDOW, pa.array(window)).select(arrived.column_names)
         known = known.filter(known.column(ROW_COUNT).is_valid())
-        both = pa.concat_tables([known, arrived.cast(known.schema)])
-        merged = self.aggregation.merge(both, [*self.keys, WINDOW], self._newest)
-        is_full = pc.equal(merged.column(ROW_COUNT), self.size)
-        closed, still_open = merged.filter(is_full), merged.filter(pc.invert(is_full))
+        closed, still_open = self._merged(known, arrived)
         last = pc.multiply(closed.column(WINDOW), stride)
         closed = closed.append_column(_LAST, pc.add(last, phase * self.slide))
         of_state, of_open = key_codes(self.keys, state, still_open)

@@ -6,9 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dagster_jet.core.measures import counters_of, measured_of
 from dagster_jet.errors import JobStateError
-from dagster_jet.execution.events import ExecutionStarted, SourceProgress, StageProgress
+from dagster_jet.execution.events import (
+    ExecutionStarted,
+    SourceProgress,
+    StageProgress,
+    with_totals,
+)
 from dagster_jet.pipeline.graph import Graph
 from dagster_jet.snapshot.manifest import ChunkSet, Counters, Manifest
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
@@ -49,17 +53,10 @@ class CommittedSnapshot:
         )
 
     def _stage(self, name: str) -> StageProgress:
-        counters = self._counters(name)
-        return StageProgress(
-            rows_in=counters.rows_in,
-            rows_out=counters.rows_out,
-            late=counters.late,
-            rejected=counters.rejected,
-            counted=counters_of(counters.counted),
-            measured=measured_of(counters.counted),
-            watermark_ms=self.manifest.watermarks.get("reached_ms", {}).get(name),
-            state_rows=sum(_rows(chain) for chain in self.manifest.shards.get(name, ())),
-        )
+        watermark_ms = self.manifest.watermarks.get("reached_ms", {}).get(name)
+        state_rows = sum(_rows(chain) for chain in self.manifest.shards.get(name, ()))
+        progress = StageProgress(0, 0, watermark_ms=watermark_ms, state_rows=state_rows)
+        return with_totals(progress, self._counters(name))
 
     def _source(self, name: str) -> SourceProgress:
         counters = self._counters(name)

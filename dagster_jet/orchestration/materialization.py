@@ -64,6 +64,7 @@ class InputVersion:
 def facts_of_commit(event: SnapshotCommitted, asset: ReportedAsset, now_ms: int) -> Metadata:
     """Return the metadata of one asset for a committed snapshot."""
     output = event.outputs.get(asset.stage)
+    tables = {name: {**one["table"], **one["version"]} for name, one in event.tables.items()}
     return {
         **_stage(asset, event.stages.get(asset.stage), event.sources, now_ms),
         keys.SNAPSHOT_ID: _int(event.snapshot_id),
@@ -80,15 +81,7 @@ def facts_of_commit(event: SnapshotCommitted, asset: ReportedAsset, now_ms: int)
                 keys.STATE_BYTES: event.state_bytes,
                 keys.FAILED_SNAPSHOTS: event.failed_snapshots,
                 **({keys.OUTPUT: output} if output else {}),
-                **(
-                    {
-                        keys.TABLES: {
-                            n: {**t["table"], **t["version"]} for n, t in event.tables.items()
-                        }
-                    }
-                    if event.tables
-                    else {}
-                ),
+                **({keys.TABLES: tables} if tables else {}),
             },
         ),
     }

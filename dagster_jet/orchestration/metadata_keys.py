@@ -41,10 +41,8 @@ STATE = "state"
 LAG_ROWS = "lag_rows"
 LAST_COMMIT = "last_commit"
 WAITING_PREFIX = "waiting_"
-COUNTED_PREFIX = "counted_"
-GAUGE_PREFIX = "gauge_"
-HISTOGRAM_PREFIX = "histogram_"
-"""Before the name of a counter of users' functions."""
+COUNTED_PREFIX, GAUGE_PREFIX, HISTOGRAM_PREFIX = "counted_", "gauge_", "histogram_"
+"""Before the names of metrics of users' functions."""
 DETAILS = "details"
 
 # Inside `DETAILS`.

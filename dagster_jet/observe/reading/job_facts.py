@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dagster_jet.core.measures import counters_of, measured_of
-from dagster_jet.execution.events import SourceProgress, StageProgress
+from dagster_jet.execution.events import SourceProgress, StageProgress, with_totals
 from dagster_jet.observe.reading.ledger import Ledger
 from dagster_jet.observe.reading.profile import JobProfile
 from dagster_jet.observe.writing.progress_report import ProgressReport
@@ -72,11 +71,7 @@ class JobFacts:
         holds = self.manifest.watermarks.get("held_back_by", {})
         return {
             name: _with_hold(
-                StageProgress(
-                    *(c.rows_in, c.rows_out, c.late, c.rejected, reached.get(name)),
-                    counted=counters_of(c.counted),
-                    measured=measured_of(c.counted),
-                ),
+                with_totals(StageProgress(0, 0, watermark_ms=reached.get(name)), c),
                 holds.get(name) or {},
             )
             for name, c in self.manifest.counters.items()

@@ -53,7 +53,7 @@ class ServiceFactory:
         return JobContext(self.job, self.stage, self.parameters, self.metrics())
 
     def metrics(self) -> Metrics:
-        """Counters of one call, or of all calls of a task."""
+        """Returns new metrics, for one call or for all calls of a task."""
         return Metrics(self.job, self.stage)
 
 
