@@ -60,7 +60,7 @@ def by_our_tasks(
     session: SparkSession, servers: str, topic: str, ends: Sequence[int], schema: str | None
 ) -> DataFrame:
     topics = Topics((topic,))
-    reading = Reading(Cluster(servers), topics, schema, "earliest", False, False, "skip", "")
+    reading = Reading(Cluster(servers), topics, schema, "earliest", (), False, "skip", "")
     split = tuple(Range(Partition(topic, number), 0, end) for number, end in enumerate(ends))
     return KafkaReader(reading, "readers", "rows", None).frame(session, split).rows
 
