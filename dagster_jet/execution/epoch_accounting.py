@@ -116,7 +116,8 @@ class EpochAccounting:
             watermarks.observe(name, rows, top_ms, now_ms, seen.partition_tops_ms)
         for name, stage in epoch.stages.items():
             watermarks.reached_ms[name] = stage.after_ms
-            watermarks.expire(name, context.plan.operator(name).expired_until(stage.after_ms))
+            watermarks.clock_ms = stage.clock_ms or watermarks.clock_ms
+            watermarks.expire(name, context.plan.operator(name).expired_until(stage.now_ms))
         shown = [name for name, stage in epoch.stages.items() if stage.early]
         self.early.acked(shown, output.acks, now_ms)
 

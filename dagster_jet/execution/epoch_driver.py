@@ -117,7 +117,9 @@ class EpochDriver:
                     waiting,
                     stages=self._stage_times(),
                     early_due=bool(self.early.due(now_ms)),
-                    timers_since_ms=self._last_epoch_ms if self._has_timers else None,
+                    last_epoch_ms=self._last_epoch_ms,
+                    always_rings=self._has_timers,
+                    clocks_ms=watermarks.clocks_ms(now_ms),
                     backlog=frozenset(backlogs),
                     is_held=Backlog.HELD in backlogs.values(),
                 )
@@ -274,7 +276,8 @@ class EpochDriver:
         if context.runtime.is_local:
             delete_runs(obsolete)
             obsolete = ()
-        early = self.early.due(context.clock.now_ms())
+        now_ms = context.clock.now_ms()
+        early, clocks_ms = self.early.due(now_ms), watermarks.clocks_ms(now_ms)
         after_ms = self.planner.watermarks(self._stage_times(), final=final)
         return {
             stage.name: StageInput(
@@ -284,6 +287,7 @@ class EpochDriver:
                 expired_until_ms=watermarks.expired_until_ms.get(stage.name),
                 obsolete=obsolete,
                 early=stage.name in early,
+                clock_ms=clocks_ms.get(stage.name),
             )
             for stage in context.graph.stages
         }

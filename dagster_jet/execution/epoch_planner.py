@@ -15,7 +15,8 @@ from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.protocol import RunEpoch, StopKind, Tick
 
 TIMER_PERIOD_MS = 1_000
-"""Milliseconds between two epochs without input if a user's processor has timers (`try_process`).
+"""Milliseconds between two epochs without input if a user's processor has timers (`try_process`),
+or a timer in processing time is due.
 """
 
 FIRST_POLL_MS = 10
@@ -61,13 +62,28 @@ class Inputs:
     stages: Mapping[str, StageTime] = field(default_factory=dict)
     early_due: bool = False
     """Whether a stage has to emit early results."""
-    timers_since_ms: int | None = None
-    """End of the last epoch in ms if processors have timers, else None."""
+    last_epoch_ms: int = 0
+    """End of the last epoch."""
+    always_rings: bool = False
+    """Whether processors have timers (`try_process`), which only they know."""
+    clocks_ms: Mapping[str, int] = field(default_factory=dict)
+    """Clock of the next epoch, for stages with timers in processing time."""
     backlog: frozenset[str] = frozenset()
     """Once the input has ended: sources with unread input."""
     is_held: bool = False
     """Whether one of these sources delivers more only after a snapshot has acknowledged its
     messages."""
+
+
+def timer_is_due(clocks_ms: Mapping[str, int], view: CoordinatorView) -> bool:
+    """Returns whether state says that a timer in processing time may be due. The timer may have
+    been moved since: an epoch then finds none."""
+    return any(
+        run.earliest_ms is not None and run.earliest_ms < clock_ms
+        for stage, clock_ms in clocks_ms.items()
+        for shard in view.shards.get(stage, ())
+        for run in shard.runs
+    )
 
 
 @dataclass(frozen=True)
@@ -95,13 +111,14 @@ class EpochPlanner:
     ) -> Tick:
         """Returns the next Tick: whether to run an epoch, force a snapshot, or stop."""
         closes = not inputs.waiting and self._closes(inputs)
-        rings = inputs.timers_since_ms is not None and (
-            inputs.now_ms >= inputs.timers_since_ms + TIMER_PERIOD_MS
+        is_due = timer_is_due(inputs.clocks_ms, view)
+        rings = (is_due or inputs.always_rings) and (
+            inputs.now_ms >= inputs.last_epoch_ms + TIMER_PERIOD_MS
         )
         return Tick(
             inputs.now_ms,
             wants_epoch=bool(inputs.waiting) or closes or inputs.early_due or rings,
-            stop=self._stop(inputs, asked, view, closes=closes),
+            stop=self._stop(inputs, asked, view, closes=closes or is_due),
             wants_snapshot=wants_snapshot or (inputs.is_held and not inputs.waiting),
         )
 

@@ -13,6 +13,7 @@ from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.events import SourceProgress, StageProgress, with_totals
 from dagster_jet.execution.polled_sources import PolledSources
 from dagster_jet.pipeline.graph import TimestampsNode
+from dagster_jet.pipeline.stateful import StatefulNode
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.manifest import Counters, Run
 
@@ -55,10 +56,11 @@ class Progress:
                 continue
             runs = [run for state in view.shards.get(node.name, ()) for run in state.runs]
             known = published.stages.get(node.name, StageProgress(0, 0))
+            by_clock = isinstance(node, StatefulNode) and node.follows_clock
             progress[node.name] = replace(
                 with_totals(known, c),
                 state_rows=sum(run.rows for run in runs),
-                next_due_ms=_next_due_ms(runs, known.watermark_ms),
+                next_due_ms=None if by_clock else _next_due_ms(runs, known.watermark_ms),
             )
         return progress
 

@@ -286,8 +286,8 @@ class RecoveryDriver:
         for name in stages:
             if name not in watermarks.expired_until_ms:
                 # An older snapshot does not say what had died: what is dead by today's code.
-                reached_ms = watermarks.reached_ms[name]
-                watermarks.expire(name, context.plan.operator(name).expired_until(reached_ms))
+                now_ms = watermarks.expiring_ms(name)
+                watermarks.expire(name, context.plan.operator(name).expired_until(now_ms))
         barrier = context.barrier(self.claimed, manifest.epoch_id, with_store=True)
         shards.update(
             restore_shards(

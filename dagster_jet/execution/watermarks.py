@@ -52,6 +52,8 @@ class WatermarkTracker:
     expired_until_ms: dict[str, int] = field(default_factory=dict)
     """Per stateful stage: state rows up to this time have expired under the code of that time. They
     stay expired, even if the stage has changed."""
+    clock_ms: int | None = None
+    """Clock of the last epoch, if stages have timers in processing time."""
 
     def __post_init__(self) -> None:
         # The graph is immutable, and these are used several times per epoch.
@@ -201,6 +203,17 @@ class WatermarkTracker:
             if timestamps.of_ingestion
         }
 
+    def clocks_ms(self, now_ms: int) -> dict[str, int]:
+        """Returns the clock of the next epoch for stages with timers in processing time. It never
+        goes back, although the wall clock may be another host's or have been set back."""
+        clock_ms = max(now_ms, self.clock_ms or now_ms)
+        return {name: clock_ms for name, stage in self._stages.items() if stage.follows_clock}
+
+    def expiring_ms(self, stage: str) -> int | None:
+        """Returns the clock or the watermark of the last epoch, whichever the stage's state expires
+        by."""
+        return self.clock_ms if self._stages[stage].follows_clock else self.reached_ms[stage]
+
     def source_watermark_ms(self, node: str) -> tuple[int | None, bool]:
         """Returns the minimum over the partitions of a source, and whether the source is idle.
 
@@ -276,6 +289,7 @@ class WatermarkTracker:
             },
             "reached_ms": dict(self.reached_ms),
             "dead_until_ms": dict(self.expired_until_ms),
+            "clock_ms": self.clock_ms,
             # For display (`dagster-jet watermarks`); recomputed after a restart.
             "held_back_by": {
                 stage: None if hold is None else asdict(hold)
@@ -303,6 +317,7 @@ class WatermarkTracker:
         for name, watermark in saved["reached_ms"].items():
             if name in self.reached_ms:
                 self.reached_ms[name] = watermark
+        self.clock_ms = saved.get("clock_ms")
         for name, until_ms in saved["dead_until_ms"].items():
             if name in self.reached_ms:
                 self.expire(name, until_ms)

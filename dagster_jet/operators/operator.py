@@ -54,7 +54,8 @@ class StepInput:
     before_ms: int | None
     """Watermark after earlier steps; events before it are late. None if there was none yet."""
     after_ms: int | None
-    """Watermark after these rows, which closes results now. Never less than `before_ms`."""
+    """Watermark after these rows, which closes results now. Never less than `before_ms`. With
+    timers in processing time: the clock of the epoch."""
     version: int
     """Greater than the version of every earlier step on this state."""
     expired_until_ms: int | None = None

@@ -1,4 +1,4 @@
-"""Operator of `map_stateful` with `on_timer`: a stateful map whose keys have timers in event time.
+"""Operator of `map_stateful` with `on_timer`: a stateful map whose keys have timers.
 
     def remind(state: State[int], key: dict, time_ms: int) -> dict:
         return {"order_id": key["order_id"], "open_since": state.value}
@@ -11,20 +11,24 @@ between the same two rows, so the results do not depend on how rows are divided 
 that are due are called by time, those of one time by name. At the end of the input all timers are
 due, also those that `on_timer` sets itself.
 
-Always in `InEventOrder`. Saved: as in `StatefulMap`, but the time of a key is that of its next
+In processing time the step's watermark is the clock of the epoch (`StageInput.clock_ms`), and every
+row has this time: timers that are due are called before the epoch's rows of the key. The rows come
+in order of arrival and none is late. At the end of the input only timers that are due are called.
+
+In event time always in `InEventOrder`. Saved: as in `StatefulMap`, but the time of a key is that of its next
 timer, by which its row expires. Timers with names are saved in front of the state
 (`saved_timers.py`). A timer that is due is called in the step that expires the row, and this step
 always writes a newer version of the key. So no older version comes back.
 
-At-least-once: as `StatefulMap`.
+At-least-once: as `StatefulMap`. In processing time an epoch that is repeated has a later clock.
 
-Source: event-time timers of Flink's `KeyedProcessFunction`; Beam's `TimerSpec`.
+Source: timers of Flink's `KeyedProcessFunction`; Beam's `TimerSpec`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from itertools import islice
 from typing import Any
@@ -34,7 +38,13 @@ import pyarrow as pa
 
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.operators.lateness import event_times
-from dagster_jet.operators.operator import TIME_COLUMN, VERSION_COLUMN, StepInput
+from dagster_jet.operators.operator import (
+    TIME_COLUMN,
+    VERSION_COLUMN,
+    StateReader,
+    Step,
+    StepInput,
+)
 from dagster_jet.operators.stateful_map import STATE_COLUMN, StatefulMap
 from dagster_jet.operators.touched_keys import TouchedKeys, is_up_to
 from dagster_jet.operators.user.calls import OnTimer, Row, UserCalls
@@ -53,6 +63,17 @@ class TimedMap(StatefulMap):
 
     on_timer: OnTimer
     """(state of the key, key columns, time of the timer in ms) -> as `function`."""
+    in_processing_time: bool = False
+    """Timers follow the clock of the epoch instead of the watermark."""
+
+    def step(self, given: StepInput, state: StateReader) -> Step:
+        if not self.in_processing_time:
+            return super().step(given, state)
+        (arrived,) = given.arrived
+        now = pa.array(np.full(arrived.num_rows, given.after_ms, np.int64))
+        place = arrived.schema.get_field_index(TIME_COLUMN)
+        rows = arrived.set_column(place, arrived.schema.field(place), now)
+        return super().step(replace(given, arrived=(rows,), before_ms=None), state)
 
     @property
     def _is_called_without_rows(self) -> bool:
@@ -160,7 +181,8 @@ class _Timers:
                     "Set a bounded number of timers after a row: count them in the state.",
                 )
             state.timer = min(name for name, at in state.timers.items() if at == time)
-            state.now_ms = state.timers.pop(state.timer)
+            state.due_ms = state.timers.pop(state.timer)
+            state.now_ms = until_ms + 1 if self.operator.in_processing_time else time
             self.calls.on_timer(self.operator.on_timer, state, self.key, time)
             state.timer = None
 

@@ -12,6 +12,7 @@ from dagster_jet.core.state_format import StateFormat
 from dagster_jet.core.window_frames import Frames
 from dagster_jet.pipeline.event_time import RESULT_LAG_MS, EventTime
 from dagster_jet.pipeline.stage_kind import StageKind
+from dagster_jet.pipeline.user_functions import TimerTime
 from dagster_jet.pipeline.windows import SessionWindow, Window
 from dagster_jet.snapshot.plan import EVENT_TIME, PLAIN
 
@@ -35,6 +36,11 @@ class StatefulNode:
     def floor_watermark(self, watermark_ms: int) -> int:
         """Returns the last watermark up to this one that could close something."""
         return watermark_ms
+
+    @property
+    def follows_clock(self) -> bool:
+        """Whether state expires by the clock of the epoch instead of the watermark."""
+        return False
 
     @property
     def output_delay_ms(self) -> int:
@@ -250,22 +256,28 @@ class StatefulMapNode(StatefulNode):
     on_timer: Callable[..., Any] | None = None
     columns: tuple[str, ...] = ()
     """SQL columns that the function receives; none: the row's."""
+    timers: TimerTime = "event time"
     kind: ClassVar = StageKind.MAP_STATEFUL
 
     @property
     def output_delay_ms(self) -> int:
         return self.ttl_ms or 0 if self.on_evict else 0
 
+    @property
+    def follows_clock(self) -> bool:
+        return self.timers == "processing time"
+
     def describe(self) -> dict[str, str]:
         ttl = {} if self.ttl_ms is None else {"ttl": in_words(self.ttl_ms)}
-        return {"keys": ", ".join(self.keys), "order": _order(self), **ttl}
+        timers = {} if self.on_timer is None else {"timers": self.timers}
+        return {"keys": ", ".join(self.keys), "order": _order(self), **timers, **ttl}
 
     def shape(self) -> Mapping[str, Any]:
         return {
             "keys": list(self.keys),
             "ttl": self.ttl_ms is not None,
             "order": _order(self),
-            "timers": self.on_timer is not None,
+            "timers": self.timers if self.follows_clock else self.on_timer is not None,
             PLAIN: _plain({"states": self.saved_as}),
         }
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from dagster_jet.core.state_format import StateFormat
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.stateful import StatefulMapInBatchesNode, StatefulMapNode
+from dagster_jet.pipeline.user_functions import TimerTime
 
 
 def stateful_map_node(
@@ -25,6 +26,7 @@ def stateful_map_node(
     in_event_order: bool,
     on_evict: Callable[..., Any] | None,
     on_timer: Callable[..., Any] | None,
+    timers: TimerTime,
     keeps_dead_letters: bool,
     state_format: StateFormat,
     in_batches: bool,
@@ -44,10 +46,15 @@ def stateful_map_node(
             "Give a ttl, or leave on_evict out.",
         )
     if on_timer is not None:
-        _check_timers(refusal, in_event_order, {
+        _check_timers(refusal, timers, in_event_order, {
             "ttl": ttl_ms is not None, 'on_error="dead-letter"': keeps_dead_letters,
             "in_batches=True": in_batches,
         })  # fmt: skip
+    elif timers != "event time":
+        raise refusal(
+            f"timers={timers!r} without on_timer: no timer would be called.",
+            "Give a function on_timer=, or leave timers out.",
+        )
     if not in_batches:
         if state_schema is not None:
             raise refusal(
@@ -63,6 +70,7 @@ def stateful_map_node(
         return StatefulMapNode(
             name, (upstream,), keys, function, create, on_evict, ttl_ms, output_schema, time,
             in_event_order, keeps_dead_letters, state_format, on_timer,
+            timers=timers,
         )  # fmt: skip
     if keeps_dead_letters:
         raise refusal(
@@ -97,16 +105,29 @@ def stateful_map_node(
 
 
 def _check_timers(
-    refusal: Callable[[str, str], PipelineError], in_event_order: bool, others: Mapping[str, bool]
+    refusal: Callable[[str, str], PipelineError],
+    timers: TimerTime,
+    in_event_order: bool,
+    others: Mapping[str, bool],
 ) -> None:
     """
     Args:
         others: options that on_timer excludes, and whether they are given.
     """
-    if not in_event_order:
+    if timers not in get_args(TimerTime):
+        raise refusal(f"timers={timers!r} is unknown.", 'Use "event time" or "processing time".')
+    if timers == "processing time":
+        if in_event_order:
+            raise refusal(
+                'order="event time" with timers="processing time": rows would wait for the '
+                "watermark while timers follow the clock.",
+                "Leave order out; the rows then come in order of arrival.",
+            )
+    elif not in_event_order:
         raise refusal(
             "on_timer needs rows in order of event time: otherwise its calls depend on epochs.",
-            "Call with_timestamps() on the source, and leave order out.",
+            "Call with_timestamps() on the source, and leave order out; or let timers follow the "
+            'wall clock: timers="processing time".',
         )
     for option, is_given in others.items():
         if is_given:

@@ -12,6 +12,8 @@ OnError: TypeAlias = Literal["fail", "dead-letter"]
 """Treatment of a row that fails in a user's function."""
 RowOrder: TypeAlias = Literal["event time", "arrival"]
 """Order in which a stage gets the rows of a key."""
+TimerTime: TypeAlias = Literal["event time", "processing time"]
+"""Clock of a stage's timers: the watermark, or the driver's wall clock."""
 Keep: TypeAlias = Literal["first", "last"]
 """Which of the duplicates of a row stays."""
 StateFormatName: TypeAlias = Literal["plain", "pickle"]

@@ -22,6 +22,7 @@ from dagster_jet.pipeline.user_functions import (
     S,
     StateFormatName,
     TableFunction,
+    TimerTime,
 )
 
 if TYPE_CHECKING:
@@ -61,9 +62,24 @@ class WithFunctions(Point, Generic[StageT, LateT, DeadT, LateDeadT]):
         order: Literal["event time"] | None = None,
         on_evict: OnEvict[S] | None = None,
         on_timer: OnTimer[S] | None = None,
+        timers: Literal["event time"] = "event time",
         on_error: Literal["fail"] = "fail",
         state_format: StateFormatName = "plain",
     ) -> LateT: ...
+
+    @overload
+    def map_stateful(
+        self,
+        function: RowFunction[S],
+        *,
+        create: Callable[[], S],
+        output_schema: str,
+        name: str,
+        order: Literal["arrival"] | None = None,
+        on_timer: OnTimer[S],
+        timers: Literal["processing time"],
+        state_format: StateFormatName = "plain",
+    ) -> StageT: ...
 
     @overload
     def map_stateful(
@@ -190,6 +206,7 @@ class WithFunctions(Point, Generic[StageT, LateT, DeadT, LateDeadT]):
         order: RowOrder | None = None,
         on_evict: Callable[..., Any] | None = None,
         on_timer: Callable[..., Any] | None = None,
+        timers: TimerTime = "event time",
         on_error: OnError = "fail",
         state_format: StateFormatName = "plain",
         in_batches: bool = False,
@@ -221,6 +238,11 @@ class WithFunctions(Point, Generic[StageT, LateT, DeadT, LateDeadT]):
                 `state.timer` is its name. It may set timers, and return rows. At the end of the
                 input all timers are called. Not with `ttl`, in batches, with dead letters, or in
                 order of arrival.
+            timers: "processing time": timers follow the wall clock (`state.now_ms`) instead of
+                event time. They are called within about a second of their time, also while no
+                rows come, and after a restart if they became due meanwhile; results depend on when
+                epochs run. Rows come in order of arrival. At the end of the input timers that are
+                not due are not called.
             on_error: treatment of a row for which `function` raises, or returns rows that do not
                 fit `output_schema`. "fail": the job fails, and the error names the row.
                 "dead-letter": the row goes to the sink of `dead_letter_to`, which must follow, and
@@ -247,6 +269,8 @@ class WithFunctions(Point, Generic[StageT, LateT, DeadT, LateDeadT]):
         if on_error not in get_args(OnError):
             unknown = f"on_error={on_error!r} is unknown."
             raise self._refusal(unknown, 'Use "fail" or "dead-letter".', stage=name)
+        if order is None and timers == "processing time":
+            order = "arrival"
         in_event_order = self._in_event_order(order, name)
         time = self._time if ttl is None else self._event_time(name)
         node = stateful_map_node(
@@ -262,6 +286,7 @@ class WithFunctions(Point, Generic[StageT, LateT, DeadT, LateDeadT]):
             in_event_order=in_event_order,
             on_evict=on_evict,
             on_timer=on_timer,
+            timers=timers,
             keeps_dead_letters=on_error == "dead-letter",
             state_format=state_format_of(self, name, state_format),
             in_batches=in_batches,

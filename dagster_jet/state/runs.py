@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -127,6 +127,27 @@ class RunFolder:
                     continue
             live.append(run)
         return tuple(live)
+
+    def tightened(self, runs: Iterable[Run], expired_until_ms: int | None) -> tuple[Run, ...]:
+        """Gives runs that are expired in part the time of their earliest living row. Reads their
+        column of times.
+
+        Raises:
+            ExecutorLostError: as `read`.
+        """
+        return tuple(
+            run
+            if expired_until_ms is None or run.earliest_ms is None
+            or run.earliest_ms > expired_until_ms
+            else replace(run, earliest_ms=self._earliest_live(run, expired_until_ms))
+            for run in runs
+        )
+
+    def _earliest_live(self, run: Run, expired_until_ms: int) -> int | None:
+        (table,) = self.read([run])
+        times = table.column(self.time_column)
+        earliest: int | None = pc.min(times.filter(pc.greater(times, expired_until_ms))).as_py()
+        return earliest
 
     def compact(
         self,

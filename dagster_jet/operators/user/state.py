@@ -28,19 +28,22 @@ class State(Generic[T]):
         ...         state.clear()
     """
 
-    __slots__ = ("_cleared", "now_ms", "timer", "timers", "value")
+    __slots__ = ("_cleared", "due_ms", "now_ms", "timer", "timers", "value")
     value: T
     timer: str | None
     """In `on_timer`: the name of the timer that is due, or "". Else None."""
     timers: dict[str, int] | None
     """Times of the key's timers in ms, by name. None: the stage has no `on_timer`."""
     now_ms: int
-    """Event time of the row, or of the timer, for which a function is called."""
+    """Event time of the row, or of the timer, for which a function is called. With timers in
+    processing time: the clock of the epoch, the same in all its calls; it never goes back."""
+    due_ms: int
+    """In `on_timer`: the time of the timer that is called."""
 
     def __init__(self, value: T) -> None:
         self.value = value
         self.timer = self.timers = None
-        self.now_ms = _EARLIEST_MS
+        self.now_ms = self.due_ms = _EARLIEST_MS
         self._cleared = False
 
     @classmethod
@@ -66,7 +69,8 @@ class State(Generic[T]):
 
         A key has one timer of each name; setting it again moves it. It is called before the key's
         first row with a later time; timers that are due come by time and name. A time that is
-        already over counts as the time of the row.
+        already over counts as the time of the row. With `timers="processing time"` the clock of the
+        epoch (`now_ms`) takes the place of event time.
 
         Args:
             time: a `datetime` (UTC if it has no zone), or ms since 1970.
@@ -95,12 +99,14 @@ class State(Generic[T]):
                 cure="Assign state.value first.",
             )
         at_ms = time_ms(time)
-        if self.timer is not None and at_ms <= self.now_ms:
+        if self.timer is None:
+            at_ms = max(at_ms, self.now_ms)
+        elif at_ms <= self.due_ms:
             raise PipelineError(
-                f"on_timer at {self.now_ms} ms has set a timer that is not later.",
+                f"on_timer at {self.due_ms} ms has set a timer that is not later.",
                 cure="Set a later time than time_ms, or none.",
             )
-        self.timers[name] = max(at_ms, self.now_ms)
+        self.timers[name] = at_ms
 
     def cancel_timer(self, name: str = "") -> None:
         """Removes the timer of this name, if the key has one."""

@@ -229,7 +229,9 @@ def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -
         check_row_by_row(None, None, source, rows)
     operator: Callable[..., StatefulMap] = StatefulMap
     if node.on_timer is not None:
-        operator = partial(TimedMap, on_timer=node.on_timer)
+        operator = partial(
+            TimedMap, on_timer=node.on_timer, in_processing_time=node.follows_clock
+        )
     inner = operator(
         stage=node.name,
         keys=node.keys,
@@ -240,7 +242,7 @@ def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -
         ttl_ms=node.ttl_ms if node.on_timer is None else 0,
         on_evict=node.on_evict,
         keeps_dead_letters=node.keeps_dead_letters,
-        has_time=node.time is not None,
+        has_time=node.time is not None and not node.follows_clock,
         state_format=node.saved_as,
     )
     plan = map_plan(inner, node, rows, partitions)
@@ -278,7 +280,7 @@ def map_plan(
     """
     operator = InEventOrder(inner) if node.in_event_order else inner
     shape = _addressed(source, node.keys, node.time, partitions, columns, in_order=True)
-    can_be_late = node.in_event_order or inner.ttl_ms is not None
+    can_be_late = node.in_event_order or (inner.ttl_ms is not None and not node.follows_clock)
     time = node.time if can_be_late else None
     rows = row_input(operator, 0, node.keys, partitions, node.time)
     return _row_plan(operator, shape, rows, source, time)

@@ -63,6 +63,13 @@ class StageInput:
     """Local run files without references, for the tasks to delete."""
     early: bool = False
     """Early results of windows are emitted in this epoch."""
+    clock_ms: int | None = None
+    """Clock of the epoch, if the stage has timers in processing time. Never goes back."""
+
+    @property
+    def now_ms(self) -> int | None:
+        """The clock or the watermark, whichever the stage's state expires by."""
+        return self.after_ms if self.clock_ms is None else self.clock_ms
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickles each shard's state by itself: a task reads only the states of its own shards."""

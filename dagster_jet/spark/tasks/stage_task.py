@@ -97,7 +97,7 @@ class StageTask:
                 StepInput(
                     arrived,
                     given.before_ms,
-                    given.after_ms,
+                    given.now_ms,
                     version=self.barrier.epoch_id,
                     expired_until_ms=given.expired_until_ms,
                     shard=shard,
@@ -109,9 +109,12 @@ class StageTask:
                 RunState(runs, operator, state, given.expired_until_ms),
             )
             context.metrics.end()
-        expired = operator.expired_until(given.after_ms)
+        expired = operator.expired_until(given.now_ms)
         saved = runs.drop_expired(state.saved, expired)
         unsaved = runs.drop_expired(state.unsaved, expired)
+        if given.clock_ms is not None and step.rows_in == 0:
+            # An epoch for a timer: the driver must not run another one for a timer that is over.
+            saved, unsaved = runs.tightened(saved, expired), runs.tightened(unsaved, expired)
         merge_whole_keys = partial(merge_whole, operator)
         waits, goes_on = None, None
         if self.barrier.snapshot_id is None:

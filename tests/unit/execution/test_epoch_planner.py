@@ -11,6 +11,7 @@ from dagster_jet.execution.epoch_planner import EpochPlanner, Inputs, PollReques
 from dagster_jet.execution.stopping import Until
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.epoch_cycle import CycleState
+from dagster_jet.snapshot.manifest import Run, ShardState
 from dagster_jet.snapshot.pending_snapshot import PendingState
 from dagster_jet.snapshot.protocol import RunEpoch, StopKind
 
@@ -37,13 +38,35 @@ def inputs(*waiting: str, **more: object) -> Inputs:
         (inputs("inbox"), True),
         (inputs(stages=CLOSES), True),
         (inputs(early_due=True), True),
-        (inputs(timers_since_ms=1), False),
-        (inputs(timers_since_ms=0), True),
+        (inputs(last_epoch_ms=1, always_rings=True), False),
+        (inputs(last_epoch_ms=0, always_rings=True), True),
     ],
 )
 def test_an_epoch_needs_a_reason(found: Inputs, wants: bool) -> None:
     tick = STREAMING.tick(found, None, READY)
     assert (tick.wants_epoch, tick.stop, tick.now_ms) == (wants, None, 1_000)
+
+
+def silence(*earliest_ms: int | None) -> CoordinatorView:
+    """The view of a job with state, one run for each time."""
+    runs = tuple(Run(str(ms), 1, 1, ms, 10**17) for ms in earliest_ms)
+    return replace(READY, shards={"silent": (ShardState(), ShardState(deciding=runs))})
+
+
+def test_a_timer_in_processing_time_is_a_reason_when_it_is_due() -> None:
+    timed = inputs(clocks_ms={"silent": 900})
+    assert not STREAMING.tick(timed, None, silence()).wants_epoch
+    assert not STREAMING.tick(timed, None, silence(900, None)).wants_epoch, "not yet over"
+    assert STREAMING.tick(timed, None, silence(5_000, 899)).wants_epoch
+    assert not STREAMING.tick(inputs(clocks_ms={"other": 900}), None, silence(5)).wants_epoch
+    soon = replace(timed, last_epoch_ms=1)
+    assert not STREAMING.tick(soon, None, silence(899)).wants_epoch, "at most once a second"
+
+
+def test_a_run_that_drains_first_calls_the_timers_that_are_due() -> None:
+    timed = inputs(clocks_ms={"silent": 900})
+    assert DRAINING.tick(timed, None, silence(900)).stop is StopKind.SHUTDOWN
+    assert DRAINING.tick(timed, None, silence(899)).stop is None, "one epoch more"
 
 
 @pytest.mark.parametrize("kind", [StopKind.SUSPEND, StopKind.SHUTDOWN, StopKind.RESTART])
