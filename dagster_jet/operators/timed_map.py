@@ -15,8 +15,8 @@ In processing time the step's watermark is the clock of the epoch (`StageInput.c
 row has this time: timers that are due are called before the epoch's rows of the key. The rows come
 in order of arrival and none is late. At the end of the input only timers that are due are called.
 
-In event time always in `InEventOrder`. Saved: as in `StatefulMap`, but the time of a key is that of its next
-timer, by which its row expires. Timers with names are saved in front of the state
+In event time always in `InEventOrder`. Saved: as in `StatefulMap`, but the time of a key is that
+of its next timer, by which its row expires. Timers with names are saved in front of the state
 (`saved_timers.py`). A timer that is due is called in the step that expires the row, and this step
 always writes a newer version of the key. So no older version comes back.
 

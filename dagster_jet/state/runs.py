@@ -137,7 +137,8 @@ class RunFolder:
         """
         return tuple(
             run
-            if expired_until_ms is None or run.earliest_ms is None
+            if expired_until_ms is None
+            or run.earliest_ms is None
             or run.earliest_ms > expired_until_ms
             else replace(run, earliest_ms=self._earliest_live(run, expired_until_ms))
             for run in runs

@@ -171,6 +171,24 @@ def silent_users(clicks: Stage) -> Stage:
     )  # fmt: skip
 
 
+def silent_by_the_clock(clicks: Stage, after_ms: int = 300_000) -> Stage:
+    """An alert five minutes after a user's last click was read, also if no other row comes."""
+
+    def note(state: State[int], row: dict[str, Any]) -> None:
+        state.value = row["at"]
+        state.set_timer(state.now_ms + after_ms)
+
+    def alert(state: State[int], key: dict[str, Any], time_ms: int) -> dict[str, Any]:
+        last = state.value
+        state.clear()
+        return {"user": key["user"], "silent_since": last, "due": time_ms}
+
+    return clicks.group_by("user").map_stateful(
+        note, create=int, on_timer=alert, timers="processing time",
+        output_schema="user string, silent_since long, due long", name="silent_by_the_clock",
+    )  # fmt: skip
+
+
 def in_euros(orders: Stage, rates: Stage) -> Stage:
     """Orders with the exchange rate as of their time."""
     rated = orders.join_as_of(rates, on="currency", name="in_euros")

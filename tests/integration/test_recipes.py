@@ -17,8 +17,11 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from dagster_jet import JobConfig
+from dagster_jet import JobConfig, Pipeline, sinks, sources
 from dagster_jet.testing import run_pipeline
+
+from .oracle import by_manifest
+from .world import World, wait_until, write_input
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples"))
 
@@ -247,3 +250,23 @@ def test_patterns_and_reminders(given: dict[str, list[Row]], found: dict[str, li
                     reminded[user, due, times] += 1
     assert back and of(found["there_and_back_out"], "user at since") == back
     assert reminded and of(found["reminders_out"], "user at n") == reminded
+
+
+def test_silence_by_the_wall_clock(world: World) -> None:
+    """The job idles, and no watermark moves: only the clock does."""
+    clicks = [{"user": user, "page": "a", "at": at} for user, at in (("ann", 5), ("bob", 7))]
+    write_input(world.folder / "in", 0, [*clicks, {**clicks[0], "at": 3}])
+    p = Pipeline("silence")
+    source = sources.files(f"{world.folder}/in", format="json", schema=recipes.CLICKS)
+    read = p.read_from(source, name="clicks").with_timestamps("at")
+    alerts = recipes.silent_by_the_clock(read, after_ms=2_000)
+    alerts.write_to(sinks.files(f"{world.folder}/out", format="json"), name="alerts_out")
+
+    def silent() -> Counter[tuple[Any, ...]]:
+        return by_manifest(world.folder / "out", ("user", "silent_since"))
+
+    with world.jet() as jet:
+        job = jet.submit(p, JobConfig(parallelism=3))
+        wait_until(lambda: silent().total() > 1 or job.done.is_set(), "both are silent", 60)
+        job.complete(60)
+    assert silent() == Counter({("ann", 3): 1, ("bob", 7): 1}), "each once, with its last click"

@@ -229,9 +229,7 @@ def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -
         check_row_by_row(None, None, source, rows)
     operator: Callable[..., StatefulMap] = StatefulMap
     if node.on_timer is not None:
-        operator = partial(
-            TimedMap, on_timer=node.on_timer, in_processing_time=node.follows_clock
-        )
+        operator = partial(TimedMap, on_timer=node.on_timer, in_processing_time=node.follows_clock)
     inner = operator(
         stage=node.name,
         keys=node.keys,

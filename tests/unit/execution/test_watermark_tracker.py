@@ -54,6 +54,25 @@ def restarted(t: WatermarkTracker, now_ms: int, **config) -> WatermarkTracker:
     return again
 
 
+def test_the_clock_of_timers_never_goes_back_and_is_in_the_snapshot():
+    p = Pipeline("j")
+    rows = p.read_from(sources.files("/x", format="json", schema="k string"), name="in")
+    keyed, out = rows.group_by("k"), sinks.files("/y", format="json")
+    keyed.map_stateful(
+        lambda state, row: None, create=int, output_schema="k string", name="silent",
+        on_timer=lambda state, key, time_ms: None, timers="processing time",
+    ).write_to(out, name="silent_out")  # fmt: skip
+    keyed.rolling_aggregate(n=agg.count(), name="seen").write_to(out, name="seen_out")
+    t = WatermarkTracker(p.graph)
+    assert (t.clocks_ms(100), t.expiring_ms("silent")) == ({"silent": 100}, None)
+    t.clock_ms = 100
+    again = WatermarkTracker(p.graph)
+    again.restore(json.loads(json.dumps(t.to_json())), 40)
+    assert again.clocks_ms(40) == {"silent": 100}, "of another host, or set back"
+    assert again.clocks_ms(101) == {"silent": 101}
+    assert (again.expiring_ms("silent"), again.expiring_ms("seen")) == (100, None)
+
+
 def test_rows_of_a_slow_partition_are_not_late():
     t = tracker(lag="3 ms")
     t.expect(NODE, {"a": 5, "b": 5}, 0)

@@ -170,6 +170,10 @@ def delays() -> Pipeline:
     by_origin.map_stateful(
         counted, create=int, output_schema="*, n long", on_timer=reminded, name="reminded"
     ).late_to(sinks.console(), name="late_reminded")
+    by_origin.map_stateful(
+        counted, create=int, output_schema="*, n long", on_timer=reminded,
+        timers="processing time", name="alerted",
+    ).filter("n > 1")  # fmt: skip
     by_origin.running(total="sum(delay)", before="lag(delay)", name="running").late_to(
         sinks.console(), name="late_running"
     )

@@ -1,5 +1,7 @@
 """`running`, `match` and timers: what is refused, the types of results, and what a change means."""
 
+from itertools import permutations
+
 import pytest
 from pyspark.sql.types import (
     DateType,
@@ -56,6 +58,10 @@ def timed(p=None, **options):
             "always mean the moment",
         ),
         (lambda: timed(order="arrival"), "on_timer needs rows in order of event time"),
+        (lambda: timed(timers="wall clock"), "timers='wall clock' is unknown"),
+        (lambda: timed(timers="processing time", on_timer=None), "without on_timer"),
+        (lambda: timed(timers="processing time", order="event time"), "timers follow the clock"),
+        (lambda: timed(timers="processing time", ttl="1 hour"), "not available with ttl"),
         (lambda: timed(ttl="1 hour"), "on_timer is not available with ttl"),
         (lambda: timed(on_error="dead-letter"), 'not available with on_error="dead-letter"'),
         (lambda: timed(in_batches=True), "not available with in_batches=True"),
@@ -85,12 +91,13 @@ def test_types_follow_from_the_stream():
 
 def test_timers_are_another_state():
     plans = []
-    for options in ({}, {"on_timer": None}):
+    for options in ({}, {"on_timer": None}, {"timers": "processing time"}):
         p = Pipeline("p")
         timed(p, **options).write_to(sinks.files("o", format="json"), name="out")
         plans.append(p.graph.plan())
-    (change,) = [c for c in compare_plans(*plans) if c.is_refused]
-    assert "timers" in change.reason
+    for saved, wanted in permutations(plans, 2):
+        (change,) = [c for c in compare_plans(saved, wanted) if c.is_refused]
+        assert "timers was" in change.reason
 
 
 def test_bounds_of_another_sum_are_another_state_of_a_join():

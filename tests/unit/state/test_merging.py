@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -139,6 +140,14 @@ def test_a_compaction_drops_the_dead_of_every_part(
         table([(key, number, 1) for key in range(12) for number in (6, 7)], hashed=True)
     )
     assert pc.min(whole.column(TIME_COLUMN)).as_py() == compacted.earliest_ms == 6
+
+
+def test_the_earliest_living_row_of_a_run_that_is_expired_in_part(tmp_path: Path) -> None:
+    runs = RunFolder(tmp_path, "0-1-a", "stage", TIME_COLUMN)
+    (one,) = runs.write(table([(5, 10, 1), (3, 20, 1), (4, 90, 1)], hashed=True))
+    for expired_until, earliest in ((None, 10), (9, 10), (10, 20), (19, 20), (20, 90)):
+        (tight,) = runs.tightened([one], expired_until)
+        assert tight == replace(one, earliest_ms=earliest)
 
 
 class Summing:
