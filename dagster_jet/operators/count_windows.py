@@ -5,6 +5,7 @@
 It is a function over tables (`stateful_map_batches.py`), in order of event time or of arrival. The
 state of a key are the partials of its open window, and the number of its rows: never the rows. The
 place of a row in its window stands for its time, so `first` and `last` are by order of the rows.
+At the end of the input open windows are emitted (`rest`), or dropped.
 
 At-least-once: as `StatefulMapInBatches`: a window may be emitted again, in order of arrival with
 other rows.
@@ -73,6 +74,10 @@ class CountWindows:
         emptied = state.filter(pa.array(~np.isin(of_state, of_rest))).select(list(self.keys))
         changed = pa.concat_tables([rest, emptied], promote_options="default")
         return self._results(full.sort_by(WINDOW)), changed
+
+    def rest(self, states: pa.Table) -> pa.Table:
+        """Results of windows that have no further rows: those that are open at the end."""
+        return self._results(states)
 
     def _merged(self, known: pa.Table, arrived: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Merges partials by key and window; returns those of full and those of open windows."""

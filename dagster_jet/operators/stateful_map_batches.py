@@ -37,6 +37,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import PipelineError
 from dagster_jet.operators.address import ADDRESS, check_columns, rows_in_order
 from dagster_jet.operators.lateness import drop_late, event_times
@@ -79,6 +80,9 @@ class StatefulMapInBatches:
     ttl_ms: int | None = None
     on_evict: OnEvictBatch | None = None
     """(expired states, a watermark in ms for each) -> results or None; see `StatefulMap`."""
+    on_end: Callable[[pa.Table], pa.Table] | None = None
+    """All states -> results. Called at the end of the input, which removes the states. Not with a
+    time to live."""
 
     def __post_init__(self) -> None:
         for columns, name, what in (
@@ -147,9 +151,15 @@ class StatefulMapInBatches:
         rows, late = drop_late(arrived, None if self.ttl_ms is None else given.before_ms)
         expired = self.expired_until(given.after_ms)
         notified_until = None if self.on_evict is None else expired
-        saved = saved_rows(rows, state, self.state_schema, notified_until)
+        ends = self.on_end is not None and given.after_ms == FINAL_WATERMARK_MS
+        saved = state.scan() if ends else saved_rows(rows, state, self.state_schema, notified_until)
         touched = TouchedKeys.of(self.keys, saved, rows)
         results, after, is_returned = self._lives(touched)
+        removed = self.state_schema.empty_table()
+        if ends:
+            results.append(self._rest(after, touched.untouched))
+            removed = self._removed(touched.untouched, given.version)
+            after, is_returned = self._without_state(after), np.full(len(is_returned), True)
         has_state = self._has_state(after)
         is_over = is_up_to(touched.touches, expired)
         # Expired in the step that created it: not saved; older versions have expired as well.
@@ -172,7 +182,23 @@ class StatefulMapInBatches:
         ended = [after.take(pa.array(over)), others.select(self._keyed_states.names)]
         touches = np.append(touched.touches[over], event_times(others))
         results += self._evict(pa.concat_tables(ended), touches)
+        delta = pa.concat_tables([delta, removed])
         return Step(pa.concat_tables(results), delta, arrived.num_rows, late)
+
+    def _rest(self, after: pa.Table, untouched: pa.Table) -> pa.Table:
+        """Results of all states at the end of the input."""
+        assert self.on_end is not None
+        states = pa.concat_tables([after, untouched.select(self._keyed_states.names)])
+        return self.on_end(states.filter(pa.array(self._has_state(states))))
+
+    def _removed(self, saved: pa.Table, version: int) -> pa.Table:
+        """Saved rows without their state."""
+        saved = saved.filter(pa.array(self._has_state(saved)))
+        count = saved.num_rows
+        own = {f.name: pa.nulls(count, f.type) for f in self.state_columns}
+        own[VERSION_COLUMN] = pa.array(np.full(count, version))
+        columns = [own.get(name, saved.column(name)) for name in self.state_schema.names]
+        return pa.Table.from_arrays(columns, schema=self.state_schema)
 
     def _lives(self, touched: TouchedKeys) -> tuple[list[pa.Table], pa.Table, np.ndarray]:
         """Calls the function for all rows, life by life.

@@ -298,7 +298,7 @@ def _counted(
     in_event_order = stage._in_event_order(window.order, name)
     node = CountWindowNode(
         name, (stage._node,), stage._keys, window.size, tuple(aggregates.items()), time,
-        in_event_order, None if window.slide == window.size else window.slide,
+        in_event_order, None if window.slide == window.size else window.slide, window.rest,
     )  # fmt: skip
     return stage._after(node, LateStage, time)
 

@@ -12,7 +12,7 @@ from dagster_jet.core.state_format import StateFormat
 from dagster_jet.core.window_frames import Frames
 from dagster_jet.pipeline.event_time import RESULT_LAG_MS, EventTime
 from dagster_jet.pipeline.stage_kind import StageKind
-from dagster_jet.pipeline.user_functions import TimerTime
+from dagster_jet.pipeline.user_functions import Rest, TimerTime
 from dagster_jet.pipeline.windows import SessionWindow, Window
 from dagster_jet.snapshot.plan import EVENT_TIME, PLAIN
 
@@ -117,11 +117,14 @@ class CountWindowNode(StatefulNode):
     """Rows wait for the watermark; otherwise they are counted in order of arrival."""
     slide: int | None = None
     """Rows from the beginning of one window to that of the next; None: `size`."""
+    rest: Rest = "drop"
+    """What becomes of open windows at the end of the input."""
     kind: ClassVar = StageKind.COUNT_WINDOW
 
     def describe(self) -> dict[str, str]:
         slide = {} if self.slide is None else {"slide": f"{self.slide} rows"}
-        window = {"window": f"{self.size} rows", **slide, "order": _order(self)}
+        rest = {} if self.rest == "drop" else {"rest": self.rest}
+        window = {"window": f"{self.size} rows", **slide, **rest, "order": _order(self)}
         return {"keys": ", ".join(self.keys), **window, "aggregates": _text(self.aggregates)}
 
     def shape(self) -> Mapping[str, Any]:

@@ -14,6 +14,8 @@ RowOrder: TypeAlias = Literal["event time", "arrival"]
 """Order in which a stage gets the rows of a key."""
 TimerTime: TypeAlias = Literal["event time", "processing time"]
 """Clock of a stage's timers: the watermark, or the driver's wall clock."""
+Rest: TypeAlias = Literal["drop", "emit"]
+"""Treatment of rows that fill no window at the end of the input."""
 Keep: TypeAlias = Literal["first", "last"]
 """Which of the duplicates of a row stays."""
 StateFormatName: TypeAlias = Literal["plain", "pickle"]

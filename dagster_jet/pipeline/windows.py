@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from dagster_jet.core.durations import Duration, in_words, to_ms
 from dagster_jet.core.window_frames import Frames
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.pipeline.user_functions import RowOrder
+from dagster_jet.pipeline.user_functions import Rest, RowOrder
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class CountWindow:
     size: int
     order: RowOrder | None = None
     slide: int | None = None
+    rest: Rest = "drop"
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -95,6 +97,16 @@ class CountWindow:
             raise ConfigurationError(
                 f"slide: {slide} is not between 1 and the size, or a row is in more than "
                 f"{OPEN_MAX} windows."
+            )
+        if self.rest not in get_args(Rest):
+            raise ConfigurationError(
+                f"rest={self.rest!r} is unknown.", cure='Use "drop" or "emit".'
+            )
+        if self.rest == "emit" and slide < self.size:
+            raise ConfigurationError(
+                'rest="emit" is not available with slide: rows at the end are in windows that were '
+                "emitted.",
+                cure="Leave one of them out.",
             )
 
     def __str__(self) -> str:
@@ -160,26 +172,31 @@ def session(gap: Duration) -> SessionWindow:
     return SessionWindow(to_ms(gap, "windows.session(gap)"))
 
 
-def count(size: int, order: RowOrder | None = None, *, slide: int | None = None) -> CountWindow:
+def count(
+    size: int, order: RowOrder | None = None, *, slide: int | None = None, rest: Rest = "drop"
+) -> CountWindow:
     """Return windows of `size` rows per key, which follow each other, or overlap.
 
     A window is emitted with its last row. The rows of a key that fill no window wait in the state
-    for others; at the end of the input they are dropped.
+    for others, also from one run that drains to the next.
 
     Args:
         size: number of rows.
         slide: a window begins with every so many rows of a key, at most `size`; a row is in at most
             100 windows. None: with each `size` rows.
         order: as in `map_stateful`: in order of event time by default, if the stream has one.
+        rest: at the end of the input (`until="completed"`), "drop" drops such rows. "emit" emits
+            them as windows of fewer rows, the open one of each key. Not with `slide`.
 
     Raises:
-        ConfigurationError: `size` or `slide` is below 1, or `slide` too small or too large.
+        ConfigurationError: `size` or `slide` is below 1, or `slide` too small or too large; `rest`
+            is unknown, or "emit" with `slide`.
 
     Example:
         >>> count(100)
-        CountWindow(size=100, order=None, slide=None)
+        CountWindow(size=100, order=None, slide=None, rest='drop')
     """
-    return CountWindow(size, order, slide)
+    return CountWindow(size, order, slide, rest)
 
 
 def _shifted(offset_ms: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from dagster_jet import State, windows
 from dagster_jet import aggregates as agg
@@ -139,7 +139,8 @@ def expected_running(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]
 
 
 def counted(rows: Stage, name: str = "op", *, slide: int | None = None) -> Stage:
-    keyed = rows.group_by("k").window(windows.count(4, slide=slide))
+    rest: Literal["drop", "emit"] = "emit" if slide is None else "drop"
+    keyed = rows.group_by("k").window(windows.count(4, slide=slide, rest=rest))
     return keyed.aggregate(
         n=agg.count(), odd=agg.count_if("v % 2 = 1"), mean=agg.mean("v"), first=agg.first("v"),
         last=agg.last("struct(v, ts)"), values=agg.collect_list("v"),
@@ -148,16 +149,18 @@ def counted(rows: Stage, name: str = "op", *, slide: int | None = None) -> Stage
 
 
 def expected_counted(rows: list[Row], _: list[Row], slide: int = 4) -> Iterator[tuple[Any, ...]]:
+    """Without slide also the rest."""
     mine: dict[str, list[Row]] = defaultdict(list)
     for row in by_time(rows):
         mine[row["k"]].append(row)
     for k, of_key in mine.items():
-        for begin in range(0, len(of_key) - 3, slide):
+        for begin in range(0, len(of_key) - (3 if slide < 4 else 0), slide):
             four = of_key[begin : begin + 4]
             values = [row["v"] for row in four]
-            last = {"v": values[3], "ts": four[3]["ts"]}
+            last = {"v": values[-1], "ts": four[-1]["ts"]}
+            n, odd = len(four), sum(v % 2 for v in values)
             result = {
-                "n": 4, "odd": sum(v % 2 for v in values), "mean": sum(values) / 4,
+                "n": n, "odd": odd, "mean": sum(values) / n,
                 "first": values[0], "last": last, "values": values,
                 "some": sorted({v // 10 for v in values}),
             }  # fmt: skip

@@ -56,6 +56,7 @@ def plan_count_windows(
         output_schema=function.output_schema(rows),
         state_columns=function.state_columns(rows),
         function=function,
+        on_end=function.rest if node.rest == "emit" else None,
     )
     plan = map_plan(inner, node, given, partitions, names)
     (shape,) = plan.shapes

@@ -24,22 +24,23 @@ from .stepping import FINAL_WATERMARK, Stepping, addressed, colliding
 
 ROWS = pa.schema([("k", pa.string()), ("at", pa.int64()), ("v", pa.int64())])
 SIZES = st.integers(1, 5).flatmap(
-    lambda size: st.tuples(st.just(size), st.none() | st.integers(1, size))
+    lambda size: st.tuples(st.just(size), st.none() | st.just("emit") | st.integers(1, size))
 )
+"""Size, and the slide or "emit"."""
 EVENT = st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 40))
 STEP = st.tuples(st.lists(EVENT, max_size=8), st.none() | st.integers(0, 50), st.booleans())
 
 
-def counted(size: int, slide: int | None, *, in_event_order: bool) -> Any:
+def counted(size: int, slide: int | str | None, *, in_event_order: bool) -> Any:
     aggregates = {"n": agg.count(), "total": agg.sum("v"), "values": agg.collect_list("v")}
     aggregates |= {"first": agg.first("v"), "last": agg.last("v"), "high": agg.max("v")}
     aggregation = Aggregation(tuple(aggregates.items()))
     function = CountWindows(("k",), size, aggregation, "at")
-    if slide is not None:
+    if isinstance(slide, int):
         function = SlidingCountWindows(("k",), size, aggregation, "at", slide=slide)
     inner = StatefulMapInBatches(
         "counted", ("k",), ROWS, function.output_schema(ROWS), function.state_columns(ROWS),
-        function,
+        function, on_end=function.rest if slide == "emit" else None,
     )  # fmt: skip
     return InEventOrder(inner) if in_event_order else inner
 
@@ -62,23 +63,40 @@ def test_count_windows(sizes, steps, in_event_order, collide, seed):
             watermark = max(before, watermark)
         taken += [r for r in rows if not in_event_order or before is None or r["at"] >= before]
         found += run.step(rows, watermark=watermark)
-    found += run.step([], watermark=FINAL_WATERMARK)
+    last = [addressed(60, {"k": "a"}, at=60, v=1_000)] * random.randrange(2) if not collide else []
+    taken += last
+    found += run.step(last, watermark=FINAL_WATERMARK)
     by_key: dict[Any, list[Any]] = defaultdict(list)
     for row in sorted(taken, key=lambda row: row["at"]) if in_event_order else taken:
         by_key[row["k"]].append(row)
     expected = []
     for k, mine in by_key.items():
-        for begin in range(0, len(mine) - size + 1, slide or size):
+        step, rest = (size, size - 1) if slide == "emit" else (slide or size, 0)
+        for begin in range(0, len(mine) - size + 1 + rest, step):
             window = mine[begin : begin + size]
             values = [row["v"] for row in window]
             expected.append(
                 {
-                    "k": k, "at": max(row["at"] for row in window), "n": size,
+                    "k": k, "at": max(row["at"] for row in window), "n": len(window),
                     "total": sum(values), "values": values, "first": values[0],
                     "last": values[-1], "high": max(values),
                 }
             )  # fmt: skip
     assert sorted(map(repr, found)) == sorted(map(repr, expected))
+
+
+def test_after_an_end_that_emitted_the_rest_windows_begin_anew():
+    """In order of arrival a job may go on after its end."""
+    run = Stepping(counted(3, "emit", in_event_order=False))
+    totals = []
+    for first in (0, 4):
+        rows = [addressed(0, {"k": "a"}, at=0, v=v) for v in range(first, first + 4)]
+        totals += [row["total"] for row in run.step(rows, watermark=run.watermark)]
+        run.restore(Random(first))
+        totals += [row["total"] for row in run.step([], watermark=FINAL_WATERMARK)]
+        run.restore(Random(first))
+    assert totals == [0 + 1 + 2, 3, 4 + 5 + 6, 7]
+    assert run.step([], watermark=FINAL_WATERMARK) == []
 
 
 def test_what_has_no_meaning_is_refused():
@@ -87,6 +105,10 @@ def test_what_has_no_meaning_is_refused():
     for slide in (0, 4):
         with pytest.raises(ConfigurationError, match=r"slide: .* is not between 1 and the size"):
             windows.count(3, slide=slide)
+    with pytest.raises(ConfigurationError, match=r"rest='keep' is unknown"):
+        windows.count(3, rest="keep")
+    with pytest.raises(ConfigurationError, match=r'rest="emit" is not available with slide'):
+        windows.count(3, slide=2, rest="emit")
     rows = Pipeline("p").read_from(sources.files("in", format="csv", schema="k string"), name="in")
     keyed = rows.group_by("k")
     with pytest.raises(PipelineError, match=r"job 'p'.*are for windows in event time"):
