@@ -3,6 +3,7 @@
 from dagster_jet.core.columns import ColumnOrigin, StageColumn
 from dagster_jet.core.phases import Part, Phase, PhaseTime
 from dagster_jet.execution.events import (
+    CutNotWritten,
     EpochCompleted,
     ExecutionEnded,
     ExecutionRestarting,
@@ -32,6 +33,7 @@ from dagster_jet.execution.events import (
 
 __all__ = [
     "ColumnOrigin",
+    "CutNotWritten",
     "EpochCompleted",
     "ExecutionEnded",
     "ExecutionRestarting",

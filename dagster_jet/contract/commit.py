@@ -130,8 +130,9 @@ class Committer(ClassifiesErrors):
         return None
 
     def output_facts(self) -> Mapping[str, Any]:
-        """Returns facts about the last `commit`, for people: small JSON, such as the version of a
-        table. Called once that `commit` has returned."""
+        """Returns facts about the last `commit`, or about a `has_committed` that was true: small
+        JSON, such as the version of a table. Called once that call has returned. For people, and
+        for the epochs table, which has the versions of lake tables (`connectors.lake.cut`)."""
         return {}
 
     def give_up_place(self, context: CommitContext) -> bool:

@@ -317,6 +317,19 @@ class SnapshotFailed:
 
 
 @dataclass(frozen=True)
+class CutNotWritten:
+    """A committed snapshot is not in the epochs table (`JobConfig.epochs_table`). The job goes on,
+    and tries again with the next one."""
+
+    job: str
+    execution_id: int
+    epoch_id: int
+    reason: str
+    failures: int
+    """Number of failures in a row."""
+
+
+@dataclass(frozen=True)
 class SnapshotDropped:
     """A start has found an older retained snapshot damaged. The job drops it; no start can go back
     to it."""
@@ -401,6 +414,7 @@ JobEvent = (
     | InputLost
     | SnapshotCommitted
     | SnapshotFailed
+    | CutNotWritten
     | SnapshotDropped
     | StandingBy
     | ExecutionRestarting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -74,6 +74,8 @@ class RecoveryDriver:
     progress: Progress
     input_ends: bool
     """Whether the run reads only the input available at the start."""
+    committed: Callable[[Manifest], None] = lambda manifest: None
+    """Told of the newest snapshot if all sinks have it already. Returns at once."""
     _are_claimed: bool = False
     """Destinations of the sinks."""
     _is_from_another_job: bool = False
@@ -272,6 +274,8 @@ class RecoveryDriver:
         context.runtime.tables.restore(manifest.tables)
         is_committed = ref is None or ref.snapshot_id != manifest.snapshot_id or ref.committed
         lost_output = self._check_output(manifest, is_committed=is_committed)
+        if ref is not None and ref.snapshot_id == manifest.snapshot_id and ref.committed:
+            self.committed(manifest)
         shards: dict[str, tuple[ShardState, ...]] = {}
         for name, reader in self.sources.readers.items():
             chains = manifest.shards.get(name, ((),))

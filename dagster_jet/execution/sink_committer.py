@@ -310,6 +310,8 @@ class SinkCommitter:
         try:
             ask = partial(committer.has_committed, [newest.artifact], context)
             has_committed: bool | None = self.retrying.ask(sink, committer, ask)
+            if has_committed:
+                self._keep_facts(sink, committer)
             return has_committed
         finally:
             if marked != sink:

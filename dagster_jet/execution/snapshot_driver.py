@@ -51,6 +51,9 @@ class SnapshotDriver:
     removed."""
     failures: Failures
     now_ms: Callable[[], int]
+    committed: Callable[[Manifest], None] = lambda manifest: None
+    """Told of a snapshot that is committed in all sinks, once the record says so. Returns at once.
+    """
     await_saved: Callable[[Ack, threading.Event], Ack] = await_saved
     seconds: Callable[[], float] = time.monotonic
     _closing: threading.Event = field(default_factory=threading.Event)
@@ -106,6 +109,8 @@ class SnapshotDriver:
             clock.end(Phase.RECORD)
             if outcome is WriteOutcome.WRITTEN:
                 self.journals.decided()  # before another snapshot may begin
+                if manifest.is_committed:
+                    self.committed(manifest)
             else:
                 reason = "fewer than a majority of the store's members answered"
         return protocol.Decided(
@@ -135,6 +140,8 @@ class SnapshotDriver:
                 clock.end(Phase.COMMIT)
                 outcome = self._write_record(Purpose.COMMITTED, record.with_note(self.now_ms()))
                 clock.end(Phase.NOTE)
+                if outcome is WriteOutcome.WRITTEN:  # so no later execution had begun to commit
+                    self.committed(manifest)
                 times = (*clock.times(), *self._commit_times(manifest))
                 snapshot_id, sinks = manifest.snapshot_id, {a.sink for a in manifest.artifacts}
                 outputs = {s: f for s, f in self.committer.facts.items() if s in sinks}

@@ -17,6 +17,7 @@ from dagster_jet.core.job_context import Parameters
 from dagster_jet.execution.acknowledging import acknowledge
 from dagster_jet.execution.clock import Clock
 from dagster_jet.execution.context import ExecutionContext
+from dagster_jet.execution.cut_publisher import publisher_of
 from dagster_jet.execution.dispatch import Dispatch
 from dagster_jet.execution.early_results import EarlyResults
 from dagster_jet.execution.epoch_driver import EpochDriver
@@ -122,11 +123,20 @@ def wire(
         partial(stop.request, StopKind.RESTART),
     )
     ends, stages = order.until.input_ends, partial(_commit_stages, context)
+    publish, end_publishing = publisher_of(context, committer, claimed.execution_id)
     recovery = RecoveryDriver(
-        context, claimed, snapshots, sources, journals, committer, progress, ends
+        context, claimed, snapshots, sources, journals, committer, progress, ends, publish
     )
     snapshot_driver = SnapshotDriver(
-        keeper.write, snapshots, journals, committer, stages, acknowledging, failures, now_ms
+        keeper.write,
+        snapshots,
+        journals,
+        committer,
+        stages,
+        acknowledging,
+        failures,
+        now_ms,
+        publish,
     )
     dispatch = Dispatch(job, recovery, epochs, snapshot_driver, failures, signals.post, exporting)
     observer = _observer(context, signals, keeper, progress, committer, failures, emit)
@@ -150,6 +160,7 @@ def wire(
         committer.close,
         journals.close,
         execution.leave_nothing_open,
+        end_publishing,
         dispatch.close,
         sources.polling.close,
         dispatch.close_epochs,

@@ -19,6 +19,7 @@ import dagster as dg
 
 from dagster_jet.errors import JetError, JobStateError, LeaseHeldError, Reaction
 from dagster_jet.execution.events import (
+    CutNotWritten,
     ExecutionEnded,
     ExecutionRestarting,
     ExecutionStarted,
@@ -237,6 +238,11 @@ class JobWatch:
                 self.log.warning(
                     f"A snapshot of execution {event.execution_id} was discarded "
                     f"({event.reason}); {event.failed_snapshots} so far."
+                )
+            case CutNotWritten() if event.failures.bit_count() == 1:
+                self.log.warning(
+                    f"The epochs table lacks epoch {event.epoch_id} ({event.reason}); the job goes "
+                    f"on. {event.failures} failures in a row."
                 )
             case MembersRepaired():
                 self.log.warning(

@@ -182,6 +182,16 @@ MERGING_KILLED = (
     Crash("F9", "lake.commit.after:2=kill"),
 )
 
+EPOCHS_KILLED = (
+    # Two tables of Delta Lake and one of Iceberg, in test_epochs_table.py: between their commits,
+    # when all are committed, around the write of the cut. One after the other.
+    ("lake.commit.after:5", "epochs.write.before:2"),
+    ("lake.commit.after:4", "record.committed.before:2", "epochs.write.after:1"),
+    ("lake.commit.after:4", "epochs.write.after:2", "lake.commit.before:5"),
+    ("lake.commit.before:4", "epochs.write.before:1", "epochs.write.after:1"),
+    ("record.committed.after:2", "commit.after:2", "record.snapshot.after:3"),
+)
+
 PREPARED_KILLED = (
     # Processors that commit in two phases, in test_two_phase.py: prepared, and not acknowledged ...
     Crash("F3", "stage.after:3=kill", sharded=True),
@@ -288,7 +298,9 @@ def all_points() -> set[str]:
     in_recovery = (*IN_RECOVERY.values(), FAILING_IN_RECOVERY, [PREPARED_IN_RECOVERY])
     elsewhere = IN_CLEANING | IN_COMPACTION | IN_DATABASES | IN_DELETION | IN_FUNCTIONS
     in_brokers = IN_KAFKA | IN_QUEUES
-    return set().union(*(case.points for case in cases), *in_recovery, elsewhere, in_brokers)
+    beside = {point.partition(":")[0] for points in EPOCHS_KILLED for point in points}
+    of_cases = (case.points for case in cases)
+    return set().union(*of_cases, *in_recovery, elsewhere, in_brokers, beside)
 
 
 def points_wanted_by(request: pytest.FixtureRequest) -> set[str]:

@@ -55,15 +55,15 @@ def _package(format: str) -> str:
 
 def iceberg_rows(metadata: Path) -> list[dict[str, Any]]:
     """Reads the table whose metadata are in a file."""
-    return _rows(f"SELECT * FROM iceberg_scan('{metadata}')")
+    return rows_of(f"SELECT * FROM iceberg_scan('{metadata}')")
 
 
 def delta_rows(folder: Path) -> list[dict[str, Any]]:
     """Reads the newest version of a table."""
-    return _rows(f"SELECT * FROM delta_scan('{folder}')")
+    return rows_of(f"SELECT * FROM delta_scan('{folder}')")
 
 
-def _rows(query: str) -> list[dict[str, Any]]:
+def rows_of(query: str) -> list[dict[str, Any]]:
     install()
     with TemporaryDirectory() as folder:
         return _read(query, Path(folder) / "rows.parquet")

@@ -71,9 +71,11 @@ class DeltaCommitter(TableCommitter[TableLog]):
         files = [data_file_of(one) for one in change.staged]
         change.version.append(files, change.application, change.marker, change.facts)
 
-    def facts(self, version: TableLog) -> Mapping[str, int]:
+    def made_durable(self, version: TableLog) -> None:
         sync_log(self.table, self._synced, version.version)
         self._synced = version.version
+
+    def facts(self, version: TableLog) -> Mapping[str, int]:
         return {"table_version": version.version}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -75,3 +75,15 @@ def sync_log(url: str, synced: int, version: int) -> None:
             finally:
                 os.close(handle)
     sync_folder(folder)
+
+
+def sync_files(url: str, paths: Collection[str]) -> None:
+    """Makes data files durable that the library has written."""
+    if scheme_of(url) != "file":
+        return
+    for path in paths:
+        handle = os.open(Path(url) / path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

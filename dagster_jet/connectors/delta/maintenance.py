@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
 
-from dagster_jet.connectors.delta.log_folder import options_of, sync_log
+from dagster_jet.connectors.delta.log_folder import options_of, sync_files, sync_log
 from dagster_jet.connectors.delta.table_log import TableLog, delta_library, errors_named
-from dagster_jet.connectors.files.places.location import StorageOptions, scheme_of
+from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.connectors.lake.lake_committer import first_line
 from dagster_jet.connectors.lake.table_maintenance import BUSY, SmallFiles, TableMaintenance
@@ -87,7 +85,7 @@ class DeltaMaintenance(TableMaintenance):
                 failure = error
                 continue
             log = self._opened()
-            self._sync(log.paths() - before)
+            sync_files(self.table, log.paths() - before)  # before those that they replace may go
             sync_log(self.table, -1, log.version)
             return {"files_added": done["numFilesAdded"], "files_replaced": done["numFilesRemoved"]}
         raise SinkUnavailableError(
@@ -97,17 +95,6 @@ class DeltaMaintenance(TableMaintenance):
             stage=self.stage,
             cure=BUSY,
         ) from failure
-
-    def _sync(self, paths: set[str]) -> None:
-        """Makes compacted files durable before those that they replace may go."""
-        if scheme_of(self.table) != "file":
-            return
-        for path in paths:
-            handle = os.open(Path(self.table) / path, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
 
     def _vacuum(self) -> Mapping[str, int]:
         """Removes files that no version needs within the table's retention, but for staged ones."""

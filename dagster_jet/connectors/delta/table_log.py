@@ -29,6 +29,8 @@ from dagster_jet.errors import (
 )
 from dagster_jet.system.transient import DENIED, is_transient
 
+_NOTHING_LOST = "Nothing is lost: what is staged is committed then."
+
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
@@ -68,7 +70,12 @@ class TableLog:
 
     @classmethod
     def create(
-        cls, url: str, options: Mapping[str, str], columns: Columns, partition_by: Sequence[str]
+        cls,
+        url: str,
+        options: Mapping[str, str],
+        columns: Columns,
+        partition_by: Sequence[str],
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         """Creates the table, unless there is one."""
         library = delta_library()
@@ -77,6 +84,7 @@ class TableLog:
             library.Schema.from_json(columns.as_json()),
             mode="ignore",
             partition_by=list(partition_by),
+            configuration=dict(properties or {}),
             storage_options=dict(options),
         )
 
@@ -162,7 +170,31 @@ class TableLog:
         Raises:
             DeltaError: another writer has removed one of their files meanwhile.
         """
-        self.table.delete(" AND ".join(f"`{name}` = {_literal(value)}" for name, value in rows))
+        self.table.delete(_condition(rows))
+
+    def replace(
+        self,
+        rows: pa.Table,
+        former: OwnedRows,
+        application: str,
+        marker: int,
+        facts: Mapping[str, str],
+    ) -> None:
+        """Removes the rows with these values and adds others, with the marker, on the version that
+        was read. As of `append`, an error does not say that it has not committed.
+
+        Args:
+            facts: shown in the table's history.
+        """
+        import deltalake
+
+        deltalake.write_deltalake(
+            self.table,
+            rows,
+            mode="overwrite",
+            predicate=_condition(former),
+            commit_properties=_properties(application, marker, facts),
+        )
 
     def merge(
         self,
@@ -199,6 +231,10 @@ class TableLog:
             self.append([], application, marker, facts)
 
 
+def _condition(rows: OwnedRows) -> str:
+    return " AND ".join(f"`{name}` = {_literal(value)}" for name, value in rows)
+
+
 def _literal(value: str | int | bool) -> str:
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
@@ -228,8 +264,13 @@ def delta_library() -> Any:
 
 
 @contextmanager
-def errors_named(url: str, job: str, stage: str, *, is_start: bool = False) -> Iterator[None]:
+def errors_named(
+    url: str, job: str, stage: str, *, is_start: bool = False, what_then: str = _NOTHING_LOST
+) -> Iterator[None]:
     """Converts errors of the library and of the place.
+
+    Args:
+        what_then: what happens when they are over.
 
     Raises:
         SinkUnavailableError: the place does not answer as it should; the call may be repeated.
@@ -245,15 +286,14 @@ def errors_named(url: str, job: str, stage: str, *, is_start: bool = False) -> I
             f"the table {url!r} is unavailable: {first_line(error)}.",
             job=job,
             stage=stage,
-            cure="Bring the place back, or correct credentials and permissions. Nothing is lost: "
-            "what is staged is committed then.",
+            cure=f"Bring the place back, or correct credentials and permissions. {what_then}",
         ) from error
     except library.exceptions.DeltaError as error:
         raise SinkError(
             f"the log of the table {url!r} cannot be used: {first_line(error)}.",
             job=job,
             stage=stage,
-            cure="Repair the table. Nothing is lost: what is staged is committed then.",
+            cure=f"Repair the table. {what_then}",
         ) from error
 
 

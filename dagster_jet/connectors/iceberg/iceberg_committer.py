@@ -160,7 +160,7 @@ class IcebergCommitter(TableCommitter[TableVersion]):
         return self._opened
 
     def facts(self, version: TableVersion) -> Mapping[str, int | str]:
-        return {"snapshot_id": str(version.snapshot_id)}
+        return version.facts()
 
     def close(self) -> None:
         if self._opened is not None:

@@ -117,6 +117,15 @@ class TableVersion:
         found = self.metadata.snapshot_by_name(self.branch)
         return None if found is None else found.snapshot_id
 
+    def facts(self) -> Mapping[str, int | str]:
+        """Returns what readers name the branch's newest snapshot by."""
+        at, head = self.table.metadata_location, self.metadata.snapshot_by_name(self.branch)
+        if head is None:
+            return {"metadata_location": at}
+        number = head.sequence_number or 0
+        id = str(head.snapshot_id)  # too long for JavaScript's numbers
+        return {"snapshot_id": id, "sequence_number": number, "metadata_location": at}
+
     def marker(self, application: str) -> int:
         return int(self.metadata.properties.get(application, -1))
 

@@ -118,7 +118,10 @@ class TableCommitter(Committer, Generic[V]):
 
     @abstractmethod
     def facts(self, version: V) -> Mapping[str, int | str]:
-        """Returns what identifies the version that has the output, and makes it durable."""
+        """Returns what readers name a version by."""
+
+    def made_durable(self, version: V) -> None:
+        """Called with the version that has the output, before it counts as committed."""
 
     def finished(self, artifacts: Collection[Artifact]) -> None:
         """Called when the artifacts are committed, maybe again: removes what is not needed now."""
@@ -159,6 +162,7 @@ class TableCommitter(Committer, Generic[V]):
             version = self._looked_at(context)
             pending = self._pending(version, artifacts, context)
             if not pending:
+                self.made_durable(version)
                 self._facts = {**self.facts(version), **_counts(artifacts)}
                 self.finished(artifacts)
                 return None
@@ -177,8 +181,11 @@ class TableCommitter(Committer, Generic[V]):
         application = self.owner.application(repeatable=context.repeatable)
         with self.errors_named(context):
             version = self.open()
-        wanted = marker_of(line_of(context), newest)
-        return version is not None and version.marker(application) >= wanted
+            wanted = marker_of(line_of(context), newest)
+            if version is None or version.marker(application) < wanted:
+                return False
+            self._facts = self.facts(version)
+        return True
 
     def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
         with self.errors_named(context):

@@ -1,6 +1,7 @@
 """What the pages show is run: every block of Python and YAML, every `dagster-jet` command as far as
 its words go. What needs Spark is run by tests/integration/test_tutorial.py, what needs PostgreSQL
-by tests/integration/connectors/test_postgres_changes.py."""
+by tests/integration/connectors/test_postgres_changes.py, and what needs DuckDB by
+tests/integration/test_epochs_table.py."""
 
 from __future__ import annotations
 
@@ -136,7 +137,10 @@ def test_every_kind_of_block_is_looked_at() -> None:
     text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
     opened = re.findall(r"^```(\w*)$", text, re.MULTILINE)
     assert set(opened) == {"", "python", "yaml", "sql", "sh"}
-    assert [page for page, _ in fenced("sql")] == ["docs/connectors/postgres-changes.md"]
+    assert [page for page, _ in fenced("sql")] == [
+        "docs/connectors/delta.md",
+        "docs/connectors/postgres-changes.md",
+    ]
     assert len(fenced("yaml")) == 4
 
 
