@@ -167,7 +167,11 @@ def _show(job: Job, wanted: str, stage: str | None, target: Target) -> None:
     show(positions, title="Positions", as_json=False)
     if manifest.tables:
         versions = [
-            {"stage": stage, "table": json.dumps(note["table"]), **note["version"]}
+            {
+                "stage": stage,
+                "table": json.dumps(note["table"]),
+                "version": json.dumps(note["version"]),
+            }
             for stage, note in manifest.tables.items()
         ]
         show(versions, title="Tables", as_json=False)
