@@ -280,6 +280,8 @@ class AwsServer:
 
 _MOTO = """
 import collections, io, json, os, sys, threading, time, urllib.parse
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.glue import glue_backends
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, run_simple
 
@@ -307,9 +309,29 @@ def counted(environ, start_response):
         return [body]
     if environ.get("HTTP_X_AMZ_TARGET") == "AmazonSQS.ReceiveMessage":
         return received(environ, start_response)
+    if environ.get("HTTP_X_AMZ_TARGET") == "AWSGlue.UpdateTable" and "VersionId" not in ignored:
+        return updated(environ, start_response)
     with one_by_one:
         counts[environ["REQUEST_METHOD"]] += 1
         return moto(environ, start_response)
+
+def updated(environ, start_response):
+    # moto ignores the condition. AWS: the table has to be at this version still.
+    body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+    asked = json.loads(body)
+    region = environ["HTTP_AUTHORIZATION"].split("Credential=")[1].split("/")[2]
+    backend = glue_backends[DEFAULT_ACCOUNT_ID][region]
+    with one_by_one:
+        counts["POST"] += 1
+        table = backend.get_table(asked["DatabaseName"], asked["TableInput"]["Name"])
+        if asked.get("VersionId") in (None, str(table.as_dict()["VersionId"])):
+            return moto({**environ, "wsgi.input": io.BytesIO(body)}, start_response)
+    type = "ConcurrentModificationException"
+    answer = json.dumps({"__type": type, "message": "Update table failed due to concurrent "
+        "modifications."}).encode()
+    start_response("400 Bad Request", [("Content-Length", str(len(answer))),
+        ("Content-Type", "application/x-amz-json-1.1"), ("x-amzn-ErrorType", type)])
+    return [answer]
 
 def received(environ, start_response):
     body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))

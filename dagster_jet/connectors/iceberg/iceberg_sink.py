@@ -31,6 +31,7 @@ from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.iceberg.catalog import CatalogPlace, errors_named, iceberg_library
 from dagster_jet.connectors.iceberg.data_file import IcebergLayout
 from dagster_jet.connectors.iceberg.fields import extended, misfit, of_table
+from dagster_jet.connectors.iceberg.glue import ignores_versions, is_glue
 from dagster_jet.connectors.iceberg.iceberg_committer import IcebergCommitter
 from dagster_jet.connectors.iceberg.maintenance import IcebergMaintenance
 from dagster_jet.connectors.iceberg.merge_commit import IcebergMergeCommitter
@@ -173,6 +174,15 @@ class IcebergSink(MergingSink):
                     job,
                     stage,
                     cure="Use another name for the job or the sink, or another table.",
+                )
+            catalog = None if version is None else version.table.catalog
+            if catalog and is_glue(catalog) and ignores_versions(catalog, self.table):
+                raise ConfigurationError(
+                    f"the catalog {self.catalog.name!r} ignores VersionId, the condition of an "
+                    "update: two writers would lose rows.",
+                    job=job,
+                    stage=stage,
+                    cure="Use AWS Glue itself, or another catalog.",
                 )
 
     def claim_place(self, job: str, stage: str) -> None:
