@@ -311,13 +311,8 @@ class TableVersion:
         Args:
             facts: kept in the snapshot's summary.
         """
-        from pyiceberg.table import Table
-
-        table, metadata = self.table, self.metadata
-        spec_id = kept_in(staged[0])["spec"] if staged else metadata.default_spec_id
-        as_staged: Any = metadata.model_copy(update={"default_spec_id": spec_id})
-        view = Table(table.name(), as_staged, table.metadata_location, table.io, table.catalog)
-        transaction = view.transaction()
+        metadata = self.metadata
+        transaction = self._transaction(kept_in(staged[0])["spec"] if staged else None)
         transaction.set_properties({application: str(marker)})
         if staged:
             update = transaction.update_snapshot(dict(facts), branch=self.branch)
@@ -338,10 +333,9 @@ class TableVersion:
         commit of a dead process is refused because of it."""
         from dagster_jet.connectors.iceberg.replacing import Replacing
 
-        table = self.table
-        transaction = table.transaction()
+        transaction, io = self._transaction(), self.table.io
         transaction.set_properties({application: str(marker)})
-        with Replacing.of(transaction, table.io, self.branch, removed, facts) as files:
+        with Replacing.of(transaction, io, self.branch, removed, facts) as files:
             for one in added:
                 files.append_data_file(data_file_of(one, self.metadata))
         return self._request(transaction)
@@ -356,7 +350,7 @@ class TableVersion:
         """
         from dagster_jet.connectors.iceberg.replacing import Replacing
 
-        transaction, io = self.table.transaction(), self.table.io
+        transaction, io = self._transaction(), self.table.io
         try:
             with Replacing.of(
                 transaction, io, self.branch, removed, facts, same_rows=True
@@ -370,13 +364,35 @@ class TableVersion:
 
     def announce(self, name: str, value: str) -> Exception | None:
         """Sets a property, if the branch is where it was looked at. Returns as `compact`."""
-        transaction = self.table.transaction()
+        transaction = self._transaction()
         transaction.set_properties({name: value})
         try:
             self._request(transaction).send()
         except Exception as error:  # noqa: BLE001 - the caller looks
             return error
         return None
+
+    def _transaction(self, spec_id: int | None = None) -> Transaction:
+        """Returns a transaction that sees the branch's newest snapshot only. The library copies
+        all that it sees a dozen times per snapshot.
+
+        Args:
+            spec_id: of the added files' partitions, by default the table's.
+        """
+        from pyiceberg.table import Table
+
+        table, metadata = self.table, self.metadata
+        head = metadata.snapshot_by_name(self.branch)
+        seen: dict[str, Any] = {
+            "default_spec_id": metadata.default_spec_id if spec_id is None else spec_id,
+            "snapshots": [] if head is None else [head],
+            "snapshot_log": [],
+            "metadata_log": [],
+        }
+        view: Any = metadata.model_copy(update=seen)
+        return Table(
+            table.name(), view, table.metadata_location, table.io, table.catalog
+        ).transaction()
 
     def _request(self, transaction: Transaction) -> TableRequest:
         from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID
