@@ -32,7 +32,10 @@ from dagster_jet.system.transient import DENIED, is_transient
 _NOTHING_LOST = "Nothing is lost: what is staged is committed then."
 
 if TYPE_CHECKING:
-    from deltalake import CommitProperties, DeltaTable
+    from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
+
+CLEANED_EVERY = 100
+"""Versions from one removal of expired log files to the next."""
 
 
 @dataclass(frozen=True)
@@ -154,15 +157,34 @@ class TableLog:
         schema = self.table.schema()
         if not files:  # a transaction without actions is not committed
             rows = pa.schema(schema).empty_table()
-            deltalake.write_deltalake(self.table, rows, mode="append", commit_properties=properties)
+            deltalake.write_deltalake(
+                self.table,
+                rows,
+                mode="append",
+                commit_properties=properties,
+                post_commithook_properties=self._afterwards(),
+            )
             return
         adds: list[Any] = [
             AddAction(file.path, file.bytes, dict(file.partition), 0, True, file.statistics)
             for file in files
         ]
         self.table.create_write_transaction(
-            adds, "append", schema, list(self.partition_by), commit_properties=properties
+            adds,
+            "append",
+            schema,
+            list(self.partition_by),
+            commit_properties=properties,
+            post_commithook_properties=self._afterwards(),
         )
+
+    def _afterwards(self) -> PostCommitHookProperties:
+        """Returns what the library does behind a commit. By default each commit looks at all files
+        of the log, whether they have expired: with 10,000 of them that takes most of its time."""
+        import deltalake
+
+        is_due = (self.version + 1) % CLEANED_EVERY == 0
+        return deltalake.PostCommitHookProperties(cleanup_expired_logs=None if is_due else False)
 
     def delete(self, rows: OwnedRows) -> None:
         """Removes all rows with these values, on the version that was read.
@@ -219,6 +241,7 @@ class TableLog:
                 source_alias="changes",
                 target_alias="rows",
                 commit_properties=_properties(application, marker, facts),
+                post_commithook_properties=self._afterwards(),
             )
             .when_matched_delete(f"changes.`{IS_GONE}`")
             .when_matched_update(values)
