@@ -1,7 +1,7 @@
 """`python -m benchmarks [COMMAND] [options]`: the race without a command; windowed_count,
-operators, functions, costs, latency, pass_through, kafka_read, kafka_race, snapshot_cost,
-manifest_cost, restore_cost, partition_tops, profile_small_epoch, snapshot_steps, cluster_epochs,
-state, store, event_log, ten_streams, nexmark."""
+operators, functions, costs, latency, pass_through, kafka_read, kafka_race, lake_race,
+snapshot_cost, manifest_cost, restore_cost, partition_tops, profile_small_epoch, snapshot_steps,
+cluster_epochs, state, store, event_log, ten_streams, nexmark."""
 
 from __future__ import annotations
 
@@ -322,6 +322,34 @@ def race_kafka(
             quick=quick,
             parts=part or kafka_race.PARTS,
             messages=messages,
+            tell=console.print,
+        )
+    save(json, result)
+    if "failed" in result:
+        console.print(result["failed"])
+        raise typer.Exit(1)
+
+
+@app.command("lake_race")
+def race_lake(
+    quick: Quick = False,
+    part: Annotated[
+        list[str] | None, typer.Option(help="commits or rates, repeatable; both.")
+    ] = None,
+    json: Json = None,
+) -> None:
+    """Files to Delta Lake and Kafka to Iceberg against files of Parquet; within 10 minutes."""
+    from benchmarks.lake_race import run as lake_race
+
+    unknown = set(part or []) - set(lake_race.PARTS)
+    if unknown:
+        raise typer.BadParameter(f"{', '.join(unknown)}: none of {', '.join(lake_race.PARTS)}.")
+    with scratch() as folder:
+        result = lake_race.main(
+            Path(__file__).parent.parent,
+            folder,
+            quick=quick,
+            parts=part or lake_race.PARTS,
             tell=console.print,
         )
     save(json, result)

@@ -61,6 +61,11 @@ def of_table(messages: Messages, database: PostgresDatabase, table: str, folder:
         read = f"FROM read_csv('{path}', header = false, columns = {columns})"
         written = db.sql(read).to_arrow_table()
     path.unlink()
+    return of_rows(messages, written)
+
+
+def of_rows(messages: Messages, written: pa.Table) -> Verdict:
+    """Args: written: n, k, ts, v."""
     return _compared("table", messages, written)
 
 

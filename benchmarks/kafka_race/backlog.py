@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from benchmarks.interleaved import cpu_loop_ms
 from benchmarks.kafka_race import answer
@@ -42,6 +43,19 @@ class Slot:
     load: float
 
 
+class Raced(Protocol):
+    """What ran."""
+
+    @property
+    def engine(self) -> str: ...
+
+    @property
+    def case(self) -> str: ...
+
+    @property
+    def trigger_rows(self) -> int | None: ...
+
+
 def run_slot(order: Order, messages: Messages, servers: Servers, timeout_s: float) -> Slot:
     """Raises: EngineFailedError, TimeoutExpired; WrongOutputError: a row is missing, or there
     twice."""
@@ -72,7 +86,7 @@ def run_slot(order: Order, messages: Messages, servers: Servers, timeout_s: floa
 
 
 def measured(
-    order: Order,
+    order: Raced,
     messages: Messages,
     told: Told,
     meter: Meter,

@@ -35,6 +35,12 @@ def pipeline(order: Order) -> Pipeline:
 
 
 def run(order: Order) -> Told:
+    until = "drained" if order.seconds is None else f"{order.seconds:g} seconds"
+    return told_by(pipeline(order), Path(order.folder), until)
+
+
+def told_by(job: Pipeline, folder: Path, until: str = "drained") -> Told:
+    """Runs a job with one source at default settings."""
     told, read, by_epoch = Told(), 0, {0: 0}
 
     def on_event(event: JobEvent) -> None:
@@ -45,8 +51,7 @@ def run(order: Order) -> Told:
         elif isinstance(event, SnapshotCommitted):
             told.commits.append((time.time(), by_epoch[event.epoch_id]))
 
-    until = "drained" if order.seconds is None else f"{order.seconds:g} seconds"
-    with open_jet(Path(order.folder)) as jet:
-        jet.run(pipeline(order), until=until, on_event=on_event)
+    with open_jet(folder) as jet:
+        jet.run(job, until=until, on_event=on_event)
         told.done_at = time.time()
     return told

@@ -18,22 +18,25 @@ from benchmarks.spark_query import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 _DAY_S = 86_400
 
 
-def messages(session: SparkSession, order: Order) -> DataFrame:
+def messages(
+    session: SparkSession, servers: str, topic: str, trigger_rows: int | None
+) -> DataFrame:
     from pyspark.sql import functions as F
 
     reader = (
         session.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", order.servers)
-        .option("subscribe", order.source)
+        .option("kafka.bootstrap.servers", servers)
+        .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("kafka.isolation.level", "read_committed")
     )
-    if order.trigger_rows is not None:
-        reader = reader.option("maxOffsetsPerTrigger", order.trigger_rows)
+    if trigger_rows is not None:
+        reader = reader.option("maxOffsetsPerTrigger", trigger_rows)
     parsed = F.from_json(F.col("value").cast("string"), SCHEMA)
     return reader.load().select(parsed.alias("row")).select("row.*")
 
@@ -53,7 +56,7 @@ def counts(rows: DataFrame) -> DataFrame:
 
 def run(order: Order) -> Told:
     session = open_session({"spark.jars": ",".join(order.jars)})
-    rows = messages(session, order)
+    rows = messages(session, order.servers, order.source, order.trigger_rows)
     if order.case == "window":
         writer = counts(rows).writeStream.format("kafka").outputMode("append")
         writer = writer.option("kafka.bootstrap.servers", order.servers)
@@ -66,7 +69,14 @@ def run(order: Order) -> Told:
         **({"availableNow": True} if is_backlog else {"processingTime": "0 seconds"})
     )
     query = writer.start()
-    query.awaitTermination(_DAY_S if order.seconds is None else round(order.seconds))
+    told = told_of(query, _DAY_S if order.seconds is None else round(order.seconds))
+    session.stop()
+    return told
+
+
+def told_of(query: StreamingQuery, seconds: int = _DAY_S) -> Told:
+    """Waits for its end, or so long, and stops it."""
+    query.awaitTermination(seconds)
     told = Told(done_at=time.time())
     read = 0
     for progress in query.recentProgress:
@@ -74,7 +84,6 @@ def run(order: Order) -> Told:
         took_s = progress["durationMs"]["triggerExecution"] / 1000
         told.commits.append((_seconds(progress["timestamp"]) + took_s, read))
     query.stop()
-    session.stop()
     return told
 
 

@@ -14,7 +14,7 @@ from benchmarks.ratios import Ratio, ratio
 
 NAMES = {"ours": "dagster_jet", "peer": "Structured Streaming"}
 GOAL = 1.0
-_FIGURES = {
+FIGURES = {
     "rows_per_s": "rows/s",
     "cpu_s_per_m": "CPU-s per million",
     "whole_rows_per_s": "rows/s, whole run",
@@ -77,24 +77,28 @@ def _head(result: Mapping[str, Any]) -> list[str]:
 
 
 def _backlog(rounds: Sequence[Mapping[str, Any]]) -> str:
-    rows = ["| | figure | dagster_jet | Structured Streaming | ours / theirs | goal |", _rule(6)]
+    rows = ["| | figure | dagster_jet | Structured Streaming | ours / theirs | goal |", rule(6)]
     for case in CASES:
         of_case = [one["slots"] for one in rounds if one["case"] == case]
-        for figure, title in _FIGURES.items():
-            medians = (_number(_median(of_case, engine, figure)) for engine in NAMES)
+        for figure, title in FIGURES.items():
+            medians = (number(median(of_case, engine, figure)) for engine in NAMES)
             goal = f"≥ {GOAL:g}" if figure == "rows_per_s" else ""
-            cells = (TITLES[case], title, *medians, _shown(compared(of_case, figure)), goal)
+            cells = (TITLES[case], title, *medians, shown(compared(of_case, figure)), goal)
             rows.append(f"| {' | '.join(cells)} |")
-    shown = ", ".join(f"{case}: {_load(rounds, case)}" for case in CASES)
+    loads = ", ".join(f"{case}: {_load(rounds, case)}" for case in CASES)
     rows.append(
         f"\nMedians of {len(rounds) // len(CASES)} round(s); of the ratios, [95 % interval]. "
-        f"Load before the slots: {shown}."
+        f"Load before the slots: {loads}."
     )
     return "\n".join(rows)
 
 
-def compared(rounds: Sequence[Sequence[Mapping[str, Any]]], figure: str) -> Ratio:
-    """Ours : theirs."""
+def compared(
+    rounds: Sequence[Sequence[Mapping[str, Any]]],
+    figure: str,
+    engines: Sequence[str] = tuple(NAMES),
+) -> Ratio:
+    """The first engine : the second one."""
 
     def values(engine: str) -> list[list[float]]:
         return [
@@ -102,13 +106,14 @@ def compared(rounds: Sequence[Sequence[Mapping[str, Any]]], figure: str) -> Rati
             for slots in rounds
         ]
 
-    return ratio(*map(values, NAMES))
+    numerators, denominators = map(values, engines)
+    return ratio(numerators, denominators)
 
 
 def _tried(result: Mapping[str, Any]) -> list[str]:
     peers = [slot for slot in result["tried"] if slot["engine"] == "peer"]
     tried = "; ".join(
-        f"{slot['case']} {slot['trigger_rows']:,}: {_number(slot['rows_per_s'])} rows/s"
+        f"{slot['case']} {slot['trigger_rows']:,}: {number(slot['rows_per_s'])} rows/s"
         for slot in peers
     )
     return [f"Of the peer's triggers (`maxOffsetsPerTrigger`) the fastest one races: {tried}."]
@@ -117,7 +122,7 @@ def _tried(result: Mapping[str, Any]) -> list[str]:
 def _paced(found: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         "| | engine | messages/s | p50, s | p99, s | results | missing, extra | cores | load |",
-        _rule(9),
+        rule(9),
     ]
     for one in found:
         cells = (
@@ -136,12 +141,12 @@ def _readers(found: Sequence[Mapping[str, Any]]) -> str:
         "The same offsets in one session, by our readers in tasks and by Spark's connector as a "
         "batch reader with explicit offsets; rounds interleaved, the first two warm up.\n",
         "| values | figure | ours | Spark's connector | ours / Spark's |",
-        _rule(5),
+        rule(5),
     ]
     for one in found:
         for figure, place in (("rows_per_s", "rows_per_s"), ("cpu_s_per_m", "cpu")):
-            medians = (_number(one[who][figure]) for who in ("ours", "sparks"))
-            cells = (one["values"], _FIGURES[figure], *medians, _shown(Ratio(**one[place])))
+            medians = (number(one[who][figure]) for who in ("ours", "sparks"))
+            cells = (one["values"], FIGURES[figure], *medians, shown(Ratio(**one[place])))
             rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
@@ -149,7 +154,7 @@ def _readers(found: Sequence[Mapping[str, Any]]) -> str:
 def slot_line(label: str, slot: Slot) -> str:
     trigger = f" at {slot.trigger_rows:,}" if slot.trigger_rows else ""
     return (
-        f"{label}, {slot.case}: {slot.engine}{trigger} {_number(slot.rows_per_s)} rows/s, "
+        f"{label}, {slot.case}: {slot.engine}{trigger} {number(slot.rows_per_s)} rows/s, "
         f"{slot.cpu_s_per_m:.2f} CPU-s/M; whole run {slot.whole_rows_per_s:,.0f} rows/s, "
         f"{slot.whole_cpu_s_per_m:.2f} CPU-s/M; {slot.commits} commits; load {slot.load:.1f}"
     )
@@ -162,7 +167,7 @@ def paced_line(one: Paced) -> str:
     )
 
 
-def _median(rounds: Sequence[Sequence[Mapping[str, Any]]], engine: str, figure: str) -> float:
+def median(rounds: Sequence[Sequence[Mapping[str, Any]]], engine: str, figure: str) -> float:
     found = [
         slot[figure]
         for slots in rounds
@@ -177,13 +182,13 @@ def _load(rounds: Sequence[Mapping[str, Any]], case: str) -> str:
     return f"{min(loads):.1f} to {max(loads):.1f}" if loads else "–"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
 
 
-def _shown(ratio: Ratio) -> str:
+def shown(ratio: Ratio) -> str:
     return str(ratio) if ratio.rounds else "–"
 
 
-def _rule(columns: int) -> str:
+def rule(columns: int) -> str:
     return f"|{' --- |' * columns}"

@@ -187,11 +187,7 @@ def main(
     clock = Clock(sizes.limit_s)
     given = Messages(messages or sizes.messages, 10_000)
     cache = root / ".cache" / "kafka_race"
-    # What every user has after a first run; the peer's sessions do not look at it.
-    os.environ.setdefault(class_archive.VARIABLE, str(root / ".cache"))
-    archive = class_archive.for_this_machine()
-    if archive is not None and not archive.is_there:
-        prepare(CONTESTANTS["jet"], cache / "environments")
+    as_after_a_first_run(root, cache)
     jars = peer_jars()
     result: dict[str, Any] = {
         "versions": {
@@ -218,6 +214,14 @@ def main(
     (target / "kafka.md").write_text(report.page(result), encoding="utf-8")
     tell(f"{target / 'kafka.md'} is written")
     return result
+
+
+def as_after_a_first_run(root: Path, cache: Path) -> None:
+    """Sees to what every user has then; the peer's sessions do not look at it."""
+    os.environ.setdefault(class_archive.VARIABLE, str(root / ".cache"))
+    archive = class_archive.for_this_machine()
+    if archive is not None and not archive.is_there:
+        prepare(CONTESTANTS["jet"], cache / "environments")
 
 
 def fastest(slots: Sequence[Slot]) -> int:

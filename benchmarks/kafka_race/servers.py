@@ -34,12 +34,11 @@ _CONNECTOR_BEFORE = "4.2.0"
 
 
 @dataclass(frozen=True)
-class Servers:
-    """Both, running."""
+class Broker:
+    """Running."""
 
     kafka: str
     """`host:port`."""
-    database: postgres.PostgresDatabase
 
     def topic(self, prefix: str) -> str:
         """A new one."""
@@ -51,11 +50,6 @@ class Servers:
     def forget(self, topic: str) -> None:
         admin = self._admin()
         admin.delete_topics([topic])[topic].result()
-
-    def table(self) -> str:
-        name = f"rows_{uuid.uuid4().hex[:8]}"
-        self.database.run(f"create table {name} (n bigint, k text, ts bigint, v bigint)")
-        return name
 
     def values(self, topic: str) -> list[bytes]:
         """All that is there now, as a plain `read_committed` consumer gets it."""
@@ -81,6 +75,18 @@ class Servers:
         return AdminClient({"bootstrap.servers": self.kafka, "log_level": 0})
 
 
+@dataclass(frozen=True)
+class Servers(Broker):
+    """Both, running."""
+
+    database: postgres.PostgresDatabase
+
+    def table(self) -> str:
+        name = f"rows_{uuid.uuid4().hex[:8]}"
+        self.database.run(f"create table {name} (n bigint, k text, ts bigint, v bigint)")
+        return name
+
+
 def committed_consumer(servers: str, topic: str, **more: Any) -> Consumer:
     """Of all partitions, from their beginning."""
     settings = {
@@ -104,21 +110,29 @@ def started() -> Iterator[Servers]:
     Raises:
         NotInstalledError: one of them cannot be installed; says what to install.
     """
-    kafka.install()
     postgres.install()
+    with started_broker() as broker:
+        place = own_folder("postgres")
+        server = launch("postgres", place, postgres.prepared(place, **_AS_IN_USE))
+        try:
+            yield Servers(broker.kafka, postgres.new_database(server))
+        finally:
+            stop(server)
+
+
+@contextlib.contextmanager
+def started_broker() -> Iterator[Broker]:
+    """As `started`, without a database."""
+    kafka.install()
     run = new_run()
-    running = []
     try:
         place = own_folder("kafka")
         broker = launch("kafka", place, kafka.prepared(place))
-        running.append(broker)
-        place = own_folder("postgres")
-        server = launch("postgres", place, postgres.prepared(place, **_AS_IN_USE))
-        running.append(server)
-        yield Servers(str(broker.facts["servers"]), postgres.new_database(server))
+        try:
+            yield Broker(str(broker.facts["servers"]))
+        finally:
+            stop(broker)
     finally:
-        for one in running:
-            stop(one)
         stop_all(run)
 
 

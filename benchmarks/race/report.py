@@ -23,7 +23,6 @@ ENTRIES: dict[Entry, str] = {
     ("pathway", BEST): "Pathway",
 }
 OTHERS: tuple[Entry, ...] = (("flink", BEST), ("bytewax", BEST), ("pathway", BEST))
-README_FROM, README_TO = "<!-- race -->", "<!-- /race -->"
 
 
 @dataclass(frozen=True)
@@ -237,12 +236,16 @@ def short_table(results: Results) -> str:
 
 
 def put_into_readme(readme: Path, results: Results) -> None:
-    text = readme.read_text(encoding="utf-8")
-    before, _, rest = text.partition(README_FROM)
-    _, mark, after = rest.partition(README_TO)
+    put_between(readme, "race", short_table(results))
+
+
+def put_between(page: Path, name: str, text: str) -> None:
+    """Replaces what is between the marks `<!-- name -->` and `<!-- /name -->` of a page."""
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, mark, after = rest.partition(end)
     if mark:
-        inside = f"{README_FROM}\n{short_table(results)}\n{README_TO}"
-        readme.write_text(f"{before}{inside}{after}", encoding="utf-8")
+        page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 
 def _settings(settings: Record) -> str:

@@ -1,0 +1,42 @@
+"""What an engine's process is asked for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Case = Literal["files", "kafka"]
+Engine = Literal["parquet", "lake", "peer"]
+CASES: tuple[Case, ...] = ("files", "kafka")
+ENGINES: tuple[Engine, ...] = ("parquet", "lake", "peer")
+SOURCES = {"files": "JSON files", "kafka": "Kafka"}
+LAKES = {"files": "Delta Lake", "kafka": "Iceberg"}
+
+
+@dataclass(frozen=True)
+class Order:
+    """One run of one engine, which reads all that is there."""
+
+    engine: Engine
+    case: Case
+    source: str
+    """A folder of JSON lines, or a topic."""
+    servers: str
+    """Of Kafka."""
+    folder: str
+    """For its output in `out`, its state, and what it tells."""
+    trigger_rows: int | None = None
+    """Of the peer."""
+    jars: tuple[str, ...] = ()
+    """Of the peer."""
+
+    @property
+    def out(self) -> str:
+        return f"{self.folder}/out"
+
+    @classmethod
+    def read(cls, path: Path) -> Order:
+        given = json.loads(path.read_text(encoding="utf-8"))
+        return cls(**{**given, "jars": tuple(given["jars"])})
