@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import time
 
+_LOOK_S = 10.0
+"""A look that comes later after the one before it: this process was stopped, or had no core."""
+
 
 def slowness() -> float:
     """By how much longer things take than on a machine of our own, by its load."""
@@ -30,6 +33,6 @@ class Waiting:
     def has_lasted(self) -> bool:
         """Whether it takes too long; called again and again."""
         now, slow = time.monotonic(), slowness()
-        self._waited_s += (now - self._looked_at) / slow
+        self._waited_s += min(now - self._looked_at, _LOOK_S) / slow
         self._looked_at, self.slowest = now, max(self.slowest, slow)
         return self._waited_s > self.most_s
