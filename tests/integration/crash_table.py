@@ -185,9 +185,9 @@ MERGING_KILLED = (
 EPOCHS_KILLED = (
     # Two tables of Delta Lake and one of Iceberg, in test_epochs_table.py: between their commits,
     # when all are committed, around the write of the cut. One after the other.
-    ("lake.commit.after:5", "epochs.write.before:2"),
-    ("lake.commit.after:4", "record.committed.before:2", "epochs.write.after:1"),
-    ("lake.commit.after:4", "epochs.write.after:2", "lake.commit.before:5"),
+    ("lake.commit.after:4", "epochs.write.before:2"),
+    ("lake.commit.after:5", "record.committed.before:2", "epochs.write.after:1"),
+    ("lake.commit.after:5", "epochs.write.after:2", "lake.commit.before:5"),
     ("lake.commit.before:4", "epochs.write.before:1", "epochs.write.after:1"),
     ("record.committed.after:2", "commit.after:2", "record.snapshot.after:3"),
 )

@@ -162,7 +162,7 @@ class Reader:
 
 @pytest.mark.parametrize(
     "deaths",
-    long_but_for(EPOCHS_KILLED, "('lake.commit.after:5', 'epochs"),
+    long_but_for(EPOCHS_KILLED, "('lake.commit.after:4', 'epochs"),
     ids=lambda it: "-".join(it),
 )
 def test_a_reader_sees_no_mixed_cut(epochs_world: EpochsWorld, deaths: tuple[str, ...]) -> None:
