@@ -23,6 +23,7 @@ from dagster_jet.spark.planning.analysis import analyse
 from dagster_jet.spark.plans.repeatable import repeat
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.barrier import Barrier
+from dagster_jet.spark.tasks.stage_input import StageInput
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,6 +124,24 @@ def test_a_table_that_is_read_anew_ends_the_frames_that_were_joined_with_it(
     cached.frame(cast(EnrichNode, p.graph["named"]), plan.stream_columns["named"])
     second = prepared.of(epoch)
     assert second is not None and second is not first
+
+
+def test_results_that_sinks_render_are_kept_for_one_epoch_at_a_time(spark: SparkSession) -> None:
+    """Their rows pass through Spark between two tasks: the frame in between is cached anew in each
+    epoch, and the rest is made once."""
+    p = Pipeline("rendered")
+    source = sources.files("/in", format="json", schema="k string, ts long, v long")
+    counts = windowed(p.read_from(source, name="rows").with_timestamps("ts"))
+    counts.write_to(sinks.kafka("localhost:1", topic="counts", key="k"), name="out")
+    runtime = SparkRuntime(spark, p.name, {}, 1)
+    prepared = PreparedFrames(analyse(runtime, p.graph, 7), runtime)
+    barrier = Barrier("rendered", 1, 1, 1, None, "/work", 7, None)
+    stages = {"counts": StageInput((), None, None, None)}
+    epoch = EpochInput(barrier, {}, stages, {}, few_groups=True, few_rows=True)
+    first = prepared.of(epoch)
+    assert first is not None and first.shared
+    first.release()
+    assert prepared.of(epoch) is first
 
 
 LATCHED: dict[str, Callable[[DataFrame], DataFrame]] = {

@@ -99,7 +99,7 @@ class PreparedFrames:
                 action,
                 several_readers=bool(self._plan.shared),
                 exchanges=not self._is_local,
-                caches=bool(frames.shared) and not self._is_local,
+                caches=bool(frames.shared),
             )
             frames.release()
             if found is None:
