@@ -8,6 +8,7 @@ can run on a cluster: places are `shared`, and nothing of the driver's process i
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -28,7 +29,14 @@ from dagster_jet import Jet, JobConfig, Pipeline
 from dagster_jet.execution.epoch_driver import FEW_GROUPS, FEW_ROWS
 from dagster_jet.execution.events import EpochCompleted, ExecutionRestarting, JobEvent
 
-from . import batches_child, test_operators, test_two_runtimes, wide_epochs
+from . import (
+    batches_child,
+    lateness_child,
+    test_allowed_lateness,
+    test_operators,
+    test_two_runtimes,
+    wide_epochs,
+)
 from .child import open_jet
 from .oracle import difference
 from .test_batches import BatchesWorld
@@ -106,6 +114,18 @@ def late(jet: Jet, folder: Path) -> None:
         p = test_operators.late_pipeline(folder, **SHARED)
         jet.run(p, config, until="completed", on_event=seen.append)
     test_operators.check_late_rows(folder, everything)
+
+
+def lateness(jet: Jet, folder: Path) -> None:
+    """Windows that later epochs correct."""
+    everything = test_operators.restless_batches(folder / "in", ROWS, keys())
+    p, rows = lateness_child.read(folder, **SHARED)
+    lateness_child.versions(rows, "tumbling", folder, "700 ms", **SHARED)
+    with large_epochs() as seen:
+        config = JobConfig(parallelism=3, max_items_per_epoch=1)
+        jet.run(p, config, until="completed", on_event=seen.append)
+    given = Counter((row["k"], row["ts"], row["v"]) for row in everything)
+    test_allowed_lateness.check_versions(folder, "tumbling", given)
 
 
 def batches(jet: Jet, folder: Path) -> None:
@@ -188,6 +208,7 @@ CASES: Mapping[str, Callable[[Jet, Path], None]] = {
     "rolling": rolling,
     "early": early,
     "late": late,
+    "lateness": lateness,
     "map_stateful in batches": batches,
     "windows over windows": windows_over_windows,
     "two runtimes": two_runtimes,

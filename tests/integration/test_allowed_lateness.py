@@ -7,6 +7,7 @@ import random
 import sqlite3
 from collections import Counter, defaultdict
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import deltalake
@@ -14,9 +15,10 @@ import pytest
 
 from dagster_jet import JobConfig
 from tests.long import long
+from tests.unit.connectors.iceberg_rows import by_library
 
 from . import child, lateness_child
-from .lateness_child import KINDS, corrected
+from .lateness_child import ICEBERG, KINDS, corrected
 from .oracle import committed, difference, input_rows
 from .test_operators import iso
 from .world import World, write_input
@@ -55,20 +57,19 @@ class CorrectedWorld(World):
     def late(self, name: str) -> Counter[Any]:
         return committed(self.folder / "out" / f"{name}_late", ("k", "ts", "v"))
 
-    def last_versions(self, name: str) -> Counter[Any]:
-        """Of the files; a version counts once."""
-        versions = committed(self.folder / "out" / name, VERSION)
-        numbers: dict[Any, list[Any]] = defaultdict(list)
-        for k, end, n, total, correction in versions.elements():
-            numbers[k, end].append((correction, n, total))
-        assert all(len({c for c, *_ in mine}) == len(mine) for mine in numbers.values())
-        assert max(map(len, numbers.values())) > 2, "some are corrected more than once"
-        return Counter((*key, *max(mine)[1:]) for key, mine in numbers.items())
+    def kept_in_map(self) -> Counter[Any]:
+        with self.jet() as jet:
+            entries = dict(jet.map("sliding").items())
+        assert any(value["correction"] > 1 for value in entries.values())
+        return Counter((*key, value["n"], value["total"]) for key, value in entries.items())
 
     def table(self, name: str) -> Counter[Any]:
         if name == "tumbling":
             table = deltalake.DeltaTable(self.folder / "out" / f"{name}_table").to_pyarrow_table()
             rows = [(r["k"], f"{r['window_end']}", r["n"], r["total"]) for r in table.to_pylist()]
+        elif name == "iceberg":
+            found = by_library(self.folder / "lake", ICEBERG)
+            rows = [(r["k"], f"{r['window_end']}", r["n"], r["total"]) for r in found]
         else:
             with closing(sqlite3.connect(self.folder / f"{name}.db")) as database:
                 sql = "select k, window_end, n, total from results"
@@ -77,15 +78,36 @@ class CorrectedWorld(World):
 
     def check(self) -> None:
         everything = Counter((r["k"], r["ts"], r["v"]) for r in input_rows(self.folder / "in"))
-        for name, window in KINDS.items():
-            late = self.late(name)
-            assert late and not late - everything
-            expected = batch(everything - late, window.size_ms, window.slide_ms)
-            assert not difference(self.last_versions(name), expected), name
+        for name in KINDS:
+            expected = check_versions(self.folder, name, everything)
             shown = Counter((k, iso(end)[:19], n, total) for k, end, n, total in expected)
             assert not difference(self.table(name), shown), name
+            if name == "tumbling":
+                assert not difference(self.table("iceberg"), shown), name
+            else:
+                assert not difference(self.kept_in_map(), expected), name
         fours = committed(self.folder / "out" / "fours", ("k", "ts", "total", "first"))
         assert fours and not difference(fours, by_fours(everything - self.late("fours")))
+
+
+def check_versions(folder: Path, name: str, everything: Counter[Any]) -> Counter[Any]:
+    """Compares the last versions in the files with a batch over the rows that are not late, and
+    returns that."""
+    late = committed(folder / "out" / f"{name}_late", ("k", "ts", "v"))
+    assert late and not late - everything
+    expected = batch(everything - late, KINDS[name].size_ms, KINDS[name].slide_ms)
+    assert not difference(last_versions(folder, name), expected), name
+    return expected
+
+
+def last_versions(folder: Path, name: str) -> Counter[Any]:
+    """A version counts once."""
+    numbers: dict[Any, list[Any]] = defaultdict(list)
+    for k, end, n, total, correction in committed(folder / "out" / name, VERSION).elements():
+        numbers[k, end].append((correction, n, total))
+    assert all(len({c for c, *_ in mine}) == len(mine) for mine in numbers.values())
+    assert max(map(len, numbers.values())) > 2, "some are corrected more than once"
+    return Counter((*key, *max(mine)[1:]) for key, mine in numbers.items())
 
 
 def batch(rows: Counter[Any], size: int, slide: int) -> Counter[Any]:
