@@ -43,6 +43,7 @@ from dagster_jet.snapshot.owed import (
     OwedCommit,
     SinkChange,
     epochs_of,
+    names_at_place,
     owed_commits,
     present_name,
     rows_of,
@@ -329,8 +330,9 @@ class SinkCommitter:
         """
         expected = output_to_be_there(newest, is_committed=True)
         later = {s: one for s, one in expected.items() if one.artifact.epoch_id > since}
-        present = {here for sink in later if (here := self._present(sink, newest.sinks))}
-        return sorted(present - self.missing_output(later, newest.sinks).keys())
+        today, renamed = self.destinations, self.options.renamed
+        there = {n for sink in later for n in names_at_place(sink, newest.sinks, today, renamed)}
+        return sorted(there - self.missing_output(later, newest.sinks).keys())
 
     def report_missing(self, sink: str, newest: NewestOutput) -> None:
         """Reports committed output whose loss is accepted."""

@@ -105,6 +105,25 @@ def present_name(
     return name if kept else None
 
 
+def names_at_place(
+    sink: str,
+    named: Mapping[str, Destination],
+    today: Mapping[str, Destination],
+    renamed: Mapping[str, str],
+) -> tuple[str, ...]:
+    """Names of the pipeline's sinks that write where a sink of a manifest wrote: its present name,
+    or, if it was renamed without a word, those of new sinks with this place.
+
+    Args:
+        renamed: present name by former name.
+    """
+    present = present_name(sink, named, today, renamed)
+    if present is not None:
+        return (present,)
+    new = {name: where for name, where in today.items() if name not in named}
+    return tuple(name for name, where in new.items() if is_same_place(named[sink], where))
+
+
 def is_same_place(one: Destination, other: Destination) -> bool:
     """Whether both destinations are the same place."""
     return {**one, "options": None} == {**other, "options": None}

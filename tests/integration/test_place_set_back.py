@@ -4,7 +4,9 @@ back or the loss is accepted. Also of a sink that had nothing in all retained sn
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from dagster_jet import JobConfig, Pipeline, sinks, sources
 from dagster_jet.connectors.files import old_markers
 from dagster_jet.connectors.files.old_markers import OldMarkers
-from dagster_jet.errors import OutputLostError
+from dagster_jet.errors import ConfigurationError, OutputLostError
 from dagster_jet.execution.events import OutputLost
 
 from .oracle import committed, input_rows, rows_of
@@ -121,3 +123,27 @@ def test_going_back_where_readers_take_files_away(
         start = {"initial_snapshot": begin, "repeat_output": True}
         run(world, 4, "exactly-once", retained_snapshots=3, **start)
         assert taken(out) == sum(written[number + 1 :], Counter()), begin
+
+
+def test_going_back_with_a_sink_that_was_renamed_without_a_word(world: World) -> None:
+    """Its table has rows of later epochs under the former name: they would be written twice."""
+    database = f"sqlite:///{world.folder}/out.db"
+
+    def run_named(sink: str, **options: Any) -> None:
+        p = Pipeline("renamed")
+        rows = p.read_from(sources.items([{"v": 1}, {"v": 2}], schema="v long"), name="rows")
+        rows.write_to(sinks.sql(database, table="results", create_table=True), name=sink)
+        with world.jet() as jet:
+            jet.run(p, JobConfig(parallelism=1, max_items_per_epoch=1), until="drained", **options)
+
+    def found() -> list[Any]:
+        with closing(sqlite3.connect(world.folder / "out.db")) as connection:
+            return connection.execute("select v from results order by v").fetchall()
+
+    run_named("out")
+    with world.jet() as jet:
+        first = jet.job("renamed").snapshots()[-1]
+    before = found()
+    with pytest.raises(ConfigurationError, match=r"'new_out.*repeat_output"):
+        run_named("new_out", initial_snapshot=first.snapshot_id)
+    assert found() == before == [(1,), (2,)]

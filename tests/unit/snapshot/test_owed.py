@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dagster_jet.snapshot.manifest import Artifact
-from dagster_jet.snapshot.owed import SinkChange, owed_commits, present_name
+from dagster_jet.snapshot.owed import SinkChange, names_at_place, owed_commits, present_name
 
 HERE, THERE = ({"kind": "files", "path": path} for path in ("/here", "/there"))
 
@@ -35,3 +35,12 @@ def test_a_sink_has_its_present_name_where_its_place_stayed() -> None:
     found = {sink: present_name(sink, named, today, renamed) for sink in named}
     assert found == {"a": "a", "b": "new b", "c": None, "d": None}
     assert present_name("b", named, today, {}) is None
+
+
+def test_a_place_is_found_under_a_new_name_without_a_word() -> None:
+    """Going back with a renamed sink must not write rows again because nobody said its name."""
+    named = {"a": HERE, "b": HERE, "c": THERE}
+    today = {"a": HERE, "new b": HERE}
+    found = {sink: names_at_place(sink, named, today, {}) for sink in named}
+    assert found == {"a": ("a",), "b": ("new b",), "c": ()}
+    assert names_at_place("b", named, today, {"b": "new b"}) == ("new b",)
