@@ -11,7 +11,9 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from dagster_jet import sinks
 from dagster_jet.cli import app
+from dagster_jet.connectors.reopening import destination_of
 from dagster_jet.ownership.record_keeper import record_register
 from dagster_jet.snapshot.manifest import Manifest, checksum
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
@@ -23,14 +25,14 @@ MODULE = """
 from dagster_jet import Pipeline, aggregates, sinks, sources, windows
 
 
-def flights(hours=1, key="origin", name="hourly", guarantee="exactly-once"):
+def flights(hours=1, key="origin", name="hourly", sink="out", guarantee="exactly-once"):
     p = Pipeline("flights")
     schema = "origin string, carrier string, at timestamp"
     rows = p.read_from(sources.files("in", format="json", schema=schema), name="flights")
     window = windows.sliding(f"{hours} hours", "1 hour")
     keyed = rows.with_timestamps("at").group_by(key).window(window)
     counts = keyed.aggregate(n=aggregates.count(), name=name)
-    counts.write_to(sinks.files("out", format="json", guarantee=guarantee), name="out")
+    counts.write_to(sinks.files("out", format="json", guarantee=guarantee), name=sink)
     return p
 
 
@@ -48,6 +50,10 @@ def by_carrier():
 
 def renamed():
     return flights(name="per hour")
+
+
+def other_sink():
+    return flights(sink="results")
 
 
 def needs(something):
@@ -101,6 +107,7 @@ def snapshot(store: str) -> None:
         watermarks={},
         shards={"flights": ((),), "hourly": ((), ())},
         artifacts=(),
+        sinks={"out": destination_of(sinks.files("out", format="json"))},
         plan={
             "flights": {"kind": "source"},
             "hourly": {
@@ -211,5 +218,7 @@ def test_a_change_that_is_refused_is_shown_with_the_command_that_starts_it(
     shown = run("by_carrier")
     assert f"    dagster-jet run {module}:by_carrier --dropped-state hourly\n" in shown.stdout
     assert states(run("by_carrier", "--dropped-state", "hourly", "--json"))["hourly"] == "new"
+    shown = run("other_sink")
+    assert f"    dagster-jet run {module}:other_sink --renamed out=results\n" in shown.stdout
     wrong = run("renamed", "--renamed", "hourly")
     assert wrong.exit_code == 2 and "expected FORMER=PRESENT" in wrong.stderr
