@@ -4,68 +4,31 @@ Python."""
 from __future__ import annotations
 
 import json
-import random
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import duckdb
-import pyarrow as pa
 import pytest
 
 from dagster_jet import JobConfig, Pipeline, sinks, sources
 from dagster_jet.testing import run_pipeline
 
 from .oracle import by_manifest
+from .recipe_rows import HOUR, MINUTE, Row, asked, of, streams
 from .world import World, wait_until, write_input
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples"))
 
 import recipes
 
-Row = dict[str, Any]
-MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
-
 
 @pytest.fixture(scope="module")
 def given() -> dict[str, list[Row]]:
-    """Eight hours, a few minutes out of order; no two rows of one stream at one time."""
-    rng = random.Random("recipes")
-
-    def times(count: int) -> list[int]:
-        ordered = sorted(DAY + t for t in rng.sample(range(8 * HOUR), count))
-        return sorted(ordered, key=lambda at: at + rng.randrange(9 * MINUTE))
-
-    users, pages, currencies = ("ann", "bob", "cid"), ("a", "b", "c"), ("USD", "GBP")
-    clicks = [{"user": rng.choice(users), "page": rng.choice(pages), "at": at} for at in times(90)]
-    orders = [
-        {
-            "order_id": f"o{n}",
-            "user": rng.choice(users),
-            "currency": rng.choice(currencies),
-            "amount": 100 * rng.randrange(3) + n,
-            "at": at,
-        }
-        for n, at in enumerate(times(40))
-    ]
-    payments = [
-        {"order_id": o["order_id"], "paid": o["amount"], "at": o["at"] + rng.randrange(2 * HOUR)}
-        for o in orders
-        if rng.random() < 0.8
-    ]
-    payments.sort(key=lambda row: row["at"])
-    rates = [
-        {"currency": rng.choice(currencies), "rate": rng.randrange(2, 9), "at": at}
-        for at in times(20)
-    ]
-    late = sorted(orders * 8, key=lambda row: row["at"] + rng.randrange(3 * HOUR))
-    rules = [{"rule": rng.choice(users), "above": rng.randrange(200), "at": at} for at in times(20)]
-    given = {"clicks": clicks, "orders": orders, "payments": payments, "rates": rates}
-    return {**given, "late_orders": late, "rules": rules}
+    return streams()
 
 
 class Risks(BaseHTTPRequestHandler):
@@ -93,19 +56,6 @@ def found(given: dict[str, list[Row]], spark: Any) -> Iterator[dict[str, list[Ro
         pipeline = recipes.gallery(f"http://localhost:{server.server_port}")
         yield run_pipeline(pipeline, given, config=config)
         server.shutdown()
-
-
-def asked(given: dict[str, list[Row]], query: str) -> Counter[tuple[Any, ...]]:
-    with duckdb.connect() as database:
-        for name, rows in given.items():
-            table = pa.Table.from_pylist(rows)  # "at" is a word of its own in SQL
-            names = ["ts" if column == "at" else column for column in table.column_names]
-            database.register(name, table.rename_columns(names))
-        return Counter(database.execute(query).fetchall())
-
-
-def of(rows: Iterable[Row], columns: str) -> Counter[tuple[Any, ...]]:
-    return Counter(tuple(row[name] for name in columns.split()) for row in rows)
 
 
 SQL = {
