@@ -44,7 +44,7 @@ def materialized(folder: Path) -> dg.ExecuteInProcessResult:
 
 
 def shown(folder: Path, *words: str) -> str:
-    environment = {"DAGSTER_JET_STORE": f"file://{folder}/store", "COLUMNS": "300"}
+    environment = {"DAGSTER_JET_STORE": f"file://{folder}/store", "COLUMNS": "600"}
     said = CliRunner().invoke(app, ["snapshots", "enriched", "show", *words], env=environment)
     assert said.exit_code == 0, said.stderr
     return said.stdout
