@@ -216,6 +216,7 @@ class TableLog:
             mode="overwrite",
             predicate=_condition(former),
             commit_properties=_properties(application, marker, facts),
+            post_commithook_properties=self._afterwards(),
         )
 
     def merge(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from dagster_jet.connectors.delta import table_log
+from dagster_jet.connectors.delta.table_log import TableLog
 
-from .delta_table import Table, by, commit, rows, stage
+from .delta_table import SCHEMA, Table, by, commit, rows, stage
+
+EXPIRES = {"delta.logRetentionDuration": "interval 0 seconds"}
 
 
 def test_expired_log_files_go_at_every_hundredth_commit_only(
@@ -16,8 +20,7 @@ def test_expired_log_files_go_at_every_hundredth_commit_only(
 ) -> None:
     """To look for them takes longer than the commit."""
     monkeypatch.setattr(table_log, "CLEANED_EVERY", 6, raising=False)
-    expires = {"delta.logRetentionDuration": "interval 0 seconds"}
-    table = Table(tmp_path, configuration=expires)
+    table = Table(tmp_path, configuration=EXPIRES)
     log, sink, left = table.folder / "_delta_log", table.sink(), []
     for epoch in range(1, 8):
         if epoch == 3:
@@ -26,3 +29,19 @@ def test_expired_log_files_go_at_every_hundredth_commit_only(
         left.append(len(list(log.glob("0*.json"))))
     assert left[:5] == [2, 3, 4, 5, 6] and left[5] < 7
     assert table.ids() == list(range(1, 8))
+
+
+def test_so_they_do_when_rows_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the epochs table is written, beside a stream with a snapshot each second."""
+    monkeypatch.setattr(table_log, "CLEANED_EVERY", 6)
+    table, left = Table(tmp_path, configuration=EXPIRES), []
+    log = TableLog.open(str(table.folder), {})
+    assert log is not None
+    for number in range(1, 8):
+        if number == 3:
+            table.now.create_checkpoint()
+        assert log.look()
+        log.replace(pa.Table.from_batches([rows(7)], SCHEMA), (("id", 7),), "a", number, {})
+        left.append(len(list((table.folder / "_delta_log").glob("0*.json"))))
+    assert left[:5] == [2, 3, 4, 5, 6] and left[5] < 7
+    assert table.ids() == [7]
