@@ -15,7 +15,7 @@ from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.pipeline.graph import Graph
 from dagster_jet.pipeline.pipeline import Pipeline
 from dagster_jet.snapshot.adaptation import Adaptation, Plan, needed
-from dagster_jet.snapshot.owed import Destination, is_same_place
+from dagster_jet.snapshot.owed import Destination, names_at_place
 from dagster_jet.snapshot.plan import COLUMNS, compare_plans
 from dagster_jet.store import Store
 
@@ -66,13 +66,13 @@ def plan_change(
 def renamed_sinks(graph: Graph, saved: Mapping[str, Destination]) -> dict[str, str]:
     """Returns the sinks that must be renamed by word, present name by former name: their places
     have marks of sinks that have left the pipeline."""
-    gone = {name: place for name, place in saved.items() if name not in graph.nodes}
-    found: dict[str, str] = {}
-    for node in graph.sinks:
-        if node.name not in saved and type(node.sink).formerly is not Sink.formerly:
-            here = destination_of(node.sink)
-            found |= {name: node.name for name, place in gone.items() if is_same_place(place, here)}
-    return found
+    today = {
+        node.name: destination_of(node.sink)
+        for node in graph.sinks
+        if type(node.sink).formerly is not Sink.formerly
+    }
+    gone = [name for name in saved if name not in graph.nodes]
+    return {name: new for name in gone for new in names_at_place(name, saved, today, {})}
 
 
 def _analysed(store: Store, session: SparkSession, pipeline: Pipeline) -> dict[str, Any]:
