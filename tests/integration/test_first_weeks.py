@@ -122,7 +122,8 @@ SQL = {
 
 @pytest.fixture(scope="module")
 def given() -> dict[str, list[Row]]:
-    return {name: streams()[name] for name in ("clicks", "orders", "payments")}
+    rows = streams()
+    return {name: rows[name] for name in ("clicks", "orders", "payments")}
 
 
 @pytest.fixture(scope="module")
