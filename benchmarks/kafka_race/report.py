@@ -55,7 +55,7 @@ def page(result: Mapping[str, Any]) -> str:
 def _head(result: Mapping[str, Any]) -> list[str]:
     said = result["versions"]
     command = "python -m benchmarks kafka_race" + (" --quick" if result["quick"] else "")
-    lines = [
+    return [
         "# Kafka and PostgreSQL",
         f"{result['messages']:,} messages of about 50 bytes in 4 partitions; {result['cores']} "
         f"cores. Made by `{command}`; how: [benchmarks](../README.md).",
@@ -66,6 +66,13 @@ def _head(result: Mapping[str, Any]) -> list[str]:
             else " (the registry has none of its version)"
         )
         + f", confluent-kafka {said['confluent-kafka']}, Kafka {said['kafka']}.",
+        *circumstances(result),
+    ]
+
+
+def circumstances(result: Mapping[str, Any]) -> list[str]:
+    """How the machine was, and whether the run was quick, or has failed."""
+    lines = [
         f"Load of the machine: {result['load']:.1f} before, {result['load_after']:.1f} at the end; "
         f"a fixed loop took {result['loop_ms']:.0f} ms.",
     ]

@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -189,18 +189,7 @@ def main(
     cache = root / ".cache" / "kafka_race"
     as_after_a_first_run(root, cache)
     jars = peer_jars()
-    result: dict[str, Any] = {
-        "versions": {
-            "connector": jars.connector,
-            "kafka": BROKER,
-            **{name: version(name) for name in ("pyspark", "confluent-kafka")},
-        },
-        "messages": given.count,
-        "quick": quick,
-        "loop_ms": cpu_loop_ms(),
-        "load": os.getloadavg()[0],
-        "cores": os.cpu_count(),
-    }
+    result = {"messages": given.count, **conditions(jars, "confluent-kafka", quick=quick)}
     with started() as servers:
         race = Race(sizes, servers, jars, folder, clock, tell, result)
         try:
@@ -209,11 +198,30 @@ def main(
             result["failed"] = str(error)
     result["load_after"] = os.getloadavg()[0]
     target = cache if quick else root / "benchmarks" / "results"
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "kafka.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (target / "kafka.md").write_text(report.page(result), encoding="utf-8")
-    tell(f"{target / 'kafka.md'} is written")
+    write(target, "kafka", result, report.page(result), tell)
     return result
+
+
+def conditions(jars: PeerJars, *libraries: str, quick: bool) -> dict[str, Any]:
+    """Versions, and how the machine is before a run."""
+    found = {name: version(name) for name in ("pyspark", *libraries)}
+    return {
+        "versions": {"connector": jars.connector, "kafka": BROKER, **found},
+        "quick": quick,
+        "loop_ms": cpu_loop_ms(),
+        "load": os.getloadavg()[0],
+        "cores": os.cpu_count(),
+    }
+
+
+def write(
+    target: Path, name: str, result: Mapping[str, Any], page: str, tell: Callable[[str], None]
+) -> None:
+    """Writes what was measured, as JSON and as a page."""
+    target.mkdir(parents=True, exist_ok=True)
+    (target / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (target / f"{name}.md").write_text(page, encoding="utf-8")
+    tell(f"{target / f'{name}.md'} is written")
 
 
 def as_after_a_first_run(root: Path, cache: Path) -> None:

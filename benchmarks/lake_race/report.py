@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.kafka_race.report import FIGURES, compared, median, number, rule, shown
+from benchmarks.kafka_race.report import (
+    FIGURES,
+    circumstances,
+    compared,
+    median,
+    number,
+    rule,
+    shown,
+)
 from benchmarks.lake_race.order import CASES, ENGINES, LAKES, SOURCES
 from benchmarks.ratios import Ratio
 
@@ -62,21 +70,15 @@ def short_table(result: Mapping[str, Any]) -> str:
 def _head(result: Mapping[str, Any]) -> list[str]:
     said = result["versions"]
     command = "python -m benchmarks lake_race" + (" --quick" if result["quick"] else "")
-    lines = [
+    return [
         "# Tables of a lake",
         f"{result['rows']:,} rows of about 50 bytes of JSON, in files of 20,000 and in 4 "
         f"partitions of a topic; {result['cores']} cores. Made by `{command}`; how: "
         "[benchmarks](../README.md).",
         f"PySpark {said['pyspark']}, its Kafka connector {said['connector']}, deltalake "
         f"{said['deltalake']}, pyiceberg {said['pyiceberg']}, Kafka {said['kafka']}.",
-        f"Load of the machine: {result['load']:.1f} before, {result['load_after']:.1f} at the end; "
-        f"a fixed loop took {result['loop_ms']:.0f} ms.",
+        *circumstances(result),
     ]
-    if result["quick"]:
-        lines.append("A quick run: it shows that all works; the figures mean little.")
-    if "failed" in result:
-        lines.append(f"**It was not finished:** {result['failed']}")
-    return lines
 
 
 def _medians(rounds: Sequence[Mapping[str, Any]]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -10,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from benchmarks.kafka_race.backlog import Slot, measured
 from benchmarks.kafka_race.messages import Messages
 from benchmarks.kafka_race.order import Told
 from benchmarks.kafka_race.report import slot_line
-from benchmarks.kafka_race.run import Clock, as_after_a_first_run
+from benchmarks.kafka_race.run import Clock, as_after_a_first_run, conditions, write
 from benchmarks.kafka_race.servers import Broker, PeerJars, peer_jars, started_broker
 from benchmarks.lake_race import commits, report
 from benchmarks.lake_race.order import CASES, ENGINES, Case, Engine, Order
@@ -30,7 +28,6 @@ from benchmarks.oracle import WrongOutputError
 from benchmarks.race.engine_process import Meter
 from benchmarks.race.report import put_between
 from dagster_jet.errors import JetError
-from tests.servers.kafka import VERSION as BROKER
 
 PARTS = ("rates", "commits")
 _TIMEOUT_S = 120.0
@@ -156,18 +153,8 @@ def main(
     cache = root / ".cache" / "lake_race"
     as_after_a_first_run(root, cache)
     jars = peer_jars()
-    result: dict[str, Any] = {
-        "versions": {
-            "connector": jars.connector,
-            "kafka": BROKER,
-            **{name: version(name) for name in ("pyspark", "deltalake", "pyiceberg")},
-        },
-        "rows": sizes.messages,
-        "quick": quick,
-        "loop_ms": cpu_loop_ms(),
-        "load": os.getloadavg()[0],
-        "cores": os.cpu_count(),
-    }
+    measuring = conditions(jars, "deltalake", "pyiceberg", quick=quick)
+    result: dict[str, Any] = {"rows": sizes.messages, **measuring}
     try:
         if "rates" in parts:
             with started_broker() as broker:
@@ -180,10 +167,7 @@ def main(
         result["failed"] = str(error)
     result["load_after"] = os.getloadavg()[0]
     target = cache if quick else root / "benchmarks" / "results"
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "lake.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (target / "lake.md").write_text(report.page(result), encoding="utf-8")
+    write(target, "lake", result, report.page(result), tell)
     if not quick:
         put_between(root / "benchmarks" / "README.md", "lake_race", report.short_table(result))
-    tell(f"{target / 'lake.md'} is written")
     return result
