@@ -103,16 +103,19 @@ class FramePartials:
 
 @dataclass(frozen=True)
 class SessionBuckets:
-    """Partials by key and `floor(time / gap)`, with first and last time, for `SessionWindows`."""
+    """Partials by key and bucket of time, with first and last time.
+
+    `SessionWindows` has buckets as wide as its gap, `BoundedSessions` one for each event time.
+    """
 
     keys: tuple[str, ...]
     aggregation: Aggregation
-    gap_ms: int
+    width_ms: int
     late_rows_are_left_out: bool = True
     address: tuple[str, ...] = (PARTITION_COLUMN, HASH_COLUMN)
 
     def group_columns(self, time: str) -> SqlColumns:
-        return ((_BUCKET, f"floor({time} / {self.gap_ms}L)"),)
+        return ((_BUCKET, f"floor({time} / {self.width_ms}L)"),)
 
     def aggregate_columns(self, time: str) -> SqlColumns:
         span = ((FIRST_TIME_COLUMN, f"min({time})"), (TIME_COLUMN, f"max({time})"))
@@ -127,7 +130,7 @@ class SessionBuckets:
         rows, late = drop_late(rows, before_ms)
         times = event_times(rows)
         group = [*self.address, *self.keys, _BUCKET]
-        rows = rows.append_column(_BUCKET, pa.array(times // self.gap_ms, pa.int64()))
+        rows = rows.append_column(_BUCKET, pa.array(times // self.width_ms, pa.int64()))
         rows = rows.append_column(FIRST_TIME_COLUMN, pa.array(times))
         spans = ((FIRST_TIME_COLUMN, "min"), (TIME_COLUMN, "max"))
         table = self.aggregation.first_stage(rows, pa.array(times), group, spans)

@@ -233,8 +233,8 @@ def find_rows(
     first = np.searchsorted(run_hashes, hashes, side="left")
     last = np.searchsorted(run_hashes, hashes, side="right")
     if within is not None:
-        first = _first_at_least(within.first, run_times, first, last)
-        last = _first_at_least(within.last + 1, run_times, first, last)
+        first = first_at_least(within.first, run_times, first, last)
+        last = first_at_least(within.last + 1, run_times, first, last)
     counts = last - first
     total = int(counts.sum())
     if total == 0:
@@ -243,7 +243,7 @@ def find_rows(
     return starts + np.arange(total)
 
 
-def _first_at_least(
+def first_at_least(
     wanted: np.ndarray, values: np.ndarray, starts: np.ndarray, stops: np.ndarray
 ) -> np.ndarray:
     """For each ascending range `values[start:stop]`, the first place of a value that is at least
@@ -314,6 +314,7 @@ __all__ = [
     "Step",
     "StepInput",
     "find_rows",
+    "first_at_least",
     "merge_whole",
     "newest_version",
 ]

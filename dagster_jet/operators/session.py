@@ -136,11 +136,11 @@ class SessionWindows:
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived
         event_times(arrived)  # raises if one is missing
-        timely, late = _split_late(arrived, given.before_ms)
+        timely, late = drop_late_partials(arrived, given.before_ms)
         check_times(event_times(timely))
         timely = self.aggregation.admit(timely)
         closed_until = self.expired_until(given.after_ms)
-        touched = distinct(_hashes(timely))
+        touched = distinct(hashes(timely))
         looked_up = touched
         if closed_until is not None:
             # Even if the watermark did not move: with a shorter gap than before, sessions have
@@ -148,14 +148,14 @@ class SessionWindows:
             due = state.due(closed_until)
             if self.aggregation.grows:
                 due = SessionState.of(due).headers
-            looked_up = distinct(np.append(touched, _hashes(due)))
+            looked_up = distinct(np.append(touched, hashes(due)))
         found = state.find(looked_up) if len(looked_up) else self.state_schema.empty_table()
         take_in = self._take_in_pieces if self.aggregation.grows else self._take_in
         delta, closed, open_ = take_in(given, timely, found, touched, closed_until)
         results = [self._results(table) for table in closed if table.num_rows]
         if given.early and self.early_results:
             others = self.whole(state.scan())
-            others = rows_where(others, ~is_among(_hashes(others), touched))
+            others = rows_where(others, ~is_among(hashes(others), touched))
             if closed_until is not None:
                 others = rows_where(others, event_times(others) > closed_until)
             results += [self._results(table, early=True) for table in (open_, others)]
@@ -175,7 +175,7 @@ class SessionWindows:
         closed_until: int | None,
     ) -> tuple[pa.Table, list[pa.Table], pa.Table]:
         """Returns the delta, closed sessions, and open sessions of touched keys."""
-        concerned = is_among(_hashes(found), touched)
+        concerned = is_among(hashes(found), touched)
         pieces = rows_where(found, concerned).drop_columns([VERSION_COLUMN])
         sessions = self._merged(pa.concat_tables([timely, pieces.select(timely.column_names)]))
         versions = pa.repeat(pa.scalar(given.version, pa.int64()), sessions.num_rows)
@@ -197,7 +197,7 @@ class SessionWindows:
     ) -> tuple[pa.Table, list[pa.Table], pa.Table]:
         """Like `_take_in`, but usually writes only the new content of a session that stays open."""
         kept = SessionState.of(found)
-        concerned = is_among(_hashes(kept.headers), touched)
+        concerned = is_among(hashes(kept.headers), touched)
         over = np.flatnonzero(~concerned)
         if closed_until is not None:
             over = over[event_times(kept.headers)[over] <= closed_until]
@@ -318,7 +318,7 @@ class SessionWindows:
         order = order_by(key, first)
         key, first, last = key[order], first[order], event_times(pieces)[order]
         begins = np.ones(len(order), bool)
-        reach = _running_maximum(last, key) + self.gap_ms
+        reach = running_maximum(last, key) + self.gap_ms
         begins[1:] = (key[1:] != key[:-1]) | (first[1:] >= reach[:-1])
         number = np.empty(len(order), np.int64)
         number[order] = np.cumsum(begins) - 1
@@ -328,25 +328,7 @@ class SessionWindows:
         """Merges overlapping intervals of the same key into one session."""
         if pieces.num_rows < 2:
             return pieces
-        number = self._numbers(pieces)
-        if number.max() + 1 == len(number):
-            return pieces
-        anyone = np.empty(len(number), np.int64)
-        anyone[number] = np.arange(len(number))
-        merged = self.aggregation.merge(
-            pieces.append_column(_SESSION, pa.array(number)),
-            [_SESSION],
-            [(FIRST_TIME_COLUMN, "min"), (TIME_COLUMN, "max")],
-        )
-        of_session = anyone[merged.column(_SESSION).to_numpy()]
-        names = [PARTITION_COLUMN, HASH_COLUMN, *self.keys]
-        whose = pieces.select(names).take(pa.array(of_session))
-        columns = {name: whose.column(name) for name in names}
-        arrays = [
-            columns[name] if name in columns else merged.column(name)
-            for name in pieces.column_names
-        ]
-        return pa.Table.from_arrays(arrays, schema=pieces.schema)
+        return merge_sessions(self.aggregation, self.keys, pieces, self._numbers(pieces))
 
     def _results(self, sessions: pa.Table, *, early: bool = False) -> pa.Table:
         return window_results(
@@ -360,6 +342,29 @@ class SessionWindows:
         )
 
 
+def merge_sessions(
+    aggregation: Aggregation, keys: Sequence[str], pieces: pa.Table, number: np.ndarray
+) -> pa.Table:
+    """Merges the pieces of each session number: first and last times, partials."""
+    if number.max() + 1 == len(number):
+        return pieces
+    anyone = np.empty(len(number), np.int64)
+    anyone[number] = np.arange(len(number))
+    merged = aggregation.merge(
+        pieces.append_column(_SESSION, pa.array(number)),
+        [_SESSION],
+        [(FIRST_TIME_COLUMN, "min"), (TIME_COLUMN, "max")],
+    )
+    of_session = anyone[merged.column(_SESSION).to_numpy()]
+    names = [PARTITION_COLUMN, HASH_COLUMN, *keys]
+    whose = pieces.select(names).take(pa.array(of_session))
+    columns = {name: whose.column(name) for name in names}
+    arrays = [
+        columns[name] if name in columns else merged.column(name) for name in pieces.column_names
+    ]
+    return pa.Table.from_arrays(arrays, schema=pieces.schema)
+
+
 def _per_group(of_two: np.ufunc, values: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
     """Minimum or maximum of each group's values; a neutral value for an empty group."""
     limits = np.iinfo(np.int64)
@@ -369,7 +374,7 @@ def _per_group(of_two: np.ufunc, values: np.ndarray, group: np.ndarray, count: i
     return found
 
 
-def _running_maximum(values: np.ndarray, group: np.ndarray) -> np.ndarray:
+def running_maximum(values: np.ndarray, group: np.ndarray) -> np.ndarray:
     """Running maximum of `values` within each group. `group` is ascending.
 
     Uses ranks instead of values: a group's number times the row count, plus a rank, fits 64 bits,
@@ -384,16 +389,24 @@ def _running_maximum(values: np.ndarray, group: np.ndarray) -> np.ndarray:
     return greatest
 
 
-def _split_late(table: pa.Table, watermark_ms: int | None) -> tuple[pa.Table, int]:
-    if watermark_ms is None or table.num_rows == 0:
-        return table, 0
-    timely = rows_where(table, event_times(table) >= watermark_ms)
-    return timely, row_count(table) - row_count(timely)
+def drop_late_partials(partials: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
+    """Partials whose newest row is not late, and the number of rows of the others."""
+    if before_ms is None or partials.num_rows == 0:
+        return partials, 0
+    timely = rows_where(partials, event_times(partials) >= before_ms)
+    return timely, row_count(partials) - row_count(timely)
 
 
-def _hashes(table: pa.Table) -> np.ndarray:
+def hashes(table: pa.Table) -> np.ndarray:
     hashes: np.ndarray = table.column(HASH_COLUMN).to_numpy()
     return hashes
 
 
-__all__ = ["FIRST_TIME_COLUMN", "SessionWindows"]
+__all__ = [
+    "FIRST_TIME_COLUMN",
+    "SessionWindows",
+    "drop_late_partials",
+    "hashes",
+    "merge_sessions",
+    "running_maximum",
+]

@@ -92,13 +92,17 @@ class AggregateNode(StatefulNode):
             **({} if lateness_ms is None else {"allowed lateness": in_words(lateness_ms)}),
         }
 
+    @property
+    def _frames_in_state(self) -> list[int] | str | None:
+        """Window sizes, gaps and maxima may change: open windows end by the new value."""
+        if isinstance(self.window, SessionWindow):
+            return None if self.window.max_ms is None else "sessions with a maximum"
+        return [self.window.slide_ms, self.window.offset_ms]
+
     def shape(self) -> Mapping[str, Any]:
         return {
             "keys": list(self.keys),
-            # Window sizes and session gaps may change: open windows end by the new value.
-            "frames": None
-            if isinstance(self.window, SessionWindow)
-            else [self.window.slide_ms, self.window.offset_ms],
+            "frames": self._frames_in_state,
             "partials": _partials(self.aggregates),
             **_plain_partials(self.aggregates),
             **_read_times(self.time),

@@ -63,13 +63,21 @@ class SessionWindow:
     """Per key, events less than `gap_ms` apart; from the first event to the last plus the gap."""
 
     gap_ms: int
+    max_ms: int | None = None
+    """An event this long after the first one, or later, begins another session."""
 
     def __post_init__(self) -> None:
         if self.gap_ms <= 0:
             raise ConfigurationError("gap: a session's gap must be longer than 0 ms.")
+        if self.max_ms is not None and self.max_ms <= 0:
+            raise ConfigurationError(
+                "max_duration: a session must be longer than 0 ms.",
+                cure="Leave it out if sessions have no maximum.",
+            )
 
     def __str__(self) -> str:
-        return f"sessions, {in_words(self.gap_ms)} apart"
+        most = "" if self.max_ms is None else f", at most {in_words(self.max_ms)}"
+        return f"sessions, {in_words(self.gap_ms)} apart{most}"
 
 
 Window = TumblingWindow | SlidingWindow | SessionWindow
@@ -156,20 +164,26 @@ def sliding(size: Duration, slide: Duration, offset: Duration = "0 ms") -> Slidi
     )
 
 
-def session(gap: Duration) -> SessionWindow:
+def session(gap: Duration, *, max_duration: Duration | None = None) -> SessionWindow:
     """Return session windows per key: each ends when `gap` has passed without an event.
 
     Args:
         gap: gap in event time, a `timedelta`, or a text such as "30 minutes".
+        max_duration: a session ends at most this long after its first event; the next event begins
+            another one. Which events are in a session does not depend on how they arrive. None: a
+            session goes on while events come.
 
     Raises:
-        ConfigurationError: `gap` cannot be read, or is not above 0.
+        ConfigurationError: a duration cannot be read, or is not above 0.
 
     Example:
-        >>> session("30 minutes")
-        SessionWindow(gap_ms=1800000)
+        >>> session("30 minutes", max_duration="8 hours")
+        SessionWindow(gap_ms=1800000, max_ms=28800000)
     """
-    return SessionWindow(to_ms(gap, "windows.session(gap)"))
+    max_ms = None
+    if max_duration is not None:
+        max_ms = to_ms(max_duration, "windows.session(max_duration)")
+    return SessionWindow(to_ms(gap, "windows.session(gap)"), max_ms)
 
 
 def count(

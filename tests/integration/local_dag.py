@@ -224,8 +224,9 @@ def first_stage(node: StatefulNode, operator: Operator, ordinal: int) -> Send:
 
     def send(rows: pa.Table, watermark_ms: int | None) -> list[pa.Table]:
         match node:
-            case AggregateNode(window=SessionWindow(gap_ms)):
-                shaped = _buckets(node, addressed(rows, node.keys, node.time), gap_ms,
+            case AggregateNode(window=SessionWindow(gap_ms, max_ms)):
+                width_ms = gap_ms if max_ms is None else 1
+                shaped = _buckets(node, addressed(rows, node.keys, node.time), width_ms,
                                   watermark_ms)  # fmt: skip
             case AggregateNode():
                 shaped = _frames(node, addressed(rows, node.keys, node.time))
@@ -273,13 +274,13 @@ def _frames(node: AggregateNode, rows: pa.Table) -> pa.Table:
 
 
 def _buckets(
-    node: AggregateNode, rows: pa.Table, gap_ms: int, watermark_ms: int | None
+    node: AggregateNode, rows: pa.Table, width_ms: int, watermark_ms: int | None
 ) -> pa.Table:
     """Late rows are taken out: a bucket could not tell which of its rows are."""
     times = rows.column(TIME_COLUMN).to_pylist()
     timely = [watermark_ms is None or time >= watermark_ms for time in times]
     rows = rows.filter(pa.array(timely, pa.bool_()))
-    buckets = [time // gap_ms for time in rows.column(TIME_COLUMN).to_pylist()]
+    buckets = [time // width_ms for time in rows.column(TIME_COLUMN).to_pylist()]
     rows = rows.append_column("__bucket", pa.array(buckets, pa.int64()))
     group = [PARTITION_COLUMN, HASH_COLUMN, *node.keys, "__bucket"]
     return _with_span(Aggregation(node.aggregates), rows, group)

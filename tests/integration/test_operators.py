@@ -84,20 +84,24 @@ def expected_sliding(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]
         yield (k, iso(end - 3_000), iso(end), len(values), sum(values))
 
 
-def session(rows: Stage, name: str = "op") -> Stage:
-    keyed = rows.group_by("k").window(windows.session("700 ms"))
+def session(rows: Stage, name: str = "op", most: str | None = None) -> Stage:
+    keyed = rows.group_by("k").window(windows.session("700 ms", max_duration=most))
     return keyed.aggregate(n=agg.count(), top=agg.max("v"), name=name)
 
 
-def expected_session(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
+def expected_session(
+    rows: list[Row], _: list[Row], most: int = 10**15
+) -> Iterator[tuple[Any, ...]]:
+    """`most`: largest duration, in ms."""
     by_key: dict[str, list[Row]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row["ts"]):
         by_key[row["k"]].append(row)
     for k, mine in by_key.items():
         current = [mine[0]]
         for row in [*mine[1:], None]:
-            if row is None or row["ts"] >= current[-1]["ts"] + 700:
-                ends = (iso(current[0]["ts"]), iso(current[-1]["ts"] + 700))
+            end = min(current[-1]["ts"] + 700, current[0]["ts"] + most)
+            if row is None or row["ts"] >= end:
+                ends = (iso(current[0]["ts"]), iso(end))
                 yield (k, *ends, len(current), max(r["v"] for r in current))
                 current = []
             if row is not None:
@@ -362,6 +366,11 @@ Expect = Callable[[list[Row], list[Row]], Iterator[tuple[Any, ...]]]
 OPERATORS: dict[str, tuple[Callable[..., Stage], Expect, str]] = {
     "sliding": (sliding, expected_sliding, "k window_start window_end n total"),
     "session": (session, expected_session, "k window_start window_end n top"),
+    "bounded_session": (
+        partial(session, most="1100 ms"),
+        partial(expected_session, most=1_100),
+        "k window_start window_end n top",
+    ),
     "expressions": (expressions, expected_expressions, "k window_end r"),
     "deduplicate": (deduplicated("first"), expected_deduplicated("first"), "k ts v"),
     "deduplicate_last": (deduplicated("last"), expected_deduplicated("last"), "k ts v"),
@@ -406,7 +415,7 @@ QUICK = ("sliding", "named_timers", "join_bounded_anti")
         *(pytest.param(name, False, marks=[] if name in QUICK else long) for name in OPERATORS),
         # In one task. An outer join has the rows of all joins without bounds.
         pytest.param("deduplicate_last", True, marks=long),
-        *((name, True) for name in ("session", "join_outer")),
+        *((name, True) for name in ("session", "bounded_session", "join_outer")),
     ],
 )
 def test_operator_over_restarts_at_other_parallelism(

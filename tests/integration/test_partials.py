@@ -94,6 +94,7 @@ def run(operator: Operator, arrived: list[pa.Table]) -> list[dict[str, Any]]:
     [
         FramePartials(("k",), AGGREGATION, Frames(SIZE, SIZE // 2, 7)),
         SessionBuckets(("k",), AGGREGATION, GAP),
+        SessionBuckets(("k",), AGGREGATION, 1),
         KeyPartials(("k",), AGGREGATION),
     ],
 )

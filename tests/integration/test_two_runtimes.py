@@ -197,6 +197,7 @@ def stages(rows: Stage, left: Stage, right: Stage) -> dict[str, Stage]:
     tumbling = rows.group_by("k", "g").window(windows.tumbling("1 second"))
     sliding = rows.group_by("k").window(windows.sliding("1500 ms", "500 ms"))
     session = rows.group_by("k").window(windows.session("150 ms"))
+    bounded = rows.group_by("k").window(windows.session("400 ms", max_duration="700 ms"))
     late = rows.group_by("k", "g").window(
         windows.tumbling("1 second"), allowed_lateness="3 seconds"
     )
@@ -209,6 +210,7 @@ def stages(rows: Stage, left: Stage, right: Stage) -> dict[str, Stage]:
         "tumbling": counts,
         "sliding": sliding.aggregate(name="sliding", **chosen("n", "total", "about", "list")),
         "session": session.aggregate(name="session", **every_aggregate()),
+        "bounded session": bounded.aggregate(name="bounded session", **every_aggregate()),
         "corrected": late.aggregate(name="corrected", **chosen("n", "total", "low", "high", "set")),
         "count_window": fours.aggregate(
             name="count_window", **chosen("n", "total", "distinct", "first", "last", "list", "best")
@@ -301,6 +303,7 @@ KINDS = (
     "tumbling",
     "sliding",
     "session",
+    "bounded session",
     "corrected",
     "count_window",
     "deduplicate",

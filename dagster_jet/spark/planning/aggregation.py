@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from dagster_jet.core.ddl import is_reference
 from dagster_jet.operators.aggregates.aggregation import Aggregation
+from dagster_jet.operators.bounded_sessions import BoundedSessions
 from dagster_jet.operators.first_stage import (
     FirstStage,
     FramePartials,
@@ -80,19 +81,20 @@ def plan_windows(
 
 
 def plan_sessions(node: AggregateNode, source: DataFrame, partitions: Partitions) -> OperatorPlan:
-    """Session windows: partials per (key, bucket of one gap), whose events are in one session."""
+    """Session windows: partials per (key, bucket of one gap), whose events are in one session; with
+    a maximum per (key, event time)."""
     assert isinstance(node.window, SessionWindow)
     aggregation = Aggregation(node.aggregates)
-    stage = SessionBuckets(node.keys, aggregation, node.window.gap_ms)
+    gap_ms, max_ms = node.window.gap_ms, node.window.max_ms
+    stage = SessionBuckets(node.keys, aggregation, gap_ms if max_ms is None else 1)
     time = time_sql(source, node.time)
     shape = _shape(stage, source, time, partitions)
-    operator = SessionWindows(
-        input_schema=arrow_schema(shape(source).schema),
-        keys=node.keys,
-        gap_ms=node.window.gap_ms,
-        aggregation=aggregation,
-        early_results=node.early_results_ms is not None,
-    )
+    schema, early = arrow_schema(shape(source).schema), node.early_results_ms is not None
+    operator: SessionWindows | BoundedSessions
+    if max_ms is None:
+        operator = SessionWindows(schema, node.keys, gap_ms, aggregation, early)
+    else:
+        operator = BoundedSessions(schema, node.keys, gap_ms, max_ms, aggregation, early)
     late = behind_watermark(source, node.time)
     return _plan(operator, stage, shape, partitions, node.time, late)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_jet.operators.aggregates.aggregation import Aggregation
+from dagster_jet.operators.bounded_sessions import BoundedSessions
 from dagster_jet.operators.first_stage import SessionBuckets
 from dagster_jet.operators.session import SessionWindows
 from dagster_jet.pipeline import aggregates as agg
@@ -17,12 +18,24 @@ from .stage import Stage, ms
 
 
 class SessionStage(Stage):
-    def __init__(self, gap: int, *, seed: int = 0, early: bool = False, **aggregates: Any) -> None:
+    def __init__(
+        self,
+        gap: int,
+        *,
+        most: int | None = None,
+        seed: int = 0,
+        early: bool = False,
+        **aggregates: Any,
+    ) -> None:
         self.gap = gap
         self.aggregation = Aggregation(tuple((aggregates or {"n": agg.count()}).items()))
-        self.first = SessionBuckets(("k",), self.aggregation, gap)
+        self.first = SessionBuckets(("k",), self.aggregation, gap if most is None else 1)
         schema = self.first_stage([]).schema
-        operator = SessionWindows(schema, ("k",), gap, self.aggregation, early)
+        operator: SessionWindows | BoundedSessions
+        if most is None:
+            operator = SessionWindows(schema, ("k",), gap, self.aggregation, early)
+        else:
+            operator = BoundedSessions(schema, ("k",), gap, most, self.aggregation, early)
         super().__init__(operator, self.aggregation, seed)
 
     def first_stage(self, events: Sequence[tuple[Any, ...]]) -> pa.Table:
@@ -41,10 +54,10 @@ Contents = dict[tuple[Any, int, int], list[tuple[Any, int, Any]]]
 
 
 def expected_sessions(
-    steps: Sequence[tuple[list[tuple[Any, int, Any]], int | None]], gap: int
+    steps: Sequence[tuple[list[tuple[Any, int, Any]], int | None]], gap: int, most: int = 10**15
 ) -> tuple[list[Contents], list[Contents]]:
     """By (key, start, end) the events in it: per step of the sessions it closes, and of those that
-    are open after it."""
+    are open after it. `most`: largest duration."""
     pending: dict[Any, list[tuple[Any, int, Any]]] = defaultdict(list)
     emitted: list[Contents] = []
     open_: list[Contents] = []
@@ -60,13 +73,13 @@ def expected_sessions(
         for key, mine in pending.items():
             runs: list[list[tuple[Any, int, Any]]] = []
             for event in sorted(mine, key=lambda e: e[1]):
-                if runs and event[1] < runs[-1][-1][1] + gap:
+                if runs and event[1] < min(runs[-1][-1][1] + gap, runs[-1][0][1] + most):
                     runs[-1].append(event)
                 else:
                     runs.append([event])
             pending[key] = []
             for run in runs:
-                end = run[-1][1] + gap
+                end = min(run[-1][1] + gap, run[0][1] + most)
                 if watermark is not None and end < watermark:
                     emitted[-1][key, run[0][1], end] = run
                 else:

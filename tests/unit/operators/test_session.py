@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import pickle
 
@@ -125,11 +126,76 @@ def test_a_step_writes_the_keys_it_touched_under_its_version_and_no_others():
     assert versions == {("a", 0): 2, ("a", 50): 2, ("b", 0): 1}
 
 
-def test_a_gap_of_nothing_is_refused():
+@pytest.mark.parametrize(
+    "order", itertools.islice(itertools.permutations(range(0, 56, 8)), 0, 5_040, 377)
+)
+def test_v9_a_session_is_cut_at_its_maximum_in_any_order(order):
+    """An event at the maximum begins the next one."""
+    stage = SessionStage(10, most=16)
+    for number, time in enumerate(order):
+        assert stage.sessions(time) == []
+        if number % 2:
+            stage.restore()
+    assert stage.sessions(wm=33) == [(0, 16, 2), (16, 32, 2)]
+    assert stage.sessions(wm=FINAL) == [(32, 48, 2), (48, 58, 1)]
+
+
+def test_an_earlier_event_within_the_lag_moves_the_cut_of_what_waits():
+    stage = SessionStage(10, most=20)
+    stage.sessions(8, 16, 24, 27)
+    stage.sessions(4)
+    assert stage.sessions(wm=25) == [(4, 24, 3)]
+    assert stage.sessions(wm=FINAL) == [(24, 37, 2)]
+
+
+def test_the_state_has_one_row_per_open_session_and_time_not_passed():
+    stage = SessionStage(10, most=20)
+    stage.sessions(0, 5, 5, 8, 9, wm=6)
+    stage.sessions(8)
+    rows = stage.state.scan().sort_by("__first").to_pylist()
+    assert [(r["__first"], r["__time"], r["__rows"]) for r in rows] == [
+        (0, 15, 3), (8, 8, 2), (9, 9, 1)
+    ]  # fmt: skip
+
+
+def test_a_session_that_is_cut_closes_although_its_key_goes_on():
+    stage = SessionStage(10, most=15)
+    assert stage.sessions(*range(0, 30, 5), wm=16) == [(0, 15, 3)]
+    stage.restore()
+    assert stage.sessions(wm=31) == [(15, 30, 3)]
+    assert stage.sessions(wm=FINAL) == []
+
+
+def test_a_maximum_below_the_gap_counts():
+    assert SessionStage(10, most=3).sessions(0, 2, 3, 7, wm=FINAL) == [
+        (0, 3, 2), (3, 6, 1), (7, 10, 1)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gap", "most"), [(5, 50), (40, 50), (10, 12), (10, 200)])
+def test_another_gap_or_maximum_loses_no_event_and_counts_none_twice(gap, most):
+    """An open session ends where it would have, or later."""
+    stage = SessionStage(10, most=50)
+    stage.sessions(0, 8, 14, 22, wm=15)
+    stage.operator = dataclasses.replace(stage.operator, gap_ms=gap, max_ms=most)
+    stage.restore()
+    stage.sessions(15, 30, wm=16)
+    found = stage.sessions(wm=FINAL)
+    assert sum(n for *_, n in found) == 6
+    assert found[0][0] == 0 and found[0][1] >= 24
+
+
+def test_a_gap_or_maximum_of_nothing_is_refused():
     with pytest.raises(ConfigurationError, match="gap"):
         session("0 ms")
+    with pytest.raises(ConfigurationError, match="max_duration"):
+        session("1 ms", max_duration="0 ms")
+    assert str(session("5 minutes", max_duration="1 hour")) == (
+        "sessions, 5 minutes apart, at most 1 hour"
+    )
 
 
-def test_an_operator_travels():
-    operator = SessionStage(10).operator
+@pytest.mark.parametrize("most", [None, 20])
+def test_an_operator_travels(most):
+    operator = SessionStage(10, most=most).operator
     assert pickle.loads(pickle.dumps(operator)) == operator

@@ -10,6 +10,7 @@ import pytest
 from dagster_jet.core.partition import key_hash
 from dagster_jet.core.window_frames import Frames
 from dagster_jet.operators.aggregates.aggregation import Aggregation
+from dagster_jet.operators.bounded_sessions import BoundedSessions
 from dagster_jet.operators.first_stage import FramePartials, KeyPartials, SessionBuckets
 from dagster_jet.operators.operator import (
     HASH_COLUMN,
@@ -58,6 +59,10 @@ def rows_of(times: dict[tuple[str | None, str | None], list[int]]) -> pa.Table:
         (
             SessionBuckets(KEYS, AGGREGATION, 30),
             lambda schema: SessionWindows(schema, KEYS, 30, AGGREGATION),
+        ),
+        (
+            SessionBuckets(KEYS, AGGREGATION, 1),
+            lambda schema: BoundedSessions(schema, KEYS, 30, 40, AGGREGATION),
         ),
         (
             KeyPartials(KEYS, AGGREGATION),

@@ -94,12 +94,18 @@ def test_windows(window, steps, names, seed, rows_at_once, few, lateness):
 def test_sessions(gap, steps, names, seed, collide, folded_by):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session_module, "FOLDED_BY", folded_by)
-        check_sessions(gap, ended(steps), names, seed, collide)
+        check_sessions(gap, None, ended(steps), names, seed, collide)
 
 
-def check_sessions(gap, steps, names, seed, collide):
-    emitted, open_ = expected_sessions([(e, wm) for e, wm, *_ in steps], gap)
-    stage = SessionStage(gap, seed=seed, early=True, **definitions(*names))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(1, 15), st.integers(1, 40), STEPS, NAMES, SEED, st.booleans())
+def test_bounded_sessions(gap, most, steps, names, seed, collide):
+    check_sessions(gap, most, ended(steps), names, seed, collide)
+
+
+def check_sessions(gap, most, steps, names, seed, collide):
+    emitted, open_ = expected_sessions([(e, wm) for e, wm, *_ in steps], gap, most or 10**15)
+    stage = SessionStage(gap, most=most, seed=seed, early=True, **definitions(*names))
     stage.collide = collide
     for (events, watermark, restored, early), closed, still_open in zip(
         steps, emitted, open_, strict=True
