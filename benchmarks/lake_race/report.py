@@ -34,9 +34,9 @@ broker."""
 _COMMITS = """\
 A commit of one small file, by the sink's committer, without Spark: it looks at the table, adds the
 file with its marker, and looks again. *Maintained* is after one run of the sink's maintenance
-(compaction, expiry, checkpoint). Of Iceberg the library reads and writes all snapshots of the
-metadata in each commit, so the number that expiry leaves decides; expiry is told that number here.
-Steps are medians, in ms."""
+(compaction, checkpoint). Of Iceberg the library reads and writes all snapshots of the metadata in
+each commit. A table that a sink creates says how many the sink keeps; its commits are in turn with
+those of a table that keeps all. Steps are medians, in ms."""
 
 
 def page(result: Mapping[str, Any]) -> str:

@@ -274,6 +274,8 @@ IN_CLEANING = {"files.clean.before"}
 """Killed in test_input_cleaning.py."""
 IN_COMPACTION = {"lake.compact.written", "lake.compact.after"}
 """Killed in unit/connectors/test_iceberg_compaction.py."""
+IN_EXPIRY = {"lake.expire.before", "lake.expire.after"}
+"""Killed in unit/connectors/test_iceberg_expiry.py."""
 IN_FUNCTIONS = {"foreach.called", "foreach.marked"}
 """Failed in unit/connectors/test_foreach_epoch.py, by the conformance suite of sinks."""
 
@@ -296,7 +298,8 @@ def all_points() -> set[str]:
         *RESERVING_KILLED,
     )
     in_recovery = (*IN_RECOVERY.values(), FAILING_IN_RECOVERY, [PREPARED_IN_RECOVERY])
-    elsewhere = IN_CLEANING | IN_COMPACTION | IN_DATABASES | IN_DELETION | IN_FUNCTIONS
+    in_tables = IN_COMPACTION | IN_EXPIRY
+    elsewhere = IN_CLEANING | IN_DATABASES | IN_DELETION | IN_FUNCTIONS | in_tables
     in_brokers = IN_KAFKA | IN_QUEUES
     beside = {point.partition(":")[0] for points in EPOCHS_KILLED for point in points}
     of_cases = (case.points for case in cases)

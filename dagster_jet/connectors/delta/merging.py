@@ -51,7 +51,7 @@ class MergeCommitter(DeltaCommitter):
         changes = StagedChanges(url, storage, paths, tuple(self.key), self.are_changes)
         version.merge(changes.folded(), self.key, *of)
 
-    def finished(self, artifacts: Collection[Artifact]) -> None:
+    def finished(self, version: TableLog, artifacts: Collection[Artifact]) -> None:
         self.folder().remove([artifact.target for artifact in artifacts])
 
     def is_orphan(self, named: StagedName, markers: Sequence[int]) -> bool:

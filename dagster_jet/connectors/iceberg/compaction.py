@@ -26,6 +26,7 @@ from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.iceberg.data_file import LiveFile
 from dagster_jet.connectors.iceberg.old_file import OldFile
 from dagster_jet.connectors.iceberg.old_rows import OldRows
+from dagster_jet.connectors.iceberg.snapshot_expiry import paths_needed
 from dagster_jet.connectors.iceberg.storage import folder_at
 from dagster_jet.connectors.iceberg.table_version import TableVersion
 from dagster_jet.connectors.lake.data_writer import DataWriter
@@ -81,7 +82,7 @@ class Compaction:
             return {**_counts({}), "not_compacted": why}
         folder = folder_at(first.data, self.storage_options)
         found = set(folder.paths(self.owner.beginning_of_compacted))
-        left = found - first.paths() if found else found
+        left = found - self._needed(first) if found else found
         groups = groups_of(first, self.target_bytes)
         if not groups and not left:
             return _counts({})
@@ -92,10 +93,13 @@ class Compaction:
         fail_point("lake.compact.after")
         last = self.look()
         if summary and last.metadata.properties.get(self.announced) == self._run:
-            folder.remove(left - last.paths())
+            folder.remove(left - self._needed(last) if left else left)
             folder.remove_unfinished(self._is_of_another_run)
         skipped = {"not_compacted": self._skipped} if self._skipped else {}
         return {**_counts(summary), **skipped}
+
+    def _needed(self, version: TableVersion) -> set[str]:
+        return paths_needed(version, self.storage_options)
 
     def _is_of_another_run(self, path: str) -> bool:
         name = path.rpartition("/")[2]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.iceberg.catalog import CatalogPlace, errors_named
+from dagster_jet.connectors.iceberg.snapshot_expiry import expire_surplus
 from dagster_jet.connectors.iceberg.storage import folder_at
 from dagster_jet.connectors.iceberg.table_request import (
     NoRouteError,
@@ -158,6 +159,17 @@ class IcebergCommitter(TableCommitter[TableVersion]):
         if self._opened is None:
             self._opened = self.catalog.open(self.storage_options)
         return self._opened
+
+    def finished(self, version: TableVersion, artifacts: Collection[Artifact]) -> None:
+        """Lets old snapshots expire. A failure is none of the commit's."""
+        failure = expire_surplus(version)
+        if failure is not None:
+            _logger.info(
+                "old snapshots of the table %s have not expired: %s. The next commit tries it "
+                "again",
+                self.table,
+                first_line(failure),
+            )
 
     def facts(self, version: TableVersion) -> Mapping[str, int | str]:
         return version.facts()

@@ -140,8 +140,8 @@ class IcebergReader(TableReader):
                 stage=self.stage,
                 position=str(self._head),
                 cure="Keep snapshots for longer than a job is down "
-                "(history.expire.max-snapshot-age-ms). To read the table from its present contents "
-                "on, start a job of another name.",
+                "(history.expire.max-snapshot-age-ms, dagster-jet.snapshots-kept). To read the "
+                "table from its present contents on, start a job of another name.",
             )
         known, head = {one.snapshot_id for one in branch}, self._head
         is_away = head is not None and head not in known

@@ -92,7 +92,8 @@ class IcebergMergeCommitter(IcebergCommitter):
         facts = change.facts
         return change.version.replace(removed, added, change.application, change.marker, facts)
 
-    def finished(self, artifacts: Collection[Artifact]) -> None:
+    def finished(self, version: TableVersion, artifacts: Collection[Artifact]) -> None:
+        super().finished(version, artifacts)
         folder = self.folder(None, list(artifacts))
         if folder is not None:
             folder.remove([artifact.target for artifact in artifacts])

@@ -16,6 +16,7 @@ import pyarrow as pa
 from dagster_jet.connectors.iceberg.data_file import IcebergLayout, LiveFile, data_file_of
 from dagster_jet.connectors.iceberg.fields import extended, inner_not_null, of_table
 from dagster_jet.connectors.iceberg.partition_fields import PartitionField
+from dagster_jet.connectors.iceberg.snapshot_expiry import SNAPSHOTS_KEPT
 from dagster_jet.connectors.iceberg.table_request import TableRequest
 from dagster_jet.connectors.lake.lake_committer import first_line
 from dagster_jet.connectors.lake.staged_file import kept_in
@@ -33,6 +34,7 @@ _FORMAT = 2
 catalog refuses a late request after a rollback to the snapshot that it was made for."""
 _NEW_TABLES = {
     "commit.manifest-merge.enabled": "true",
+    SNAPSHOTS_KEPT: "100",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
@@ -414,16 +416,15 @@ class TableVersion:
             RemoveSnapshotsUpdate,
         )
 
-        table, metadata = self.table, self.metadata
-        conditions = [
+        metadata = self.metadata
+        conditions = (
             AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": ref.snapshot_id})
             for name, ref in metadata.refs.items()
-        ]
+        )
+        same = AssertTableUUID(uuid=metadata.table_uuid)
         update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshots)})
         try:
-            table.catalog.commit_table(
-                table, (AssertTableUUID(uuid=metadata.table_uuid), *conditions), (update,)
-            )
+            TableRequest(self.table, (same, *conditions), (update,)).send()
         except Exception as error:  # noqa: BLE001 - the caller looks
             return error
         return None

@@ -123,8 +123,8 @@ class TableCommitter(Committer, Generic[V]):
     def made_durable(self, version: V) -> None:
         """Called with the version that has the output, before it counts as committed."""
 
-    def finished(self, artifacts: Collection[Artifact]) -> None:
-        """Called when the artifacts are committed, maybe again: removes what is not needed now."""
+    def finished(self, version: V, artifacts: Collection[Artifact]) -> None:
+        """Called when a version has the artifacts, maybe again: removes what is not needed now."""
 
     def is_orphan(self, named: StagedName, markers: Sequence[int]) -> bool:
         """Returns whether a file of an earlier execution, which no manifest names, may go.
@@ -164,7 +164,7 @@ class TableCommitter(Committer, Generic[V]):
             if not pending:
                 self.made_durable(version)
                 self._facts = {**self.facts(version), **_counts(artifacts)}
-                self.finished(artifacts)
+                self.finished(version, artifacts)
                 return None
             there = self._those_there(version, pending, context)
             self._check_fits(version, there, context)

@@ -19,7 +19,7 @@ from pyiceberg.types import DateType, NestedField, UUIDType
 
 from dagster_jet import JobConfig, Pipeline, sinks, sources
 from dagster_jet.connectors.iceberg import IcebergSource
-from dagster_jet.connectors.iceberg.maintenance import expiring
+from dagster_jet.connectors.iceberg.snapshot_expiry import expirable
 from dagster_jet.connectors.lake.table_read import check_reading
 from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError
 from dagster_jet.snapshot.record import JobStatus
@@ -153,7 +153,9 @@ def test_the_tag_keeps_what_is_to_be_read(lake: Lake) -> None:
     second, _ = lake.append(2), lake.append(3)
     with lake.table() as table:
         assert [ref.snapshot_id for name, ref in table.refs().items() if name != "main"] == [first]
-        assert expiring(table.metadata, 1 << 60) == [], "maintenance keeps all from the tag on"
+        assert expirable(table.metadata, table.metadata.snapshots) == [], (
+            "maintenance keeps all from the tag on"
+        )
     with pytest.raises(ValueError, match="protected"):
         lake.expire(first)
     assert [one[0] for one in planned(lake.reader(at))] == [2, 3]

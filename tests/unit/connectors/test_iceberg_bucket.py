@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dagster_jet import sinks
+from dagster_jet.connectors.iceberg.snapshot_expiry import SNAPSHOTS_KEPT
 from dagster_jet.connectors.iceberg.table_version import TableVersion
 
 from .delta_table import SCHEMA, by, rows, stage
@@ -72,6 +73,33 @@ def test_maintenance_in_a_bucket(s3: S3Folder, tmp_path: Path) -> None:
     with closing(sink._catalog()) as catalog:
         found = catalog.load_table(NAME).scan().to_arrow()["id"].to_pylist()
     assert sorted(found) == [1, 2, 3]
+
+
+def test_snapshots_that_the_sink_lets_expire_in_a_bucket(s3: S3Folder, tmp_path: Path) -> None:
+    place: Any = {**options_at(tmp_path), "warehouse": s3.url}
+    options = dict(s3.storage_options)
+    made = sinks.iceberg("lake", NAME, catalog_options=place, storage_options=options)
+    made._of_rows.append(SCHEMA)
+    made.claim_place("j", "out")
+    sink = made.at_start("j", "out", on_one_host=False)
+
+    def set_property(name: str, value: str) -> None:
+        with closing(sink._catalog()) as catalog, catalog.load_table(NAME).transaction() as change:
+            change.set_properties({name: value})
+
+    set_property(SNAPSHOTS_KEPT, "4")
+    for epoch in range(1, 10):
+        commit(sink, stage(sink, rows(epoch), epoch=epoch), by())
+    sink.maintenance("j", "out").run(0, 1 << 20)
+    names = " ".join(s3.every_name())
+    assert names.count("/snap-") == 10 and names.count("/expired-") == 2, "they are young"
+    set_property("history.expire.max-snapshot-age-ms", "0")
+    sink.maintenance("j", "out").run(0, 1 << 20)
+    names = " ".join(s3.every_name())
+    assert names.count("/snap-") == 1 and "/expired-" not in names
+    with closing(sink._catalog()) as catalog:
+        found = catalog.load_table(NAME).scan().to_arrow()["id"].to_pylist()
+    assert sorted(found) == [*range(1, 10)]
 
 
 def killed(*given: Any) -> None:

@@ -23,6 +23,7 @@ from pyiceberg.types import LongType
 
 from dagster_jet import sinks
 from dagster_jet.connectors.iceberg import IcebergSink, merge_commit
+from dagster_jet.connectors.iceberg.snapshot_expiry import SNAPSHOTS_KEPT
 from dagster_jet.connectors.lake.lake_committer import Change
 from dagster_jet.connectors.lake.staged_names import marker_of
 from dagster_jet.contract import CommitContext, TransactionId, carry_out_here
@@ -515,7 +516,8 @@ def test_epochs_restarts_and_late_requests_at_random(
     model = Model(seed, mode)
     by_field = model.random.choice([(), (("part", "identity"),), (("id", "bucket[3]"),)])
     kept = {"history.expire.max-snapshot-age-ms": "0"}
-    table = Table(tmp_path, PARTS, by=by_field, properties=kept)
+    few = {SNAPSHOTS_KEPT: "2"} if seed % 2 else {}
+    table = Table(tmp_path, PARTS, by=by_field, properties={**kept, **few})
     sink = table.sink(mode=mode, key=["id", "part"])
     epoch = execution = 1
     held: list[Any] = []
