@@ -91,6 +91,7 @@ soak: $(STAMP) $(FLIGHTS) $(CLASSES) $(SERVERS)
 	$(BIN)/python -m tests.soak --postgres --kills $(or $(KILLS),50)
 	$(BIN)/python -m tests.soak --three-sinks --kills $(or $(KILLS),200)
 	$(BIN)/python -m tests.soak --lake --kills $(or $(KILLS),200)
+	$(BIN)/python -m tests.soak --lake --s3 --kills $(or $(KILLS),50)
 	$(BIN)/python -m tests.soak --dagster --kills $(or $(KILLS),30)
 	$(BIN)/python -m tests.soak --dagster --postgres --kills $(or $(KILLS),30)
 	$(BIN)/python -m demo --kafka

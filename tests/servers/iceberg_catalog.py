@@ -47,15 +47,15 @@ def _jars() -> Path:
     return fetch_jars("iceberg", "org.apache.iceberg", "iceberg-core", _VERSION)
 
 
-def prepared(folder: Path) -> ToStart:
-    """Of a server on a free port, whose tables are in the folder."""
+def prepared(folder: Path, warehouse: str | None = None) -> ToStart:
+    """Of a server on a free port, whose tables are at a URL, by default in the folder."""
     import pyspark
 
     port, spark = free_port(), Path(pyspark.__file__).parent / "jars"
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else "java"
     jars = ":".join([f"{_jars()}/*", *map(str, spark.glob("hadoop-client-api-*.jar"))])
-    warehouse = f"file://{folder}/warehouse"
+    warehouse = warehouse or f"file://{folder}/warehouse"
     command = [java, "-Xmx256m", "-cp", jars, str(_SERVER), str(port), TOKEN, warehouse]
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/config", headers={"Authorization": f"Bearer {TOKEN}"}

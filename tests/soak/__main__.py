@@ -36,6 +36,7 @@ def settings(
     dagster: bool = False,
     three_sinks: bool = False,
     lake: bool = False,
+    s3: bool = False,
     postgres: bool = False,
 ) -> list[Setting]:
     """Every other round on two executor JVMs, every other pair of rounds on Redis; with servers
@@ -57,6 +58,7 @@ def settings(
             dagster=dagster,
             three_sinks=three_sinks,
             lake=lake,
+            s3=s3,
             postgres=postgres,
             held=bool(number & 1) and servers,
         )
@@ -79,6 +81,7 @@ def main() -> int:
     parser.add_argument(
         "--lake", action="store_true", help="Kafka in; Delta Lake, Iceberg and Kafka out"
     )
+    parser.add_argument("--s3", action="store_true", help="with --lake: tables in a bucket of moto")
     parser.add_argument(
         "--postgres",
         action="store_true",
@@ -99,6 +102,7 @@ def main() -> int:
         dagster=options.dagster,
         three_sinks=options.three_sinks,
         lake=options.lake,
+        s3=options.s3,
         postgres=options.postgres,
     ):
         folder = Path(tempfile.mkdtemp(prefix="jet-soak-"))

@@ -26,7 +26,7 @@ TOPIC = "raw"
 
 
 def pipeline(folder: Path, *, held: bool = False) -> Pipeline:
-    """`places.json` in the folder says where the servers are."""
+    """`places.json` in the folder says where the servers and the tables are."""
     os.environ["LAKE_TOKEN"] = TOKEN
     places = json.loads((folder / "places.json").read_text())
     catalog = {"type": "rest", "uri": places["catalog"], "token": Secret(env="LAKE_TOKEN")}
@@ -42,9 +42,15 @@ def pipeline(folder: Path, *, held: bool = False) -> Pipeline:
         )
     )
     for name, how in TABLES.items():
-        delta = sinks.delta(f"{folder}/delta/{name}", **how)
+        delta = sinks.delta(f"{places['delta']}/{name}", storage_options=places["storage"], **how)
         numbered.write_to(delta, name=f"delta_{name}")
-        iceberg = sinks.iceberg("lake", f"{SPACE}.{name}", catalog_options=catalog, **how)
+        iceberg = sinks.iceberg(
+            "lake",
+            f"{SPACE}.{name}",
+            catalog_options=catalog,
+            storage_options=places["storage"],
+            **how,
+        )
         numbered.write_to(iceberg, name=f"iceberg_{name}")
     topic = sinks.kafka(places["kafka"], topic=TOPIC, key="k", **told_to_sinks(held))
     numbered.write_to(topic, name="to_kafka")

@@ -4,6 +4,9 @@ writer appends, the tables are maintained, and commits are late or are not answe
 from __future__ import annotations
 
 import json
+import os
+import re
+import time
 from collections import Counter
 from typing import Any
 
@@ -11,33 +14,48 @@ from ..integration.connectors.kafka_world import KafkaWorld
 from ..integration.connectors.plain_markers import KafkaMarkers
 from ..integration.oracle import Rows
 from ..servers import SharedServer, iceberg_catalog, launch, stop
+from ..servers.members import AwsServer
 from ..servers.proxy import Proxy
+from ..unit.connectors.s3_folder import BUCKET, environment
 from .kafka_round import KafkaRound
 from .lake_driver import TABLES, TOPIC
 from .lake_tables import (
+    LOCAL_READERS,
     OTHERS,
     READERS,
     CutWatch,
     LakeTables,
     Maintenance,
     OtherWriter,
+    Place,
     Recoveries,
 )
 from .late_requests import LateRequests
 from .marker_watch import MarkerWatch
 from .three_sinks_driver import COLUMNS
 
-_POINTS = (
+POINTS = (
+    # In tasks; the decision; the request of the catalog, and the commits of Delta Lake; when all
+    # sinks have committed, and this is recorded.
+    "lake.write.before",
+    "lake.prepare.before",
     "lake.prepare.after",
     "record.snapshot.before",
     "record.snapshot.after",
+    "lake.merge.written",
     "lake.together.before",
     "lake.together.after",
+    "lake.expire.before",
+    "lake.expire.after",
     "lake.commit.before",
     "lake.commit.after",
-    "lake.merge.written",
     "record.committed.before",
+    "record.committed.after",
 )
+_ARMED = 0.75
+"""Share of the starts that die at one of them."""
+_EPOCHS_MAX = 40
+"""After so many, a start does not reach its point any more, and dies at random."""
 
 
 def is_commit(sent: bytes) -> bool:
@@ -47,7 +65,7 @@ def is_commit(sent: bytes) -> bool:
 
 
 class LakeRound(KafkaRound):
-    """Of the named points of a commit, one is armed at some starts."""
+    """Most starts are ended at a named point, and the others at random."""
 
     driver_module = "tests.soak.lake_driver"
     topics = (TOPIC,)
@@ -56,11 +74,14 @@ class LakeRound(KafkaRound):
     _watch: MarkerWatch
     _is_armed = False
     _points_seen = 0
+    _aws: AwsServer | None = None
 
     def _open_store(self) -> None:
         super()._open_store()
+        place = self._open_place()
         (at := self.folder / "catalog").mkdir()
-        self._catalog = launch("iceberg", at, iceberg_catalog.prepared(at))
+        warehouse = f"{place.url}/iceberg" if place.server else f"file://{place.url}/iceberg"
+        self._catalog = launch("iceberg", at, iceberg_catalog.prepared(at, warehouse))
         port = self._catalog.facts["port"]
         proxy = Proxy(port, is_http=True)
         self._late_commits = LateRequests(
@@ -70,10 +91,12 @@ class LakeRound(KafkaRound):
         places = {
             "kafka": json.loads((self.folder / "broker.json").read_text())["servers"],
             "catalog": f"http://127.0.0.1:{proxy.port}",
+            "delta": f"{place.url}/delta",
+            "storage": place.of_sinks,
         }
         (self.folder / "places.json").write_text(json.dumps(places))
         server = iceberg_catalog.RestCatalog(port)
-        self._tables = LakeTables(self.folder, server, self._members)
+        self._tables = LakeTables(self.folder, place, server, self._members)
         self._tables.create()
         rolled, held = (
             KafkaMarkers(self._servers_of_kafka, "to_kafka", topic)
@@ -86,8 +109,17 @@ class LakeRound(KafkaRound):
         self._other = OtherWriter(self._tables, seed)
         self._maintenance = Maintenance(self._tables, seed)
         self._cuts = CutWatch(self._tables, seed)
-        self._recoveries = Recoveries(LakeTables(self.folder, server, self._members), seed)
+        tables = LakeTables(self.folder, place, server, self._members)
+        self._recoveries = Recoveries(tables, seed)
         self._beside = (self._other, self._maintenance, self._cuts, self._recoveries)
+
+    def _open_place(self) -> Place:
+        if not self.setting.s3:
+            return Place(str(self.folder))
+        self._aws = AwsServer().__enter__()
+        os.environ.update(environment(self._aws))
+        self._aws.create_bucket(BUCKET)
+        return Place(f"s3://{BUCKET}/lake", self._aws)
 
     def _kill_all(self) -> None:
         self._watch.start()
@@ -111,29 +143,53 @@ class LakeRound(KafkaRound):
             self._late_commits.stop()
         if self._catalog is not None:
             stop(self._catalog)
+        if self._aws is not None:
+            self._aws.close()
 
     # --- killing --------------------------------------------------------------------------------
 
     def _environment(self) -> dict[str, str]:
-        if not self._is_armed or self._fed.is_set():
+        self._is_armed = not self._fed.is_set() and self._rng.random() < _ARMED
+        if not self._is_armed:
             return {}
-        self._is_armed = False
-        rule = f"{self._rng.choice(_POINTS)}:{self._rng.randint(1, 4)}=kill"
+        rule = f"{self._rng.choice(POINTS)}:{self._rng.randint(1, 4)}=kill"
         return {"JET_FAIL_POINTS": rule, "JET_FAIL_POINT_LOG": str(self.folder / "points")}
 
-    def _restart_if_dead(self, until: str) -> None:
+    def _points(self) -> list[str]:
+        """Returns the points at which drivers have died."""
         log = self.folder / "points"
-        hits = log.read_text().splitlines() if log.exists() else []
-        for _ in hits[self._points_seen :]:
+        return re.findall("^(.+)=kill", log.read_text() if log.exists() else "", re.MULTILINE)
+
+    def _restart_if_dead(self, until: str) -> None:
+        for _ in (points := self._points())[self._points_seen :]:
             self._count("point")
-        self._points_seen = len(hits)
+        self._points_seen = len(points)
         super()._restart_if_dead(until)
 
-    def _kill_server(self, victim: str) -> None:
-        if victim == "point":  # the next start dies there
-            self._is_armed = True
+    def _wait_for_a_moment(self) -> None:
+        if not self._is_armed:
+            super()._wait_for_a_moment()
             return
-        super()._kill_server(victim)
+        assert self._driver is not None
+        before = seen = self._epochs()
+        self._waiting.progress()
+        while self._driver.poll() is None and seen < before + _EPOCHS_MAX:
+            self._check_progress()
+            if (now := self._epochs()) > seen:
+                seen = now
+                self._waiting.progress()
+            time.sleep(0.05)
+
+    def _kill_someone(self) -> None:
+        assert self._driver is not None
+        if self._is_armed and self._driver.poll() is not None:  # it has ended there
+            self._restart_if_dead("stopped")
+        else:
+            super()._kill_someone()
+
+    def _kill_server(self, victim: str) -> None:
+        if victim != "point":  # starts are armed, not killed there
+            super()._kill_server(victim)
 
     # --- the verdict ----------------------------------------------------------------------------
 
@@ -150,10 +206,11 @@ class LakeRound(KafkaRound):
         for row in all_rows:
             newest[row[0]] = max(newest.get(row[0], row), row, key=lambda it: it[3])
         of_tables = {"plain": all_rows, "keyed": Counter(newest.values())}
+        readers = READERS.keys() - (LOCAL_READERS if self.setting.s3 else set())
         return {
             "raw rows": Counter((row["k"], row["ts"], row["v"]) for row in sent),
             "raw numbers": Counter((k, n) for k, c in per_key.items() for n in range(1, c + 1)),
-            **{f"{reader}, {name}": of_tables[name] for reader in READERS for name in TABLES},
+            **{f"{reader}, {name}": of_tables[name] for reader in readers for name in TABLES},
         }
 
     def _found(self, name: str) -> Rows:
@@ -196,7 +253,11 @@ class LakeRound(KafkaRound):
                 )
         late = self._late_commits
         assert late is not None
+        points = Counter(self._points())
+        if not points:
+            verdict.broken.append("no start has died at a named point")
         verdict.notes += (
+            f"points: {', '.join(f'{name} {n}' for name, n in sorted(points.items()))}\n"
             f"catalog: {late.late} late commits, {late.lost} lost, {late.unanswered} unanswered; "
             f"{self._recoveries.seen} recoveries; "
             f"{cuts.looks} looks, {len(cuts.cuts)} cuts, {len(cuts.mixed)} mixed; "

@@ -7,20 +7,24 @@ import http.client
 import json
 import random
 import re
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import boto3
 import deltalake
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
 
 from dagster_jet import Jet, JetError
+from dagster_jet.connectors.iceberg.snapshot_expiry import SNAPSHOTS_KEPT
 from dagster_jet.connectors.lake.lake_sink import LakeSink
 from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.errors import ConfigurationError
@@ -29,6 +33,7 @@ from ..integration import polars_reader
 from ..integration.oracle import Rows
 from ..servers import duckdb_reader
 from ..servers.iceberg_catalog import TOKEN, RestCatalog
+from ..servers.members import AwsServer
 from .driver import JOB
 from .lake_driver import SPACE, TABLES, pipeline
 from .three_sinks_driver import COLUMNS
@@ -36,8 +41,43 @@ from .three_sinks_driver import COLUMNS
 SCHEMA = pa.schema([("k", pa.string()), *((name, pa.int64()) for name in COLUMNS[1:])])
 OTHERS = "other-"
 """Keys of another writer begin with it."""
-_KEPT_S = 15
+_KEPT_S, _SNAPSHOTS_KEPT = 15, 8
 _EPOCH = (1 << 40) - 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the tables are.
+
+    Attributes:
+        url: of the folder of all tables, local or in a bucket.
+        server: of the bucket; None if the folder is local.
+    """
+
+    url: str
+    server: AwsServer | None = None
+
+    @property
+    def of_sinks(self) -> dict[str, str]:
+        """Options of a sink."""
+        return {} if self.server is None else {"endpoint_url": self.server.endpoint_url}
+
+    @property
+    def of_deltalake(self) -> dict[str, str]:
+        if self.server is None:
+            return {}
+        return {
+            "aws_endpoint_url": self.server.endpoint_url,
+            "aws_allow_http": "true",
+            "aws_region": "us-east-1",
+            "conditional_put": "etag",
+        }
+
+    @property
+    def of_pyiceberg(self) -> dict[str, str]:
+        if self.server is None:
+            return {}
+        return {"s3.endpoint": self.server.endpoint_url, "s3.region": "us-east-1"}
 
 
 class LakeTables:
@@ -48,15 +88,21 @@ class LakeTables:
         members: of the job's store.
     """
 
-    def __init__(self, folder: Path, server: RestCatalog, members: Sequence[str]) -> None:
-        self.folder, self.server, self.members = folder, server, list(members)
+    def __init__(
+        self, folder: Path, place: Place, server: RestCatalog, members: Sequence[str]
+    ) -> None:
+        self.folder, self.place, self.server = folder, place, server
+        self.members = list(members)
         self._opened: dict[str, deltalake.DeltaTable] = {}
 
     def create(self) -> None:
         """Creates them, so that they keep the past for some seconds only."""
         with closing(self.catalog()) as catalog:
             catalog.create_namespace(SPACE)
-            kept = {"history.expire.max-snapshot-age-ms": str(_KEPT_S * 1000)}
+            kept = {
+                "history.expire.max-snapshot-age-ms": str(_KEPT_S * 1000),
+                SNAPSHOTS_KEPT: str(_SNAPSHOTS_KEPT),
+            }
             for name in TABLES:
                 catalog.create_table(f"{SPACE}.{name}", SCHEMA, properties=kept)
         for name in TABLES:
@@ -64,13 +110,17 @@ class LakeTables:
                 self.delta(name),
                 deltalake.Schema.from_arrow(SCHEMA),
                 configuration={"delta.deletedFileRetentionDuration": f"interval {_KEPT_S} seconds"},
+                storage_options=self.place.of_deltalake,
             )
 
     def catalog(self) -> Any:
-        return load_catalog("lake", **self.server.options)
+        return load_catalog("lake", **self.server.options, **self.place.of_pyiceberg)
 
     def delta(self, name: str) -> str:
-        return f"{self.folder}/delta/{name}"
+        return f"{self.place.url}/delta/{name}"
+
+    def opened(self, name: str) -> deltalake.DeltaTable:
+        return deltalake.DeltaTable(self.delta(name), storage_options=self.place.of_deltalake)
 
     @cached_property
     def home(self) -> tuple[str, str]:
@@ -89,7 +139,7 @@ class LakeTables:
     def _of_delta(self, name: str) -> int:
         owner = Owner(*self.home, JOB, f"delta_{name}")
         if name not in self._opened:
-            self._opened[name] = deltalake.DeltaTable(self.delta(name))
+            self._opened[name] = self.opened(name)
         (table := self._opened[name]).update_incremental()
         return (table.transaction_version(owner.application(repeatable=False)) or 0) & _EPOCH
 
@@ -108,9 +158,7 @@ class LakeTables:
         return Counter(tuple(row[c] for c in COLUMNS) for row in READERS[reader](self, name))
 
     def by_deltalake(self, name: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = pa.table(
-            deltalake.DeltaTable(self.delta(name)).to_pyarrow_table()
-        ).to_pylist()
+        found: list[dict[str, Any]] = pa.table(self.opened(name).to_pyarrow_table()).to_pylist()
         return found
 
     def by_pyiceberg(self, name: str) -> list[dict[str, Any]]:
@@ -120,16 +168,31 @@ class LakeTables:
             return found
 
     def by_duckdb_delta(self, name: str) -> list[dict[str, Any]]:
-        return duckdb_reader.delta_rows(Path(self.delta(name)))
+        return duckdb_reader.delta_rows(self._local(name))
 
     def by_duckdb_iceberg(self, name: str) -> list[dict[str, Any]]:
         return duckdb_reader.iceberg_rows(self._metadata_of(name))
 
     def by_polars_delta(self, name: str) -> list[dict[str, Any]]:
-        return polars_reader.delta_rows(Path(self.delta(name)))
+        return polars_reader.delta_rows(self._local(name))
 
     def by_polars_iceberg(self, name: str) -> list[dict[str, Any]]:
         return polars_reader.iceberg_rows(self._metadata_of(name))
+
+    def _local(self, name: str) -> Path:
+        """Returns the folder of a table of Delta Lake, or of a copy of what the bucket has now."""
+        if self.place.server is None:
+            return Path(self.delta(name))
+        bucket, _, prefix = self.delta(name).removeprefix("s3://").partition("/")
+        client = boto3.client("s3", endpoint_url=self.place.server.endpoint_url)
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
+        target = Path(tempfile.mkdtemp(dir=self.folder))
+        for key in [one["Key"] for page in pages for one in page.get("Contents", ())]:
+            (path := target / key.removeprefix(f"{prefix}/")).parent.mkdir(
+                parents=True, exist_ok=True
+            )
+            client.download_file(bucket, key, str(path))
+        return target
 
     def _metadata_of(self, name: str) -> Path:
         """The catalog keeps it in memory."""
@@ -147,6 +210,8 @@ READERS: Mapping[str, Callable[[LakeTables, str], list[dict[str, Any]]]] = {
     "polars Delta": LakeTables.by_polars_delta,
     "polars Iceberg": LakeTables.by_polars_iceberg,
 }
+LOCAL_READERS = {"DuckDB Iceberg", "polars Iceberg"}
+"""They do not find the files that the metadata name in the bucket of a server other than AWS."""
 
 
 class Beside:
@@ -199,7 +264,12 @@ class OtherWriter(Beside):
         row = (f"{OTHERS}{self._number}", self._number, 0, 1)
         rows = pa.Table.from_pylist([dict(zip(COLUMNS, row, strict=True))], SCHEMA)
         if place == "delta":
-            deltalake.write_deltalake(self.tables.delta("plain"), rows, mode="append")
+            deltalake.write_deltalake(
+                self.tables.delta("plain"),
+                rows,
+                mode="append",
+                storage_options=self.tables.place.of_deltalake,
+            )
         else:
             with closing(self.tables.catalog()) as catalog:
                 try:

@@ -51,6 +51,8 @@ class Setting:
     """Rows come from Kafka and files, and go to Kafka, PostgreSQL and Parquet."""
     lake: bool = False
     """Rows come from Kafka and go to tables of Delta Lake and Iceberg, and to Kafka."""
+    s3: bool = False
+    """The tables of `lake` are in a bucket."""
     postgres: bool = False
     """Rows come from Kafka and go to tables of PostgreSQL. Under Dagster: its storage is there."""
     held: bool = False
@@ -209,9 +211,12 @@ class Round:
         self._waiting.progress()
         while self._epochs() <= before:
             self._restart_if_dead("stopped")
-            if self._waiting.has_lasted():
-                raise TimeoutError(f"no epoch was committed for {_PROGRESS_S:.0f} s: {self.folder}")
+            self._check_progress()
             time.sleep(0.05)
+
+    def _check_progress(self) -> None:
+        if self._waiting.has_lasted():
+            raise TimeoutError(f"no epoch was committed for {_PROGRESS_S:.0f} s: {self.folder}")
 
     def _epochs(self) -> int:
         """Committed ones: of the sink that has rows in every one."""
