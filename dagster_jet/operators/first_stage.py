@@ -105,12 +105,15 @@ class FramePartials:
 class SessionBuckets:
     """Partials by key and bucket of time, with first and last time.
 
-    `SessionWindows` has buckets as wide as its gap, `BoundedSessions` one for each event time.
+    `SessionWindows` has buckets as wide as its gap, or one for each event time, `BoundedSessions`
+    the latter.
     """
 
     keys: tuple[str, ...]
     aggregation: Aggregation
     width_ms: int
+    """A bucket of 1 ms is late as a whole or not at all, so its late rows need not be filtered
+    before: the operators drop and count them."""
     late_rows_are_left_out: bool = True
     address: tuple[str, ...] = (PARTITION_COLUMN, HASH_COLUMN)
 

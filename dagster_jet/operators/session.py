@@ -1,10 +1,10 @@
 """Session windows: per key, events that follow each other in less than a gap.
 
-The first stage sends *buckets*: per key and `floor(time / gap)` the first and last event time and
-partials. All events of a bucket are less than a gap apart, so a bucket is part of one session, and
-the step only merges intervals. State is versioned: a step reads the sessions of the touched keys
-and writes them again, so its cost depends on the touched keys. Where the state of a session grows
-with its rows, it writes only the new content (`session_pieces`).
+The first stage sends *buckets*: per key and `floor(time / gap)`, or per key and millisecond, the
+first and last event time and partials. All events of a bucket are less than a gap apart, so a
+bucket is part of one session, and the step only merges intervals. State is versioned: a step reads
+the sessions of the touched keys and writes them again, so its cost depends on the touched keys.
+Where the state of a session grows with its rows, it writes only the new content (`session_pieces`).
 
 At-least-once: after a restart the events between the snapshot and the crash are counted again in
 sessions that were open at the snapshot. A session emitted since then is emitted again, and is

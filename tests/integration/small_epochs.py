@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
+from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.spark import epoch
 from dagster_jet.spark.frames import epoch_frames, prepared_frames
@@ -70,6 +70,18 @@ class CountedFrames(epoch_frames.EpochFrames):
         CountedFrames.made += 1
 
 
+def made_for(jet: Jet, p: Pipeline) -> tuple[int, int]:
+    """Runs a pipeline with a file per epoch. Returns the number of its epochs, and for how many of
+    them, or kinds of them, frames were made."""
+    CountedFrames.made = 0
+    with (
+        mock.patch.object(epoch, "EpochFrames", CountedFrames),
+        mock.patch.object(prepared_frames, "EpochFrames", CountedFrames),
+    ):
+        result = jet.run(p, JobConfig(max_items_per_epoch=1, parallelism=3), until="completed")
+    return result.epochs, CountedFrames.made
+
+
 def run(folder: Path) -> dict[str, tuple[int, int]]:
     """Runs the pipelines on the process's Spark; by pipeline, its epochs, and how often frames were
     made.
@@ -82,16 +94,9 @@ def run(folder: Path) -> dict[str, tuple[int, int]]:
         rows = [{"k": f"key-{rng.randrange(12)}", "ts": number * 300 + rng.randrange(LAG_MS),
                  "v": rng.randrange(100)} for _ in range(30)]  # fmt: skip
         write_input(folder / "in", number, rows)
-    with (
-        mock.patch.object(epoch, "EpochFrames", CountedFrames),
-        mock.patch.object(prepared_frames, "EpochFrames", CountedFrames),
-        open_jet(folder, "a", 0) as jet,
-    ):
+    with open_jet(folder, "a", 0) as jet:
         for keys in KEYS:
-            CountedFrames.made = 0
-            config = JobConfig(max_items_per_epoch=1, parallelism=3)  # a file per epoch
-            result = jet.run(pipeline(folder, keys), config, until="completed")
-            found[keys] = result.epochs, CountedFrames.made
+            found[keys] = made_for(jet, pipeline(folder, keys))
             for name, rows_of in expected(folder, keys).items():
                 wrong = difference(committed(folder / keys / name, WINDOW_COLUMNS), rows_of)
                 assert not wrong, f"{keys}, {name}: {wrong}"

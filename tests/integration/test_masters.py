@@ -12,7 +12,7 @@ from dagster_jet.errors import JetError, MissingEnvironmentError, ProcessorError
 from dagster_jet.testing.failpoints import FailPoints
 from tests.long import long
 
-from . import differential, small_epochs, whose_error
+from . import differential, prepared_cases, small_epochs, whose_error
 from .crash_table import KILLED, Crash
 from .differential import CASES
 from .large_crash_child import LargeWorld
@@ -72,6 +72,15 @@ def test_large_epochs_give_the_rows_of_an_independent_computation(
 def test_frames_of_small_epochs_are_made_once(tmp_path: Path, cluster: Run) -> None:
     for epochs, made in cluster(small_epochs.run, tmp_path).values():
         assert made <= 3 < small_epochs.FILES <= epochs, "with rows, without, and the last"
+
+
+@pytest.mark.parametrize("run", ["local", "cluster"], indirect=True)
+@pytest.mark.parametrize("case", prepared_cases.CASES)
+def test_a_watermark_is_no_part_of_a_small_epochs_frames(
+    tmp_path: Path, case: str, run: Run
+) -> None:
+    epochs, made = run(prepared_cases.run, case, tmp_path)
+    assert made <= prepared_cases.CASES[case].kinds < prepared_cases.FILES <= epochs
 
 
 def on_both(cases: Iterable[str], *quick: str) -> pytest.MarkDecorator:

@@ -57,13 +57,17 @@ PREPARED: dict[str, Callable[[Stage], Stage]] = {
     "rows": lambda rows: rows,
     "columns and conditions": lambda rows: rows.filter("v > 1").select("k", "v + 1 AS v"),
     "windows": lambda rows: windowed(rows.with_timestamps("ts")),
+    "sessions": lambda rows: (
+        rows.with_timestamps("ts")
+        .group_by("k")
+        .window(windows.session("1 second"))
+        .aggregate(n=agg.count(), name="visits")
+    ),
     "totals": lambda rows: rows.group_by("k").rolling_aggregate(n=agg.count(), name="totals"),
 }
 MADE_EACH_TIME: dict[str, Callable[[Stage], Stage]] = {
     "a function may look at the clock": lambda rows: rows.transform(lambda frame: frame),
     "the epoch's time": lambda rows: windowed(rows.with_ingestion_timestamps(column="at")),
-    "a watermark takes rows out": lambda rows: rows.with_timestamps("ts").group_by("k")
-    .window(windows.session("1 second")).aggregate(n=agg.count(), name="visits"),
     "late rows": late_rows,
     "a moment in a condition": lambda rows: rows.filter("timestamp_millis(ts) < timestamp'now'"),
     "a moment in a column": lambda rows: rows.select("k", "date ' TODAY' AS day"),

@@ -126,7 +126,7 @@ def _places(partitions: Sequence[str]) -> int:
 def can_be_prepared(plan: ExecutionPlan, fusions: Fusions) -> bool:
     """Whether the frames of the plan contain nothing that differs between epochs."""
     late = (
-        plan.stages[head.stage].takes_out_late(head.ordinal)
+        head.ordinal in plan.stages[head.stage].late_inputs
         for task in fusions.each
         for head in task.fusion.heads
     )

@@ -6,6 +6,7 @@ The operator's first stage (`operators/first_stage.py`) defines its computation.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -89,6 +90,7 @@ def plan_sessions(node: AggregateNode, source: DataFrame, partitions: Partitions
     stage = SessionBuckets(node.keys, aggregation, gap_ms if max_ms is None else 1)
     time = time_sql(source, node.time)
     shape = _shape(stage, source, time, partitions)
+    exact = _shape(replace(stage, width_ms=1), source, time, partitions)
     schema, early = arrow_schema(shape(source).schema), node.early_results_ms is not None
     operator: SessionWindows | BoundedSessions
     if max_ms is None:
@@ -96,7 +98,8 @@ def plan_sessions(node: AggregateNode, source: DataFrame, partitions: Partitions
     else:
         operator = BoundedSessions(schema, node.keys, gap_ms, max_ms, aggregation, early)
     late = behind_watermark(source, node.time)
-    return _plan(operator, stage, shape, partitions, node.time, late)
+    plan = _plan(operator, stage, shape, partitions, node.time, late)
+    return replace(plan, exact_shapes=(exact,))
 
 
 def plan_rolling(

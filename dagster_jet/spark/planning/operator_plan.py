@@ -55,9 +55,11 @@ class OperatorPlan:
     late: tuple[Late, ...]
     """Per input: condition for late rows, for a sink of late rows. Empty: no row is late."""
     filters_late: bool
-    """Late rows are always removed before the operator, because a row of its input stands for
-    several and does not show which are late."""
+    """Late rows are always removed before `shapes`, because a row of the operator's input stands
+    for several and does not show which are late."""
     result_type: StructType = field(repr=False)
+    exact_shapes: tuple[Shape, ...] = ()
+    """Per input: shape of rows from which late ones are not removed; empty: `shapes`."""
     statistics_columns: tuple[pa.Field, ...] = ()
     """Columns after the operator's, from which the task computes its input statistics."""
 

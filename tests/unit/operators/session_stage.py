@@ -25,11 +25,17 @@ class SessionStage(Stage):
         most: int | None = None,
         seed: int = 0,
         early: bool = False,
+        exact: bool = False,
         **aggregates: Any,
     ) -> None:
-        self.gap = gap
+        """
+        Args:
+            exact: buckets are of one millisecond and have late rows, as in prepared frames.
+        """
+        self.gap, self.exact, self.late_before = gap, exact, 0
         self.aggregation = Aggregation(tuple((aggregates or {"n": agg.count()}).items()))
-        self.first = SessionBuckets(("k",), self.aggregation, gap if most is None else 1)
+        width = gap if most is None and not exact else 1
+        self.first = SessionBuckets(("k",), self.aggregation, width)
         schema = self.first_stage([]).schema
         operator: SessionWindows | BoundedSessions
         if most is None:
@@ -39,7 +45,9 @@ class SessionStage(Stage):
         super().__init__(operator, self.aggregation, seed)
 
     def first_stage(self, events: Sequence[tuple[Any, ...]]) -> pa.Table:
-        table, self.late_before = self.first.partials(self.table(events), self.watermark)
+        watermark = None if self.exact else self.watermark
+        table, late = self.first.partials(self.table(events), watermark)
+        self.late_before += late
         return table
 
     def sessions(

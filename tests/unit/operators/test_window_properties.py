@@ -90,22 +90,24 @@ def test_windows(window, steps, names, seed, rows_at_once, few, lateness):
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(1, 15), STEPS, NAMES, SEED, st.booleans(), st.sampled_from([0, 4]))
-def test_sessions(gap, steps, names, seed, collide, folded_by):
+@given(
+    st.integers(1, 15), STEPS, NAMES, SEED, st.booleans(), st.sampled_from([0, 4]), st.booleans()
+)
+def test_sessions(gap, steps, names, seed, collide, folded_by, exact):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session_module, "FOLDED_BY", folded_by)
-        check_sessions(gap, None, ended(steps), names, seed, collide)
+        check_sessions(gap, None, ended(steps), names, seed, collide, exact)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(1, 15), st.integers(1, 40), STEPS, NAMES, SEED, st.booleans())
-def test_bounded_sessions(gap, most, steps, names, seed, collide):
-    check_sessions(gap, most, ended(steps), names, seed, collide)
+@given(st.integers(1, 15), st.integers(1, 40), STEPS, NAMES, SEED, st.booleans(), st.booleans())
+def test_bounded_sessions(gap, most, steps, names, seed, collide, exact):
+    check_sessions(gap, most, ended(steps), names, seed, collide, exact)
 
 
-def check_sessions(gap, most, steps, names, seed, collide):
+def check_sessions(gap, most, steps, names, seed, collide, exact):
     emitted, open_ = expected_sessions([(e, wm) for e, wm, *_ in steps], gap, most or 10**15)
-    stage = SessionStage(gap, most=most, seed=seed, early=True, **definitions(*names))
+    stage = SessionStage(gap, most=most, seed=seed, early=True, exact=exact, **definitions(*names))
     stage.collide = collide
     for (events, watermark, restored, early), closed, still_open in zip(
         steps, emitted, open_, strict=True
@@ -125,6 +127,15 @@ def check_sessions(gap, most, steps, names, seed, collide):
             key: comparable(expected(events, *names)) for key, events in wanted.items()
         }
     assert stage.state.scan().num_rows == 0
+    assert (stage.late if exact else stage.late_before) == late_events(steps)
+
+
+def late_events(steps):
+    late, reached = 0, None
+    for events, watermark, *_ in steps:
+        late += sum(reached is not None and time < reached for _, time, _ in events)
+        reached = max((one for one in (reached, watermark) if one is not None), default=None)
+    return late
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

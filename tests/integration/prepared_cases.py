@@ -1,0 +1,59 @@
+"""Small epochs that differ in a watermark, although their frames are made once: each case with what
+judges its rows. All of them can run on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dagster_jet import Pipeline
+
+from . import test_operators
+from .child import open_jet
+from .small_epochs import made_for
+from .world import write_input
+
+FILES = 14
+SHARED = {"shared": True}
+
+
+@dataclass(frozen=True)
+class Case:
+    write: Callable[[Path], Any]
+    """Writes the input files; returns what `check` is told."""
+    pipeline: Callable[[Path], Pipeline]
+    check: Callable[[Path, Any], None]
+    kinds: int = 3
+    """Kinds of epochs: with rows, without, and the last."""
+
+
+def _write_events(folder: Path, side: str = "") -> None:
+    for number, batch in enumerate(test_operators.events("small", FILES)):
+        write_input(folder / "in" / side, number, batch)
+
+
+def _check_sessions(folder: Path, _: None) -> None:
+    wrong = test_operators.wrong_rows("session", folder)
+    assert not wrong, wrong
+
+
+CASES = {
+    "sessions": Case(
+        lambda folder: _write_events(folder, "left"),
+        lambda folder: test_operators.operator_pipeline("session", folder, **SHARED),
+        _check_sessions,
+    ),
+}
+
+
+def run(name: str, folder: Path) -> tuple[int, int]:
+    """Runs a case on the process's Spark, and checks its rows. Returns the number of epochs, and
+    how often frames were made."""
+    case = CASES[name]
+    told = case.write(folder)
+    with open_jet(folder, "a", 0) as jet:
+        found = made_for(jet, case.pipeline(folder))
+    case.check(folder, told)
+    return found
