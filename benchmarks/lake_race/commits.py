@@ -27,9 +27,8 @@ from dagster_jet import sinks
 from dagster_jet.connectors.delta import delta_committer
 from dagster_jet.connectors.delta.table_log import TableLog
 from dagster_jet.connectors.iceberg.iceberg_committer import IcebergCommitter
-from dagster_jet.connectors.iceberg.snapshot_expiry import SNAPSHOTS_KEPT
 from dagster_jet.connectors.iceberg.table_request import TableRequest
-from dagster_jet.connectors.iceberg.table_version import TableVersion
+from dagster_jet.connectors.iceberg.table_version import SNAPSHOTS_KEPT, TableVersion
 from dagster_jet.contract import CommitContext, Committer, TransactionId
 from dagster_jet.snapshot.manifest import Artifact
 

@@ -24,7 +24,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
 
 from dagster_jet import Jet, JetError
-from dagster_jet.connectors.iceberg.snapshot_expiry import SNAPSHOTS_KEPT
+from dagster_jet.connectors.iceberg.table_version import SNAPSHOTS_KEPT
 from dagster_jet.connectors.lake.lake_sink import LakeSink
 from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.errors import ConfigurationError

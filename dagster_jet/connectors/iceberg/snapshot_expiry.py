@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.iceberg.storage import folder_at
+from dagster_jet.connectors.iceberg.table_version import SNAPSHOTS_KEPT, TableVersion
 from dagster_jet.connectors.lake.staged_changes import staged_at
 from dagster_jet.connectors.lake.staged_names import APPLICATIONS
 from dagster_jet.system.failpoint import fail_point
@@ -33,11 +34,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-    from dagster_jet.connectors.iceberg.table_version import TableVersion
-
-SNAPSHOTS_KEPT = "dagster-jet.snapshots-kept"
-"""Property of a table: so many of its newest snapshots stay at least when a sink has committed, and
-a quarter more at most. Without it sinks let none expire."""
 _KEPT_PER_BRANCH = "history.expire.min-snapshots-to-keep"
 _NOTE = "expired-"
 _IF_MISSING = suppress(FileNotFoundError)

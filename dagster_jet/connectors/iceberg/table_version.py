@@ -16,7 +16,6 @@ import pyarrow as pa
 from dagster_jet.connectors.iceberg.data_file import IcebergLayout, LiveFile, data_file_of
 from dagster_jet.connectors.iceberg.fields import extended, inner_not_null, of_table
 from dagster_jet.connectors.iceberg.partition_fields import PartitionField
-from dagster_jet.connectors.iceberg.snapshot_expiry import SNAPSHOTS_KEPT
 from dagster_jet.connectors.iceberg.table_request import TableRequest
 from dagster_jet.connectors.lake.lake_committer import first_line
 from dagster_jet.connectors.lake.staged_file import kept_in
@@ -32,6 +31,9 @@ if TYPE_CHECKING:
 _FORMAT = 2
 """The library does not write version 3. Snapshots of version 1 have no sequence numbers, by which a
 catalog refuses a late request after a rollback to the snapshot that it was made for."""
+SNAPSHOTS_KEPT = "dagster-jet.snapshots-kept"
+"""Property of a table: so many of its newest snapshots stay at least when a sink has committed, and
+a quarter more at most. Without it sinks let none expire."""
 _NEW_TABLES = {
     "commit.manifest-merge.enabled": "true",
     SNAPSHOTS_KEPT: "100",

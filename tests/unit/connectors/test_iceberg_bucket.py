@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from dagster_jet import sinks
-from dagster_jet.connectors.iceberg.snapshot_expiry import SNAPSHOTS_KEPT
-from dagster_jet.connectors.iceberg.table_version import TableVersion
+from dagster_jet.connectors.iceberg.table_version import SNAPSHOTS_KEPT, TableVersion
 
 from .delta_table import SCHEMA, by, rows, stage
 from .iceberg_rows import NAME, options_at

@@ -21,8 +21,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import LongType
 
 from dagster_jet import sources
-from dagster_jet.connectors.iceberg.snapshot_expiry import SNAPSHOTS_KEPT
-from dagster_jet.connectors.iceberg.table_version import TableVersion
+from dagster_jet.connectors.iceberg.table_version import SNAPSHOTS_KEPT, TableVersion
 from dagster_jet.connectors.lake.lake_committer import Change
 from dagster_jet.connectors.lake.staged_names import marker_of
 from dagster_jet.connectors.lake.table_maintenance import SmallFiles

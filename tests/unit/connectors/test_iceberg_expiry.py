@@ -18,7 +18,7 @@ from pyiceberg.table import StaticTable
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from dagster_jet import sinks
-from dagster_jet.connectors.iceberg.snapshot_expiry import SNAPSHOTS_KEPT
+from dagster_jet.connectors.iceberg.table_version import SNAPSHOTS_KEPT
 from dagster_jet.snapshot.manifest import Artifact
 
 from .delta_table import SCHEMA, by, rows, stage

@@ -23,7 +23,7 @@ from pyiceberg.types import LongType
 
 from dagster_jet import sinks
 from dagster_jet.connectors.iceberg import IcebergSink, merge_commit
-from dagster_jet.connectors.iceberg.snapshot_expiry import SNAPSHOTS_KEPT
+from dagster_jet.connectors.iceberg.table_version import SNAPSHOTS_KEPT
 from dagster_jet.connectors.lake.lake_committer import Change
 from dagster_jet.connectors.lake.staged_names import marker_of
 from dagster_jet.contract import CommitContext, TransactionId, carry_out_here
