@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagster_jet.errors import BadRowError
 from dagster_jet.operators.operator import TIME_COLUMN
+
+LateUntil = Callable[[int, int | None], int]
+"""Maps the watermark of earlier epochs, and the time up to which they have expired state, to the
+newest moment (ms) that is late."""
+
+
+def before_watermark(before_ms: int, expired_until_ms: int | None) -> int:
+    """`LateUntil` for event times."""
+    return before_ms - 1
 
 
 def event_times(table: pa.Table) -> np.ndarray:
@@ -31,4 +43,13 @@ def drop_late(table: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
     if before_ms is None or table.num_rows == 0 or times.min() >= before_ms:
         return table, 0
     kept = table.filter(pa.array(times >= before_ms))
+    return kept, table.num_rows - kept.num_rows
+
+
+def leave_out_late(table: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
+    """As `drop_late`, before an operator that takes late rows. A row without a time is not late."""
+    if before_ms is None:
+        return table, 0
+    late = pc.fill_null(pc.less(table.column(TIME_COLUMN), before_ms), fill_value=False)
+    kept = table.filter(pc.invert(late))
     return kept, table.num_rows - kept.num_rows

@@ -45,6 +45,11 @@ CASES = {
         lambda folder: test_operators.operator_pipeline("session", folder, **SHARED),
         _check_sessions,
     ),
+    "late rows": Case(
+        lambda folder: test_operators.restless_batches(folder / "in", files=FILES),
+        lambda folder: test_operators.late_pipeline(folder, **SHARED),
+        test_operators.check_late_rows,
+    ),
 }
 
 

@@ -28,6 +28,7 @@ from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.fusion import InputRef
 from tests.long import long
 
+from .test_operators import processed
 from .world import World, write_input
 
 if TYPE_CHECKING:
@@ -264,36 +265,64 @@ class Alternating:
 SEEDS = [1, *(pytest.param(seed, marks=long) for seed in range(2, 8))]
 
 
-def input_files(seed: int) -> list[list[Row]]:
+def input_files(seed: int, spread_ms: int = 900) -> list[list[Row]]:
     rng = random.Random(seed)
     return [
         [
             {"k": rng.choice("abc"), "g": rng.randrange(4), "v": rng.randrange(9),
-             "ts": number * 700 + rng.randrange(900)}
+             "ts": number * 700 + rng.randrange(spread_ms)}
             for _ in range(30)
         ]
         for number in range(6)
     ]  # fmt: skip
 
 
+def out_of_time(rows: Stage) -> dict[str, Any]:
+    """Stages for which rows are late."""
+    of_key = rows.group_by("k")
+    visits = of_key.window(windows.session("150 ms")).aggregate(
+        n=agg.count(), total=agg.sum("v"), high=agg.top_n(2, "v"),
+        kinds=agg.approx_count_distinct("g"), name="visits",
+    )  # fmt: skip
+    mapped = of_key.map_stateful(
+        lambda state, row: row, create=int, ttl="1 second", output_schema=SCHEMA, name="mapped"
+    )
+    return {
+        "visits": visits,
+        "counts": counted(rows, "counts", "k", "g"),
+        "first": rows.deduplicate(on="g", within="300 ms", name="first"),
+        "mapped": mapped,
+        "numbered": processed(rows, "numbered"),
+    }
+
+
 def played(
-    world: World, way: str, build: Callable[[Stage], dict[str, Stage]], seed: int = 1
+    world: World,
+    way: str,
+    build: Callable[[Stage], dict[str, Any]],
+    seed: int = 1,
+    lag: str = "1 second",
 ) -> dict[str, Counter[str]]:
-    """Two executions, the second from the state of the first: what they have written."""
-    folder, files = world.folder / way, input_files(seed)
+    """Two executions, the second from the state of the first: what they have written. With a lag
+    of nothing rows are late: sinks take them."""
+    folder, files = world.folder / way, input_files(seed, 900 if lag != "0 ms" else 2_500)
     p = Pipeline(f"job_{way}")
     source = sources.files(f"{folder}/in", format="json", schema=SCHEMA)
-    rows = p.read_from(source, name="rows").with_timestamps("ts", allowed_lag="1 second")
+    rows = p.read_from(source, name="rows").with_timestamps("ts", allowed_lag=lag)
     stages = build(rows)
+    names = list(stages)
     for name, stage in stages.items():
         stage.write_to(sinks.files(f"{folder}/{name}", format="json"), name=f"{name}_out")
+        if lag == "0 ms":
+            names.append(f"{name}_late")
+            stage.late_to(sinks.files(f"{folder}/{name}_late", format="json"), name=f"{name}_l")
     with world.jet() as jet:
         for until, part in {"drained": range(3), "completed": range(3, 6)}.items():
             for number in part:
                 write_input(folder / "in", number, files[number])
             config = JobConfig(max_items_per_epoch=30, parallelism=2)
             assert jet.run(p, config, until=until).epochs >= 3
-    return {name: written(folder, name) for name in stages}
+    return {name: written(folder, name) for name in names}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -319,9 +348,10 @@ class CountedFrames(EpochFrames):
         CountedFrames.made += 1
 
 
+@pytest.mark.parametrize(("build", "lag"), [(linked, "1 second"), (out_of_time, "0 ms")])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_rows_are_those_of_frames_made_in_each_epoch(
-    world: World, monkeypatch: pytest.MonkeyPatch, seed: int
+    world: World, monkeypatch: pytest.MonkeyPatch, seed: int, build: Any, lag: str
 ) -> None:
     """And of frames that are made for an execution; two stages read the source."""
     for module in (epoch, prepared_frames):
@@ -330,7 +360,7 @@ def test_rows_are_those_of_frames_made_in_each_epoch(
     for way, is_prepared in {"once": True, "each_time": False}.items():
         monkeypatch.setattr(prepared_frames, "can_be_prepared", lambda *_, can=is_prepared: can)
         CountedFrames.made = 0
-        found[way] = played(world, way, linked, seed)
+        found[way] = played(world, way, build, seed, lag)
         made[way] = CountedFrames.made
     assert all(found["once"].values())
     assert found["once"] == found["each_time"]

@@ -517,11 +517,13 @@ def check_late_rows(folder: Path, everything: list[Row]) -> None:
     assert both == Counter((r["k"], r["ts"], r["v"]) for r in everything)
 
 
-def restless_batches(folder: Path, rows: int = 20, keys: Sequence[str] = "abc") -> list[Row]:
+def restless_batches(
+    folder: Path, rows: int = 20, keys: Sequence[str] = "abc", files: int = 8
+) -> list[Row]:
     """Every row is another one, and many jump back."""
     rng = random.Random("late")
     everything = []
-    for number in range(8):
+    for number in range(files):
         batch = [
             {
                 "k": rng.choice(keys),

@@ -39,8 +39,7 @@ def planned(spark: SparkSession, build: Callable[[Stage], Stage]) -> bool:
     rows = build(p.read_from(source, name="rows"))
     rows.write_to(sinks.files("/out", format="json"), name="out")
     plan = analyse(SparkRuntime(spark, p.name, {}, 1), p.graph, 7)
-    assert can_be_prepared(plan, plan.by_shard) is can_be_prepared(plan, plan.by_level)
-    return can_be_prepared(plan, plan.by_level)
+    return can_be_prepared(plan)
 
 
 def windowed(rows: Stage) -> LateStage:
@@ -63,12 +62,12 @@ PREPARED: dict[str, Callable[[Stage], Stage]] = {
         .window(windows.session("1 second"))
         .aggregate(n=agg.count(), name="visits")
     ),
+    "late rows": late_rows,
     "totals": lambda rows: rows.group_by("k").rolling_aggregate(n=agg.count(), name="totals"),
 }
 MADE_EACH_TIME: dict[str, Callable[[Stage], Stage]] = {
     "a function may look at the clock": lambda rows: rows.transform(lambda frame: frame),
     "the epoch's time": lambda rows: windowed(rows.with_ingestion_timestamps(column="at")),
-    "late rows": late_rows,
     "a moment in a condition": lambda rows: rows.filter("timestamp_millis(ts) < timestamp'now'"),
     "a moment in a column": lambda rows: rows.select("k", "date ' TODAY' AS day"),
 }  # fmt: skip

@@ -45,12 +45,16 @@ from dagster_jet.spark.planning.wiring import ACK_TYPE, own_sink
 from dagster_jet.spark.plans.repeatable import Repeat, again
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.epoch_parameters import PreparedTask
+from dagster_jet.spark.tasks.epoch_rows import LateRows
 from dagster_jet.spark.tasks.fusion import InputRef
 from dagster_jet.spark.tasks.sink_task import SinkTask
 from dagster_jet.spark.tasks.stage_input import StageInput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+_MOMENT_COLUMN = "__moment"
 
 
 class EpochFrames:
@@ -273,8 +277,11 @@ class EpochFrames:
             if rows is not None and wiring.takes_out_late(head.ordinal):
                 if self._prepared is None:
                     rows = self._in_time(head, rows, given)
-                else:  # the watermark differs between epochs: the operator takes late rows out
+                else:
+                    # The watermark differs between epochs: the stage's task takes late rows out.
                     shapes = wiring.plan.exact_shapes or shapes
+                    if head.ordinal in wiring.late_inputs:
+                        self._late[head.stage, head.ordinal] = self._late_rows(head, rows)
             return None if rows is None else shapes[head.ordinal](self._gathered(rows))
 
     def _gathered(self, rows: DataFrame) -> DataFrame:
@@ -287,11 +294,18 @@ class EpochFrames:
             return rows
         wiring = self._plan.stages[head.stage]
         # A row without event time is neither late nor on time: the operator refuses it.
-        is_late = wiring.plan.late[head.ordinal](given.before_ms, given.expired_until_ms)
-        late = F.coalesce(is_late, F.lit(False))
+        is_late = wiring.plan.late[head.ordinal]
+        late = F.coalesce(is_late.condition(given.before_ms, given.expired_until_ms), F.lit(False))
         if head.ordinal in wiring.late_inputs:
             self._late[head.stage, head.ordinal] = self.shared.add(rows).where(late)
         return self._observations.count_late(head.stage, head.ordinal, rows, late).where(~late)
+
+    def _late_rows(self, head: InputRef, rows: DataFrame) -> DataFrame:
+        """The late rows of an input in any epoch: a branch of its own, which reads them again."""
+        late = self._plan.stages[head.stage].plan.late[head.ordinal]
+        with_moment = rows.select("*", late.moment.alias(_MOMENT_COLUMN))
+        task = LateRows(head.stage, late.until)
+        return map_in_arrow(with_moment, task, rows.schema, head.stage)
 
     # --- sinks ----------------------------------------------------------------------------------
 

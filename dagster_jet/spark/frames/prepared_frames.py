@@ -14,7 +14,6 @@ from dagster_jet.pipeline.graph import EnrichNode, TimestampsNode, TransformNode
 from dagster_jet.spark.epoch_contract import EpochInput
 from dagster_jet.spark.frames.epoch_frames import EpochFrames
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
-from dagster_jet.spark.planning.fusing import Fusions
 from dagster_jet.spark.plans.repeatable import Repeat, repeat
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.epoch_parameters import CurrentSplit, EpochParameters
@@ -31,7 +30,10 @@ class PreparedFrames:
     def __init__(self, plan: ExecutionPlan, runtime: SparkRuntime) -> None:
         self._plan, self._runtime = plan, runtime
         self._is_local = runtime.is_local
-        self._can_be = can_be_prepared(plan, plan.by_level if self._is_local else plan.by_shard)
+        self._can_be = can_be_prepared(plan)
+        self._rows_are_read_twice = bool(plan.shared) or any(
+            wiring.late_inputs for wiring in plan.stages.values()
+        )
         self._kept: dict[_Kind, tuple[EpochFrames, Repeat] | None] = {}
         """None: epochs of this kind need new frames each time."""
         self._enrichments = [node for node in plan.graph if isinstance(node, EnrichNode)]
@@ -97,7 +99,7 @@ class PreparedFrames:
         if action is not None:
             found = repeat(
                 action,
-                several_readers=bool(self._plan.shared),
+                several_readers=self._rows_are_read_twice,
                 exchanges=not self._is_local,
                 caches=bool(frames.shared),
             )
@@ -123,14 +125,9 @@ def _places(partitions: Sequence[str]) -> int:
     return 1 << (len(partitions) - 1).bit_length() if partitions else 0
 
 
-def can_be_prepared(plan: ExecutionPlan, fusions: Fusions) -> bool:
+def can_be_prepared(plan: ExecutionPlan) -> bool:
     """Whether the frames of the plan contain nothing that differs between epochs."""
-    late = (
-        head.ordinal in plan.stages[head.stage].late_inputs
-        for task in fusions.each
-        for head in task.fusion.heads
-    )
-    return not (any(late) or any(map(_is_of_each_epoch, plan.graph)))
+    return not any(map(_is_of_each_epoch, plan.graph))
 
 
 def _is_of_each_epoch(node: object) -> bool:

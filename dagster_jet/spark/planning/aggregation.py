@@ -28,6 +28,7 @@ from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.stateful import AggregateNode, RollingNode
 from dagster_jet.pipeline.windows import SessionWindow
 from dagster_jet.spark.planning.operator_plan import (
+    Late,
     OperatorPlan,
     Partitions,
     Shape,
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from dagster_jet.operators.operator import Operator
-    from dagster_jet.spark.planning.operator_plan import Late
 
 
 def plan_windows(
@@ -67,7 +67,6 @@ def plan_windows(
         corrected=node.allowed_lateness_ms is not None,
     )
     ((_, end_sql),) = stage.group_columns(time)
-    end = F.expr(end_sql)
     if reports_statistics:
         shape = _shape(stage, source, time, partitions, _statistics(time))
     return _plan(
@@ -76,7 +75,7 @@ def plan_windows(
         shape,
         partitions,
         node.time,
-        lambda *reached: end <= F.lit(frames.late_until(*reached)),
+        Late(F.expr(end_sql), frames.late_until),
         STATISTICS_COLUMNS if reports_statistics else (),
     )
 

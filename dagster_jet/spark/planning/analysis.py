@@ -274,7 +274,7 @@ class _Analysis:
             for ordinal, upstream in enumerate(self.graph[name].upstream):
                 rows = self.frames[upstream]
                 if wiring.takes_out_late(ordinal):
-                    rows = rows.where(~wiring.plan.late[ordinal](0, None))
+                    rows = rows.where(~wiring.plan.late[ordinal].condition(0, None))
                 yield wiring.plan.shapes[ordinal](rows)
                 if ordinal in wiring.late_inputs:
                     yield self.frames[upstream]

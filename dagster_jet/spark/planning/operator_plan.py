@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.operators.first_stage import FirstStage
+from dagster_jet.operators.lateness import LateUntil, before_watermark
 from dagster_jet.operators.operator import PARTITION_COLUMN, Operator
 from dagster_jet.operators.row_input import RowInput
 from dagster_jet.pipeline.event_time import EventTime
@@ -32,15 +33,25 @@ from dagster_jet.pipeline.event_time import EventTime
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-Late = Callable[[int, "int | None"], "Column"]
-"""Maps the watermark of earlier epochs, and the time up to which they have expired state, to a
-condition on an input row."""
 Shape = Callable[["DataFrame"], "DataFrame"]
 """Maps an input's rows to the operator's input, partition first."""
 
 
 _UNHASHABLE = re.compile(r"\b(map|variant)\b")
 """Types of columns that Spark does not hash."""
+
+
+@dataclass(frozen=True)
+class Late:
+    """Which rows of an input are late."""
+
+    moment: Column
+    """bigint, ms: the event time of a row, or the end of its frame. A row without one is not late:
+    the operator refuses it."""
+    until: LateUntil
+
+    def condition(self, before_ms: int, expired_until_ms: int | None) -> Column:
+        return self.moment <= F.lit(self.until(before_ms, expired_until_ms))
 
 
 @dataclass(frozen=True)
@@ -53,7 +64,7 @@ class OperatorPlan:
     inputs: tuple[RowInput, ...]
     """Per input: conversion of rows from another stage of the same task."""
     late: tuple[Late, ...]
-    """Per input: condition for late rows, for a sink of late rows. Empty: no row is late."""
+    """Per input. Empty: no row is late."""
     filters_late: bool
     """Late rows are always removed before `shapes`, because a row of the operator's input stands
     for several and does not show which are late."""
@@ -132,8 +143,7 @@ def event_time_ms(frame: DataFrame, time: EventTime) -> Column:
 
 
 def behind_watermark(frame: DataFrame, time: EventTime) -> Late:
-    moment = event_time_ms(frame, time)
-    return lambda before_ms, expired_until_ms: moment < F.lit(before_ms)
+    return Late(event_time_ms(frame, time), before_watermark)
 
 
 def time_sql(frame: DataFrame, time: EventTime) -> str:

@@ -10,7 +10,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from dagster_jet.errors import PipelineError
 from dagster_jet.operators.user.dead_letters import DEAD_LETTER_SCHEMA
 from dagster_jet.pipeline.graph import Graph, Node, SinkNode, TimestampsNode, TransformNode
-from dagster_jet.pipeline.stateful import StatefulNode
+from dagster_jet.pipeline.stateful import ProcessorNode, StatefulNode
 from dagster_jet.spark.planning.operator_plan import OperatorPlan
 from dagster_jet.spark.tasks.barrier import ACK_COLUMN
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
@@ -86,6 +86,7 @@ def wire_stage(
         dead_letter_sinks=tuple(OwnSink(n.name, n.sink) for n in letter_sinks),
         reports_statistics=bool(counted),
         statistics_columns=plan.statistics_columns,
+        leaves_out_late=bool(late) and isinstance(node, ProcessorNode),
     )
     return StageWiring(
         plan,

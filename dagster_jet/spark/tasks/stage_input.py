@@ -44,6 +44,8 @@ class StageSpec:
     """The acks carry input statistics (`input_statistics.py`)."""
     statistics_columns: tuple[pa.Field, ...] = ()
     """Extra trailing columns the statistics are computed from; dropped before `Operator.step`."""
+    leaves_out_late: bool = False
+    """Late rows go to a sink, and the operator would take them: they are dropped before it."""
 
 
 @dataclass(frozen=True)

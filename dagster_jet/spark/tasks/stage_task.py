@@ -10,6 +10,7 @@ from functools import partial
 import pyarrow as pa
 
 from dagster_jet.errors import StoreError
+from dagster_jet.operators.lateness import leave_out_late
 from dagster_jet.operators.operator import Step, StepInput, merge_whole
 from dagster_jet.snapshot.manifest import Ack, ChunkSet
 from dagster_jet.spark.tasks.barrier import Barrier, saving_folder
@@ -83,6 +84,11 @@ class StageTask:
                 operator.result_schema.empty_table(), operator.state_schema.empty_table(), 0
             )
             return ShardRun(nothing, Ack(stage.vertex, shard, attempt, arrived=statistics), None)
+        late = 0
+        if stage.leaves_out_late:
+            (rows,) = arrived
+            rows, late = leave_out_late(rows, given.before_ms)
+            arrived = (rows,)
         if stage.statistics_columns:
             names = [f.name for f in stage.statistics_columns]
             arrived = tuple(table.drop_columns(names) for table in arrived)
@@ -173,4 +179,4 @@ class StageTask:
             saving=goes_on,
             counted=context.metrics.totals,
         )
-        return ShardRun(step, ack, waits)
+        return ShardRun(step, ack, waits).with_late(late)
