@@ -50,6 +50,12 @@ CASES = {
         lambda folder: test_operators.late_pipeline(folder, **SHARED),
         test_operators.check_late_rows,
     ),
+    "early results": Case(
+        _write_events,
+        lambda folder: test_operators.early_pipeline(folder, **SHARED),
+        lambda folder, _: test_operators.check_early_results(folder),
+        kinds=6,
+    ),
 }
 
 

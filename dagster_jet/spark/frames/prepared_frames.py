@@ -8,6 +8,7 @@ the state and the watermarks, so tasks read these when they run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from dagster_jet.contract import SourceFrame, SplitParameters
 from dagster_jet.pipeline.graph import EnrichNode, TimestampsNode, TransformNode
@@ -18,10 +19,18 @@ from dagster_jet.spark.plans.repeatable import Repeat, repeat
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.epoch_parameters import CurrentSplit, EpochParameters
 
-_Kind = frozenset[tuple[str, int]]
-"""Sources with input; with each, the rounded number of partitions to observe."""
 _KEPT = 16
 """Maximum number of kinds of epochs; with many sources there would be very many."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What the frames of an epoch depend on."""
+
+    places: frozenset[tuple[str, int]]
+    """Sources with input; with each, the rounded number of partitions to observe."""
+    early: frozenset[str]
+    """Stages that emit early results."""
 
 
 class PreparedFrames:
@@ -48,11 +57,14 @@ class PreparedFrames:
             return None
         if not self._has_newest_tables():
             return None
-        kind = frozenset((name, _places(split.partitions)) for name, split in splits.items())
+        kind = _Kind(
+            frozenset((name, _places(split.partitions)) for name, split in splits.items()),
+            frozenset(name for name, stage in epoch.stages.items() if stage.early),
+        )
         if kind not in self._kept:
             if len(self._kept) == _KEPT:
                 return None
-            self._kept[kind] = self._made(epoch, dict(kind))
+            self._kept[kind] = self._made(epoch, dict(kind.places))
         found = self._kept[kind]
         if found is None:
             return None
@@ -67,8 +79,7 @@ class PreparedFrames:
     def _is_small(self, epoch: EpochInput) -> bool:
         """Whether one task can read its rows, and only its tasks' parameters differ from other
         epochs."""
-        early = any(stage.early for stage in epoch.stages.values())
-        return epoch.few_rows and (epoch.few_groups or not self._is_local) and not early
+        return epoch.few_rows and (epoch.few_groups or not self._is_local)
 
     def _has_newest_tables(self) -> bool:
         """Frames are joined with tables as they were read, and Spark keeps their broadcasts. If a
