@@ -1,5 +1,5 @@
-"""Small epochs that differ in a watermark, although their frames are made once: each case with what
-judges its rows. All of them can run on a cluster."""
+"""Small epochs that differ in a watermark, in early results or in their clock, although their
+frames are made once: each case with what judges its rows. All of them can run on a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from dagster_jet import Pipeline
 
-from . import test_operators
+from . import test_ingestion_time, test_operators
 from .child import open_jet
 from .small_epochs import made_for
 from .world import write_input
@@ -39,6 +39,24 @@ def _check_sessions(folder: Path, _: None) -> None:
     assert not wrong, wrong
 
 
+def _write_numbers(folder: Path) -> list[int]:
+    for number in range(FILES):
+        write_input(folder / "in", number, [{"v": 5 * number + n} for n in range(5)])
+    return list(range(5 * FILES))
+
+
+def _check_as_read(folder: Path, numbers: list[int]) -> None:
+    """Each epoch has a time of its own, later than the one before."""
+    rows = test_ingestion_time.committed(folder / "rows")
+    assert sorted(row["v"] for row in rows) == numbers
+    read = [{row["read_ms"] for row in rows if row["v"] // 5 == file} for file in range(FILES)]
+    times = [time for of_file in read for time in sorted(of_file)]
+    assert len(times) == FILES and times == sorted(times)
+    counts = test_ingestion_time.committed(folder / "out")
+    assert sum(row["n"] for row in counts) == len(numbers)
+    assert sum(row["total"] for row in counts) == sum(numbers)
+
+
 CASES = {
     "sessions": Case(
         lambda folder: _write_events(folder, "left"),
@@ -55,6 +73,11 @@ CASES = {
         lambda folder: test_operators.early_pipeline(folder, **SHARED),
         lambda folder, _: test_operators.check_early_results(folder),
         kinds=6,
+    ),
+    "ingestion time": Case(
+        _write_numbers,
+        lambda folder: test_ingestion_time.counted_as_read(folder, **SHARED),
+        _check_as_read,
     ),
 }
 

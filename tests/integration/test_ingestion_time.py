@@ -17,17 +17,17 @@ from dagster_jet.execution.clock import Clock
 from .world import World, write_input
 
 
-def counted_as_read(folder: Path, column: str = "read_at") -> Pipeline:
+def counted_as_read(folder: Path, column: str = "read_at", **place: Any) -> Pipeline:
     """Windows over all rows, by the time of reading; one millisecond long: an epoch each."""
     p = Pipeline("as_read")
-    source = sources.files(f"{folder}/in", format="json", schema="v long")
+    source = sources.files(f"{folder}/in", format="json", schema="v long", **place)
     rows = p.read_from(source, name="rows").with_ingestion_timestamps(column=column)
     counts = rows.window(windows.tumbling("1 ms")).aggregate(
         n=agg.count(), total=agg.sum("v"), name="counts"
     )
-    counts.write_to(sinks.files(f"{folder}/out", format="json"), name="out")
+    counts.write_to(sinks.files(f"{folder}/out", format="json", **place), name="out")
     rows.select("v", f"unix_millis({column}) AS read_ms").write_to(
-        sinks.files(f"{folder}/rows", format="json"), name="rows_out"
+        sinks.files(f"{folder}/rows", format="json", **place), name="rows_out"
     )
     return p
 

@@ -79,6 +79,7 @@ def test_frames_of_small_epochs_are_made_once(tmp_path: Path, cluster: Run) -> N
 def test_a_watermark_is_no_part_of_a_small_epochs_frames(
     tmp_path: Path, case: str, run: Run
 ) -> None:
+    """Neither are early results, nor the time of reading."""
     epochs, made = run(prepared_cases.run, case, tmp_path)
     assert made <= prepared_cases.CASES[case].kinds < prepared_cases.FILES <= epochs
 

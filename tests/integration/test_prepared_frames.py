@@ -9,20 +9,24 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType, TimestampType
 
 from dagster_jet import Pipeline, sinks, sources, tables, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.connectors.files.files_source import FilesSource
 from dagster_jet.contract import BadRowRule
+from dagster_jet.operators.lateness import before_watermark
 from dagster_jet.pipeline import LateStage, Stage
 from dagster_jet.pipeline.graph import EnrichNode
 from dagster_jet.spark.epoch_contract import EpochInput
+from dagster_jet.spark.frames.column_names import map_in_arrow
 from dagster_jet.spark.frames.prepared_frames import PreparedFrames, can_be_prepared
 from dagster_jet.spark.planning.analysis import analyse
 from dagster_jet.spark.plans.repeatable import repeat
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.barrier import Barrier
+from dagster_jet.spark.tasks.epoch_parameters import EpochParameters
+from dagster_jet.spark.tasks.epoch_rows import IngestionTime, LateRows
 from dagster_jet.spark.tasks.stage_input import StageInput
 
 if TYPE_CHECKING:
@@ -63,11 +67,11 @@ PREPARED: dict[str, Callable[[Stage], Stage]] = {
         .aggregate(n=agg.count(), name="visits")
     ),
     "late rows": late_rows,
+    "the time of reading": lambda rows: windowed(rows.with_ingestion_timestamps(column="at")),
     "totals": lambda rows: rows.group_by("k").rolling_aggregate(n=agg.count(), name="totals"),
 }
 MADE_EACH_TIME: dict[str, Callable[[Stage], Stage]] = {
     "a function may look at the clock": lambda rows: rows.transform(lambda frame: frame),
-    "the epoch's time": lambda rows: windowed(rows.with_ingestion_timestamps(column="at")),
     "a moment in a condition": lambda rows: rows.filter("timestamp_millis(ts) < timestamp'now'"),
     "a moment in a column": lambda rows: rows.select("k", "date ' TODAY' AS day"),
 }  # fmt: skip
@@ -145,6 +149,25 @@ def test_results_that_sinks_render_are_kept_for_one_epoch_at_a_time(spark: Spark
     assert first is not None and first.shared
     first.release()
     assert prepared.of(epoch) is first
+
+
+def test_rows_of_all_types_pass_the_tasks_that_know_the_epoch(spark: SparkSession) -> None:
+    rows = spark.range(0, 6, 1, 1).selectExpr(
+        "id", "named_struct('a', id, 'b', array(cast(id AS string), null)) AS s",
+        "map('x', if(id = 1, null, id)) AS m", "cast(id AS decimal(20, 3)) AS d",
+        "timestamp_millis(id) AS t", "timestamp_ntz'2024-01-01' AS n", "interval '1' day AS i",
+        "cast('x' AS binary) AS `a.b`", "if(id = 2, null, id) AS moment",
+    )  # fmt: skip
+    barrier = Barrier("types", 1, 1, 1, None, "/work", 7, None)
+    stages = {"stage": StageInput((), before_ms=4, after_ms=None, expired_until_ms=None)}
+    EpochParameters(barrier, stages, {}, {"read": 1_234}).hand_on(spark.sparkContext)
+    timed = rows.select("*", F.col("moment").alias("__moment"))
+    late = map_in_arrow(timed, LateRows("stage", before_watermark), rows.schema, "stage")
+    assert late.collect() == rows.where("moment < 4").collect() != []
+    with_time = StructType([*rows.schema, StructField("at", TimestampType(), False)])
+    read = map_in_arrow(rows, IngestionTime("read", "at"), with_time, "stage")
+    wanted = rows.withColumn("at", F.timestamp_millis(F.lit(1_234)))
+    assert read.collect() == wanted.collect()
 
 
 LATCHED: dict[str, Callable[[DataFrame], DataFrame]] = {

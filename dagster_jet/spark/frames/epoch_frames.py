@@ -13,6 +13,7 @@ from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType, TimestampType
 
 from dagster_jet.contract import SOURCE_PARTITION_COLUMN, SourceFrame
 from dagster_jet.pipeline.graph import (
@@ -45,7 +46,7 @@ from dagster_jet.spark.planning.wiring import ACK_TYPE, own_sink
 from dagster_jet.spark.plans.repeatable import Repeat, again
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.epoch_parameters import PreparedTask
-from dagster_jet.spark.tasks.epoch_rows import LateRows
+from dagster_jet.spark.tasks.epoch_rows import IngestionTime, LateRows
 from dagster_jet.spark.tasks.fusion import InputRef
 from dagster_jet.spark.tasks.sink_task import SinkTask
 from dagster_jet.spark.tasks.stage_input import StageInput
@@ -238,7 +239,12 @@ class EpochFrames:
         if rows is None:
             return None
         if node.timestamps.of_ingestion:
-            rows = with_ingestion_time(node, rows, self._epoch.ingestion_ms[node.name])
+            if self._prepared is None:
+                rows = with_ingestion_time(node, rows, self._epoch.ingestion_ms[node.name])
+            else:
+                column = node.timestamps.column
+                result = StructType([*rows.schema, StructField(column, TimestampType(), False)])
+                rows = map_in_arrow(rows, IngestionTime(node.name, column), result, node.name)
         plan = self._plan.timestamps[node.name]
         if plan.counted_by is not None:
             self._observations.expect_report(node.name, plan.counted_by)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dagster_jet.contract import SourceFrame, SplitParameters
-from dagster_jet.pipeline.graph import EnrichNode, TimestampsNode, TransformNode
+from dagster_jet.pipeline.graph import EnrichNode, TransformNode
 from dagster_jet.spark.epoch_contract import EpochInput
 from dagster_jet.spark.frames.epoch_frames import EpochFrames
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
@@ -72,7 +72,7 @@ class PreparedFrames:
         frames.begin_again(how)
         frames.partitions = {name: split.partitions for name, split in splits.items()}
         what = {name: split.what for name, split in splits.items()}
-        parameters = EpochParameters(epoch.barrier, epoch.stages, what)
+        parameters = EpochParameters(epoch.barrier, epoch.stages, what, epoch.ingestion_ms)
         parameters.hand_on(self._runtime.session.sparkContext)
         return frames
 
@@ -138,13 +138,5 @@ def _places(partitions: Sequence[str]) -> int:
 
 def can_be_prepared(plan: ExecutionPlan) -> bool:
     """Whether the frames of the plan contain nothing that differs between epochs."""
-    return not any(map(_is_of_each_epoch, plan.graph))
-
-
-def _is_of_each_epoch(node: object) -> bool:
-    match node:
-        case TransformNode():
-            return not node.is_constant  # its function may read the clock or a table
-        case TimestampsNode():
-            return node.timestamps.of_ingestion
-    return False
+    # Else a function of the user makes the frame, and may read the clock or a table.
+    return all(node.is_constant for node in plan.graph if isinstance(node, TransformNode))

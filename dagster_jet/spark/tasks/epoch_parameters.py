@@ -33,6 +33,8 @@ class EpochParameters:
     stages: Mapping[str, StageInput]
     splits: Mapping[str, Any]
     """`SplitParameters.what` by source."""
+    ingestion_ms: Mapping[str, int]
+    """`EpochInput.ingestion_ms`."""
 
     def hand_on(self, context: SparkContext) -> None:
         """Passes them to the tasks of jobs that this thread starts next."""

@@ -32,3 +32,17 @@ class LateRows:
             late = batch.filter(pc.less_equal(batch.column(last), until))
             if late.num_rows:
                 yield late.select(range(last))
+
+
+@dataclass(frozen=True)
+class IngestionTime:
+    """Function that Spark runs on rows, to add the epoch's ingestion time as the last column."""
+
+    node: str
+    column: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        time_ms = current_parameters().ingestion_ms[self.node]
+        moment = pa.scalar(time_ms * 1000, pa.timestamp("us", tz="UTC"))
+        for batch in batches:
+            yield batch.append_column(self.column, pa.repeat(moment, batch.num_rows))
