@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.files import json_lines
 from dagster_jet.connectors.files.cluster import check_reachable
 from dagster_jet.connectors.files.folder_marks import OWNER, PARTITION_BY, STORE, FolderMarks
 from dagster_jet.connectors.files.formats import COMPRESSIONS, can_be_text
@@ -47,6 +46,7 @@ from dagster_jet.connectors.files.places.place import (
 )
 from dagster_jet.connectors.files.writer import RENDERED_COLUMN, FileLayout, FilesWriter
 from dagster_jet.connectors.guarantees import shown_guarantee
+from dagster_jet.connectors.values import json_lines
 from dagster_jet.connectors.values.json_text import JSON_TEXT
 from dagster_jet.contract import CommitContext, Committer, Refused, Sink, TransactionId
 from dagster_jet.core.ddl import quoted_name

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from dagster_jet.connectors.files import json_lines
+from dagster_jet.connectors.values import json_lines
 
 FileFormat: TypeAlias = Literal["json", "csv", "parquet"]
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "zstd"]

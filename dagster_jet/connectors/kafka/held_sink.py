@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from dagster_jet.connectors.kafka.held_committer import HeldKafkaCommitter
 from dagster_jet.connectors.kafka.held_rows import HeldWriter
 from dagster_jet.connectors.kafka.kafka_sink import KafkaSink
@@ -82,6 +84,9 @@ class HeldKafkaSink(KafkaSink):
     @property
     def _marker_topics(self) -> tuple[str, ...]:
         return (self.marker_topic, self._held_marker_topic)
+
+    def takes(self, schema: pa.Schema) -> bool:
+        return False  # `render` sets the number of writers
 
     def render(self, frame: DataFrame) -> DataFrame:
         """Sends messages whose order matters to the same writer: those of one key or `partition`,

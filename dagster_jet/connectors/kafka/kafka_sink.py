@@ -17,15 +17,17 @@ import pyarrow as pa
 
 from dagster_jet.connectors.earlier_epochs import refuse_earlier_epochs
 from dagster_jet.connectors.guarantees import shown_guarantee
+from dagster_jet.connectors.kafka import arrow_messages
+from dagster_jet.connectors.kafka.arrow_messages import MessagesWriter, as_messages
 from dagster_jet.connectors.kafka.cluster import Cluster, client_library
 from dagster_jet.connectors.kafka.kafka_committer import KafkaCommitter
 from dagster_jet.connectors.kafka.marker_topic import check_marker_topic
 from dagster_jet.connectors.kafka.markers import MARKER_TOPIC, Owner, has_markers, id_of
-from dagster_jet.connectors.kafka.messages import message_columns
+from dagster_jet.connectors.kafka.messages import MessageLayout, message_columns
 from dagster_jet.connectors.kafka.offsets import Offsets, Partition, Topics
 from dagster_jet.connectors.kafka.rights import check_rights
 from dagster_jet.connectors.kafka.topic_limits import Limits, SeveralTopics, TopicLimits
-from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StagedInStore
+from dagster_jet.connectors.staging import SegmentWriter, StagedInStore
 from dagster_jet.contract import Committer, Refused, SinkWriter, TransactionId
 from dagster_jet.core.secret import shown
 from dagster_jet.errors import (
@@ -167,28 +169,30 @@ class KafkaSink(StagedInStore):
         return (self.marker_topic,)
 
     def takes(self, schema: pa.Schema) -> bool:
-        return False  # the JVM makes the messages: `render`
+        return arrow_messages.can_convert(schema, self._layout)
 
     def render(self, frame: DataFrame) -> DataFrame:
-        return frame.select(
-            *message_columns(
-                frame,
-                key=self.key,
-                format=self.format,
-                headers=self.headers,
-                partition=self.partition,
-                timestamp=self.timestamp,
-                tombstone=self.tombstone,
-                topic=self.topic_column,
-            )
+        return frame.select(*message_columns(frame, self._layout))
+
+    @property
+    def _layout(self) -> MessageLayout:
+        return MessageLayout(
+            self.key,
+            self.format,
+            self.headers,
+            self.partition,
+            self.timestamp,
+            self.tombstone,
+            self.topic_column,
         )
 
     def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
-        return {} if self.limits is None else self.limits.refused(rows)
+        return {} if self.limits is None else self.limits.refused(as_messages(rows, self._layout))
 
     def open_writer(self, transaction: TransactionId) -> SinkWriter:
         area = self.area(transaction.job, transaction.sink)
-        return RowsWriter(SegmentWriter(area, transaction, f"topic {self.topic}"))
+        segment = SegmentWriter(area, transaction, f"topic {self.topic}")
+        return MessagesWriter(segment, self._layout)
 
     def open_committer(self, job: str, stage: str) -> Committer:
         return self._committer(job, stage)

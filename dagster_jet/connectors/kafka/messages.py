@@ -1,8 +1,9 @@
-"""Converts rows to messages: key, value, headers, partition and time."""
+"""Converts rows to messages in the JVM: key, value, headers, partition and time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_jet.connectors.values.json_text import JSON_TEXT
@@ -16,28 +17,39 @@ COLUMNS = ("__key", "__value", "__headers", "__partition", "__timestamp", "__top
 _BINARY = ("string", "binary")
 
 
-def message_columns(
-    frame: DataFrame,
-    *,
-    key: Sequence[str],
-    format: str,
-    headers: str | None,
-    partition: str | None,
-    timestamp: str | None,
-    tombstone: str | None,
-    topic: str | None = None,
-) -> list[Column]:
-    """Key and value as bytes; headers, partition, time and topic from their columns, if any, which
-    a JSON value then omits, as it does `tombstone`: where that is true, there is no value.
+@dataclass(frozen=True)
+class MessageLayout:
+    """Columns from which messages are made; None: messages have no such part."""
+
+    key: tuple[str, ...]
+    format: str
+    """Of values: "json", or "raw"."""
+    headers: str | None
+    partition: str | None
+    timestamp: str | None
+    tombstone: str | None
+    """Column that is true in rows whose messages have no value."""
+    topic: str | None
+
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """Columns that a JSON value omits."""
+        named = (self.headers, self.partition, self.timestamp, self.tombstone, self.topic)
+        return tuple(name for name in named if name is not None)
+
+
+def message_columns(frame: DataFrame, layout: MessageLayout) -> list[Column]:
+    """Returns key and value as bytes, and the other parts of `COLUMNS` that the layout has.
 
     Raises:
         PipelineError: a column does not exist, or has the wrong type.
     """
     from pyspark.sql import functions as F
 
-    types = dict(frame.dtypes)
-    apart = [n for n in (headers, partition, timestamp, tombstone, topic) if n is not None]
-    for name in (*key, *apart):
+    types, key = dict(frame.dtypes), layout.key
+    headers, partition, timestamp = layout.headers, layout.partition, layout.timestamp
+    tombstone, topic = layout.tombstone, layout.topic
+    for name in (*key, *layout.apart):
         if name not in types:
             raise PipelineError(
                 f"there is no column {name!r}.", cure=f"There are {', '.join(frame.columns)}."
@@ -51,7 +63,7 @@ def message_columns(
     def column(name: str) -> Column:
         return F.col(quoted_name(name))
 
-    if format == "raw":
+    if layout.format == "raw":
         if types.get("value") not in _BINARY:
             raise PipelineError(
                 'format="raw" takes the column value, as binary or string.',
@@ -59,7 +71,7 @@ def message_columns(
             )
         content = column("value").cast("binary")
     else:
-        names = [name for name in frame.columns if name not in apart]
+        names = [name for name in frame.columns if name not in layout.apart]
         content = F.to_json(F.struct(*map(column, names)), JSON_TEXT).cast("binary")
     if tombstone is not None:
         content = F.when(column(tombstone), F.lit(None)).otherwise(content)

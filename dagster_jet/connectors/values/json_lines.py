@@ -8,55 +8,46 @@ the rest of a stage.
 
 from __future__ import annotations
 
-import json
-import weakref
 from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_jet.connectors.values.last_batch import OfLastBatch
+
 _ESCAPED = '["\\\\\x00-\x1f]'
 """Characters that JSON strings must escape."""
+_ESCAPES = {number: f"\\u{number:04X}" for number in range(0x20)} | {
+    ord(char): f"\\{letter}" for char, letter in zip('"\\\b\t\n\f\r', '"\\btnfr', strict=True)
+}
+"""As Spark escapes them: hexadecimal digits are upper case."""
 _NO_NUMBERS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 """Spark's JSON strings for non-finite numbers, by Arrow's text."""
 
 
 def can_encode(schema: pa.Schema) -> bool:
     """Returns whether all columns are flat and their text certainly equals Spark's."""
-    return all(_encoder(field.type) is not None for field in schema)
+    return all(values_encoder(field.type) is not None for field in schema)
 
 
-_last: tuple[weakref.ref[pa.RecordBatch], memoryview] | None = None
-"""The batch encoded last while it lives, and its text."""
-
-
+@OfLastBatch
 def encode(batch: pa.RecordBatch) -> memoryview:
-    """Encodes each row as a line with line end. The batch has rows, and `can_encode` its schema.
-
-    Several sinks of one task write the same batch, one after the other: it is encoded once.
-    """
-    global _last
-    if _last is None or _last[0]() is not batch:
-        _last = weakref.ref(batch, _forget), _encoded(batch)
-    return _last[1]
+    """Encodes each row as a line with line end. The batch has rows, and `can_encode` its schema."""
+    return text_of(objects(batch, "\n"))
 
 
-def _forget(batch: weakref.ref[pa.RecordBatch]) -> None:
-    global _last
-    if _last is not None and _last[0] is batch:
-        _last = None
-
-
-def _encoded(batch: pa.RecordBatch) -> memoryview:
+def objects(batch: pa.RecordBatch, end: str = "") -> pa.Array:
+    """Encodes each row as the text of an object, followed by `end`. The batch has columns, and
+    `can_encode` its schema."""
     parts: list[pa.Array | str] = []
     for number, (field, column) in enumerate(zip(batch.schema, batch.columns, strict=True)):
-        as_text = _encoder(field.type)
+        as_text = values_encoder(field.type)
         assert as_text is not None
-        name = json.dumps(field.name, ensure_ascii=False)
-        parts.append(f"{',' if number else '{'}{name}:")
+        name = field.name.translate(_ESCAPES)
+        parts.append(f'{"," if number else "{"}"{name}":')
         parts.append(pc.coalesce(as_text(column), pa.scalar("null")))
-    return text_of(pc.binary_join_element_wise(*parts, "}\n", ""))
+    return pc.binary_join_element_wise(*parts, f"}}{end}", "")
 
 
 def text_of(lines: pa.Array) -> memoryview:
@@ -69,8 +60,9 @@ def text_of(lines: pa.Array) -> memoryview:
     return memoryview(data)[places[lines.offset] : places[lines.offset + len(lines)]]
 
 
-def _encoder(type: pa.DataType) -> Callable[[pa.Array], pa.Array] | None:
-    """Returns the function that converts values of a type to JSON and keeps nulls."""
+def values_encoder(type: pa.DataType) -> Callable[[pa.Array], pa.Array] | None:
+    """Returns the function that converts values of a type to JSON and keeps nulls. None: it may
+    differ from Spark."""
     if pa.types.is_string(type):
         return _texts
     if pa.types.is_integer(type) or pa.types.is_boolean(type):
@@ -96,7 +88,7 @@ def _texts(column: pa.Array) -> pa.Array:
     to_escape = pc.match_substring_regex(column, _ESCAPED)
     if pc.any(to_escape).as_py():
         texts = column.filter(to_escape).to_pylist()
-        escaped = [json.dumps(text, ensure_ascii=False)[1:-1] for text in texts]
+        escaped = [text.translate(_ESCAPES) for text in texts]
         mask = to_escape.fill_null(False)
         column = pc.replace_with_mask(column, mask, pa.array(escaped, column.type))
     return _quoted(column)
