@@ -128,9 +128,7 @@ class KafkaReader(SourceReader):
         try:
             while (found := self._look()) == self._seen and time.monotonic() < until:
                 time.sleep(_LOOK_S)
-            answer = found if found == self._seen else self._with_ids(found)
-            # Queried after `last`, so that it is not less.
-            answer = replace(answer, end=self._asked().end(sorted(answer.last)))
+            answer = self._with_ids_and_end(found, is_new=found != self._seen)
         except SourceUnavailableError:
             self._is_away = True
             raise
@@ -139,13 +137,16 @@ class KafkaReader(SourceReader):
         self._starts, self._vanished = {}, set()
         return answer
 
-    def _with_ids(self, found: Found) -> Found:
-        """Adds topic ids, queried after the offsets. An id does not come back, so the offsets are
-        this topic's; if an id is new, they are queried again."""
-        ids = self._asked().topic_ids({partition.topic for partition in self._known})
-        if ids != self._ids_seen:
+    def _with_ids_and_end(self, found: Found, *, is_new: bool) -> Found:
+        """Adds topic ids and ends, queried after the offsets, so that no end is less than `last`.
+        An id does not come back, so the offsets are this topic's; if an id is new, they are queried
+        again."""
+        topics = {partition.topic for partition in self._known} if is_new else set()
+        ids, end = self._asked().ids_and_end(topics, sorted(found.last))
+        if is_new and ids != self._ids_seen:
             found, self._ids_seen = self._look(), ids
-        return replace(found, topic_ids=ids)
+            _, end = self._asked().ids_and_end((), sorted(found.last))
+        return replace(found, topic_ids=ids, end=end)
 
     def _look(self) -> Found:
         """Raises `SourceUnavailableError` while brokers disagree on which partitions exist."""
@@ -154,7 +155,7 @@ class KafkaReader(SourceReader):
             if time.monotonic() - self._listed_at > LIST_S:
                 self._list(offsets)
             known = sorted(self._known)
-            first, last = offsets.first(known), offsets.last(known)
+            first, last = offsets.first_and_last(known)
             if len(first) == len(last) == len(known):
                 return Found(first, last, dict(self._starts), gone=frozenset(self._vanished))
             self._listed_at = float("-inf")

@@ -114,58 +114,53 @@ class Offsets:
             raise self.error(topic.error)
         return [Partition(name, number) for number in topic.partitions]
 
-    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
-        """Ids that distinguish a topic from a later one of its name; without topics that do not
-        exist, or whose broker reports none (2.7)."""
-        if not topics:
-            return {}
-        library = client_library()
-        unknown = library.KafkaError.UNKNOWN_TOPIC_OR_PART
+    def ids_and_end(
+        self, topics: Collection[str], partitions: Sequence[Partition]
+    ) -> tuple[dict[str, str], dict[Partition, int]]:
+        """Returns ids and ends, asked for together.
 
-        def call(client: Any) -> dict[str, str]:
-            asked = library.TopicCollection(list(topics))
-            found: dict[str, str] = {}
-            for name, future in client.describe_topics(asked, request_timeout=CALL_S).items():
-                try:
-                    id = future.result(CALL_S).topic_id
-                except library.KafkaException as error:
-                    raised = error_of(error)
-                    if raised is not None and (raised.code() == unknown or is_unsupported(raised)):
-                        continue
-                    raise
-                halves = id.get_most_significant_bits(), id.get_least_significant_bits()
-                if any(halves):
-                    found[name] = "".join(f"{half % (1 << 64):016x}" for half in halves)
-            return found
+        An id distinguishes a topic from a later one of its name. Topics that do not exist, or whose
+        broker reports none (2.7), are missing. The end of a partition is after its last message of
+        all: from its last offset on, messages are in or after an open transaction.
+        """
+
+        def call(client: Any) -> tuple[dict[str, str], dict[Partition, int]]:
+            ids = _ask_ids(client, topics)
+            end = _ask(client, partitions, _spec("latest"), committed=False)
+            return ids(), end()
 
         return self._call(call)
 
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """Ids as of `ids_and_end`."""
+        return self._call(lambda client: _ask_ids(client, topics)())
+
     # The calls below omit partitions unknown to their broker: not created yet, or deleted.
 
-    def first(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """First offsets that retention has kept."""
-        return self._list(partitions, self._spec("earliest"))
+    def first_and_last(
+        self, partitions: Sequence[Partition]
+    ) -> tuple[dict[Partition, int], dict[Partition, int]]:
+        """Returns the first offsets that retention has kept, and the offsets after the last
+        readable message, asked for together."""
 
-    def last(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Offsets after the last readable message."""
-        return self._list(partitions, self._spec("latest"))
+        def call(client: Any) -> tuple[dict[Partition, int], dict[Partition, int]]:
+            first = _ask(client, partitions, _spec("earliest"))
+            last = _ask(client, partitions, _spec("latest"))
+            return first(), last()
 
-    def end(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Offsets after the last message of all; from `last` on, messages are in or after an open
-        transaction."""
-        return self._list(partitions, self._spec("latest"), committed=False)
+        return self._call(call)
 
     def start(self, partitions: Sequence[Partition], start: Start) -> dict[Partition, int]:
         """Start offsets within what exists; partitions missing in `start` begin at their first
         offset."""
-        last = self.last(partitions)
-        first = {p: offset for p, offset in self.first(partitions).items() if p in last}
+        first, last = self.first_and_last(partitions)
+        first = {p: offset for p, offset in first.items() if p in last}
         if start == "earliest":
             return first
         if start == "latest":
             return last
         if isinstance(start, int):
-            found = self._list(partitions, self._spec(start))
+            found = self._call(lambda client: _ask(client, partitions, _spec(start))())
             # No message is as new as that: start with the next one.
             return {p: found[p] if found.get(p, -1) >= 0 else last[p] for p in first}
         given = {p: start.get(p.topic, {}).get(p.number) for p in first}
@@ -179,39 +174,6 @@ class Offsets:
                     cure="Correct the offset, or leave it out to read from the beginning.",
                 )
         return {p: first[p] if offset is None else offset for p, offset in given.items()}
-
-    def _list(
-        self, partitions: Sequence[Partition], spec: Any, *, committed: bool = True
-    ) -> dict[Partition, int]:
-        if not partitions:
-            return {}
-        library = client_library()
-        asked = {library.TopicPartition(p.topic, p.number): spec for p in partitions}
-        level = library.IsolationLevel
-        seen = level.READ_COMMITTED if committed else level.READ_UNCOMMITTED
-        unknown = library.KafkaError.UNKNOWN_TOPIC_OR_PART
-
-        def call(client: Any) -> dict[Partition, int]:
-            futures = client.list_offsets(asked, isolation_level=seen, request_timeout=CALL_S)
-            found = {}
-            for one, future in futures.items():
-                try:
-                    offset = answered(future.result(CALL_S).offset)
-                except library.KafkaException as error:
-                    raised = error_of(error)
-                    if raised is not None and raised.code() == unknown:
-                        continue
-                    raise
-                found[Partition(one.topic, one.partition)] = offset
-            return found
-
-        return self._call(call)
-
-    def _spec(self, of: Any) -> Any:
-        spec = admin_library().OffsetSpec
-        if isinstance(of, int):
-            return spec.for_timestamp(of)
-        return spec.earliest() if of == "earliest" else spec.latest()
 
     def _call(self, call: Callable[[Any], T]) -> T:
         try:
@@ -239,6 +201,69 @@ class Offsets:
             position=str(self._topics),
             cure="Correct the credentials or the rights (READ and DESCRIBE on the topic).",
         )
+
+
+def _ask(
+    client: Any, partitions: Sequence[Partition], spec: Any, *, committed: bool = True
+) -> Callable[[], dict[Partition, int]]:
+    """Asks for offsets; returns what waits for the answer."""
+    if not partitions:
+        return dict
+    library = client_library()
+    asked = {library.TopicPartition(p.topic, p.number): spec for p in partitions}
+    level = library.IsolationLevel
+    seen = level.READ_COMMITTED if committed else level.READ_UNCOMMITTED
+    unknown = library.KafkaError.UNKNOWN_TOPIC_OR_PART
+    futures = client.list_offsets(asked, isolation_level=seen, request_timeout=CALL_S)
+
+    def answer() -> dict[Partition, int]:
+        found = {}
+        for one, future in futures.items():
+            try:
+                offset = answered(future.result(CALL_S).offset)
+            except library.KafkaException as error:
+                raised = error_of(error)
+                if raised is not None and raised.code() == unknown:
+                    continue
+                raise
+            found[Partition(one.topic, one.partition)] = offset
+        return found
+
+    return answer
+
+
+def _ask_ids(client: Any, topics: Collection[str]) -> Callable[[], dict[str, str]]:
+    """Asks for the ids of topics; returns what waits for the answer."""
+    if not topics:
+        return dict
+    library = client_library()
+    unknown = library.KafkaError.UNKNOWN_TOPIC_OR_PART
+    asked = library.TopicCollection(list(topics))
+    futures = client.describe_topics(asked, request_timeout=CALL_S)
+
+    def answer() -> dict[str, str]:
+        found: dict[str, str] = {}
+        for name, future in futures.items():
+            try:
+                id = future.result(CALL_S).topic_id
+            except library.KafkaException as error:
+                raised = error_of(error)
+                if raised is not None and (raised.code() == unknown or is_unsupported(raised)):
+                    continue
+                raise
+            halves = id.get_most_significant_bits(), id.get_least_significant_bits()
+            if any(halves):
+                found[name] = "".join(f"{half % (1 << 64):016x}" for half in halves)
+        return found
+
+    return answer
+
+
+def _spec(of: Any) -> Any:
+    spec = admin_library().OffsetSpec
+    if isinstance(of, int):
+        return spec.for_timestamp(of)
+    return spec.earliest() if of == "earliest" else spec.latest()
 
 
 def start_of(given: Any) -> Start:

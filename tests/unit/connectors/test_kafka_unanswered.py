@@ -199,8 +199,9 @@ def test_a_leader_that_moves_is_asked_for_again(monkeypatch: pytest.MonkeyPatch)
     assert admin.ends("t", [0]) == {0: 7} and clients.clients == 3, "a good client is kept"
     offsets, clients.clients = Offsets(CLUSTER, Topics(("t",)), "j", "s"), 1
     with pytest.raises(SourceUnavailableError, match="leader"):
-        offsets.last([Partition("t", 0)])
-    assert offsets.last([Partition("t", 0)]) == {Partition("t", 0): 7}, (
+        offsets.first_and_last([Partition("t", 0)])
+    there = {Partition("t", 0): 7}
+    assert offsets.first_and_last([Partition("t", 0)]) == (there, there), (
         "the next poll has a new one"
     )
 
