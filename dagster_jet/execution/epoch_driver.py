@@ -46,10 +46,10 @@ _logger = logging.getLogger(__name__)
 
 FEW_GROUPS = 20_000
 """Up to this number of (key, window) groups per epoch, one merging task is faster than several."""
-FEW_ROWS = 20_000
-FEW_BYTES = 8 << 20
-"""Up to this number of rows and bytes per epoch, one reading task is faster than several with a
-shuffle."""
+SPARED_ROWS = 30_000
+SPARED_BYTES = 8 << 20
+"""One reading task needs no new frames and no shuffle. It is faster than several tasks as long as
+they would take less than this number of rows and bytes off it."""
 _CATCH_UP = 10
 """Largest epoch duration during a backlog, as a multiple of the target duration."""
 
@@ -239,7 +239,8 @@ class EpochDriver:
                     rows += before.items - after.items
                     bytes += (before.bytes or 0) - (after.bytes or 0)
             self.sources.expect_partitions()
-        return splits, rows <= FEW_ROWS and bytes <= FEW_BYTES
+        others = 1 - 1 / self.context.runtime.cores  # the share of the rows of the other tasks
+        return splits, rows * others <= SPARED_ROWS and bytes * others <= SPARED_BYTES
 
     def _epoch(
         self,

@@ -170,7 +170,7 @@ def main(
     if order.get("sharded"):
         epoch_driver.FEW_GROUPS = -1  # every shard is a task of its own, however small the epoch
     if order.get("many_tasks"):
-        epoch_driver.FEW_ROWS, ranges.ROWS_PER_TASK = 0, 1  # as many as Spark's parallelism
+        epoch_driver.SPARED_ROWS, ranges.ROWS_PER_TASK = 0, 1  # as many as Spark's parallelism
     if "snapshot_id_block" in order:
         block = order["snapshot_id_block"]
         config = partial(CoordinatorConfig, snapshot_id_block=block)

@@ -26,7 +26,7 @@ from benchmarks.race.engines import jet as race
 from benchmarks.race.order import Order
 from benchmarks.race.queries import QUERIES as RACE_QUERIES
 from dagster_jet import Jet, JobConfig, Pipeline
-from dagster_jet.execution.epoch_driver import FEW_GROUPS, FEW_ROWS
+from dagster_jet.execution.epoch_driver import FEW_GROUPS
 from dagster_jet.execution.events import EpochCompleted, ExecutionRestarting, JobEvent
 
 from . import (
@@ -39,6 +39,7 @@ from . import (
 )
 from .child import open_jet
 from .oracle import difference
+from .several_tasks import FEW_ROWS, large_from_few_rows_on
 from .test_batches import BatchesWorld
 from .two_runtimes import random_files
 from .world import write_input
@@ -85,7 +86,8 @@ def play(jet: Jet, p: Pipeline, folder: Path, batches: Mapping[str, list[list[Ro
 def large_epochs() -> Iterator[list[JobEvent]]:
     """Checks that there was one, and that nothing had to be done again."""
     seen: list[JobEvent] = []
-    yield seen
+    with large_from_few_rows_on():
+        yield seen
     assert max(event.rows for event in seen if isinstance(event, EpochCompleted)) > FEW_ROWS
     assert not [event.reason for event in seen if isinstance(event, ExecutionRestarting)]
 

@@ -95,7 +95,7 @@ def main(folder: Path) -> None:
         subprocess.run(mount, check=True)
     incidents = Incidents(folder)
     # Every epoch shuffles what several tasks have read: that is what fills Spark's own scratch.
-    epoch_driver.FEW_ROWS = -1
+    epoch_driver.SPARED_ROWS = -1
     part_tasks._LEAST_TASK_BYTES = 1
     with Jet(
         store=[f"file://{folder}/store/{member}" for member in "abc"],

@@ -8,8 +8,9 @@ from typing import Any
 
 from . import child
 from .child import crash_pipeline
-from .differential import FEW_GROUPS, FEW_ROWS
+from .differential import FEW_GROUPS
 from .other_spark import CLUSTER
+from .several_tasks import FEW_ROWS, large_from_few_rows_on
 from .world import World, random_rows, write_input
 
 FILES, ROWS, KEYS = 4, 12_000, 200_000
@@ -20,7 +21,8 @@ assert max(FEW_ROWS, FEW_GROUPS) < 2 * ROWS
 
 def main(folder: Path, order: dict[str, Any]) -> int:
     child.SPARK |= {"spark.executor.memory": "768m"}
-    return child.main(folder, order, partial(crash_pipeline, shared=True))
+    with large_from_few_rows_on():
+        return child.main(folder, order, partial(crash_pipeline, shared=True))
 
 
 class LargeWorld(World):

@@ -54,7 +54,7 @@ def test_a_function_finds_columns_that_it_did_not_look_at_before(
 ) -> None:
     """By a file with rules, and by whether there are rows at all: both, one column each."""
     if not small:
-        monkeypatch.setattr("dagster_jet.execution.epoch_driver.FEW_ROWS", -1)
+        monkeypatch.setattr("dagster_jet.execution.epoch_driver.SPARED_ROWS", -1)
     folder, rule = world.folder / "in", world.folder / "rule"
     for number in range(3):
         values = [10 * number, 10 * number + 1]
@@ -242,7 +242,7 @@ def test_what_a_function_closes_over_is_that_of_the_start(
 ) -> None:
     """However large epochs are: frames of small ones are made once."""
     if not small:
-        monkeypatch.setattr("dagster_jet.execution.epoch_driver.FEW_ROWS", -1)
+        monkeypatch.setattr("dagster_jet.execution.epoch_driver.SPARED_ROWS", -1)
     factor = {"is": 1}
 
     def times(state: State[int], row: dict[str, Any]) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from dagster_jet import Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.execution.epoch_driver import FEW_GROUPS, FEW_ROWS
+from dagster_jet.execution.epoch_driver import FEW_GROUPS
 
 from .oracle import committed, difference
+from .several_tasks import FEW_ROWS
 
 FILES, ROWS, KEYS = 3, 40_000, 5_000
 SIZE_MS, STEP_MS, LAST = 10_000, 2_000, 3

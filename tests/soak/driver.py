@@ -66,7 +66,7 @@ def drive(folder: Path, order: dict[str, Any], p: Pipeline, *, max_items_per_epo
     tasks = order["tasks"]
     if tasks:
         # Otherwise as many rows as a soak has are read by one task.
-        epoch_driver.FEW_ROWS, ranges.ROWS_PER_TASK = 0, 1
+        epoch_driver.SPARED_ROWS, ranges.ROWS_PER_TASK = 0, 1
         spark["spark.default.parallelism"] = spark["spark.sql.shuffle.partitions"] = str(tasks)
     if order["master"].startswith("local-cluster"):
         spark["spark.executor.memory"] = "512m"

@@ -15,7 +15,10 @@ from dagster_jet.errors import (
     SourceError,
     SourceUnavailableError,
 )
-from dagster_jet.execution.epoch_driver import FEW_ROWS
+from dagster_jet.execution.epoch_driver import SPARED_ROWS
+
+FEW_ROWS = 2 * SPARED_ROWS
+"""Of two cores; more cores read fewer rows in one task."""
 
 
 def reader(
