@@ -56,11 +56,12 @@ class JobConfig(BaseModel):
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     """Guarantee for the output after a crash."""
     snapshot_interval: Duration | None = None
-    """Time from the end of one snapshot's phase 2 to the start of the next snapshot. None: as often
-    as snapshots take no more than a tenth of the time, at least every second. 0: as often as
-    possible, which is every second epoch, because one epoch runs beside the completion of a
-    snapshot. If a processor (`apply_processor`) commits in two phases, every epoch ends in a
-    snapshot, regardless of this setting."""
+    """Time from the end of one snapshot's phase 2 to the start of the next snapshot. None: four
+    snapshots a second, one a second with a sink that keeps each commit (lake tables,
+    `foreach_epoch`), and fewer if they take longer than that. 0: as often as possible, which is
+    every second epoch, because one epoch runs beside the completion of a snapshot. If a processor
+    (`apply_processor`) commits in two phases, every epoch ends in a snapshot, regardless of this
+    setting."""
     retained_snapshots: int = Field(default=3, ge=1, le=100)
     """Number of snapshots kept, to which a start can go back (`initial_snapshot`)."""
     suspend_on_failure: bool = False

@@ -37,8 +37,8 @@ Messages are sent by a schedule, at half of the steady rate of the slower engine
 the *scheduled* moment to the one when the result can be read. Of a window that is the moment at
 which, by the schedule, the watermark passes its end, until a `read_committed` consumer has its
 row; of a table, that of the message, until PostgreSQL has committed its row
-(`track_commit_timestamp`). Our results become visible with a snapshot; snapshots take at most a
-tenth of the time. Those of the peer become visible while a trigger runs."""
+(`track_commit_timestamp`). Our results become visible with a snapshot, of which there are at
+most four a second. Those of the peer become visible while a trigger runs."""
 
 
 def page(result: Mapping[str, Any]) -> str:

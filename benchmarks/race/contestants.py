@@ -39,7 +39,7 @@ JET = Contestant(
     "jet",
     "dagster_jet",
     "jet",
-    "exactly once, snapshots a tenth of the time, 3 members, 1 backup",
+    "exactly once, four snapshots a second, 3 members, 1 backup",
     sweep=(
         {},
         {"target_epoch_duration": "200 ms"},

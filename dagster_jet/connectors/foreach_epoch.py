@@ -51,6 +51,8 @@ EpochFunction: TypeAlias = Callable[[Any, str], object]
 class ForeachEpochSink(StagedInStore):
     """Calls a function with the rows of each decided epoch."""
 
+    commits_sparingly = True
+
     function: EpochFunction | None
     """None in tasks, which only stage rows."""
     rows_as: Literal["spark", "arrow"] = "spark"

@@ -41,6 +41,10 @@ class Sink(Definition):
     """The strongest guarantee that it gives. A weaker one than the job's is reported at every
     start."""
 
+    commits_sparingly: bool = False
+    """Whether each commit costs its outside system something lasting, such as a version of a table.
+    Without a `snapshot_interval` it is then asked for about one commit a second."""
+
     # --- what every sink has ---
 
     @abstractmethod

@@ -93,6 +93,8 @@ class EpochPlanner:
     until: Until
     poll_interval_ms: int
     """Longest time between two polls."""
+    output_stages: frozenset[str] = frozenset()
+    """See `Graph.output_stages`."""
     started_ms: int | None = None
     """When the first epoch could begin, by wall clock; None: it could not yet."""
 
@@ -110,7 +112,8 @@ class EpochPlanner:
         wants_snapshot: bool = False,
     ) -> Tick:
         """Returns the next Tick: whether to run an epoch, force a snapshot, or stop."""
-        closes = not inputs.waiting and self._closes(inputs)
+        moving = self._moving(inputs)
+        closes = not inputs.waiting and bool(moving)
         is_due = timer_is_due(inputs.clocks_ms, view)
         rings = (is_due or inputs.always_rings) and (
             inputs.now_ms >= inputs.last_epoch_ms + TIMER_PERIOD_MS
@@ -120,6 +123,9 @@ class EpochPlanner:
             wants_epoch=bool(inputs.waiting) or closes or inputs.early_due or rings,
             stop=self._stop(inputs, asked, view, closes=closes or is_due),
             wants_snapshot=wants_snapshot or (inputs.is_held and not inputs.waiting),
+            writes_nothing=bool(self.output_stages)
+            and moving.isdisjoint(self.output_stages)
+            and not (inputs.early_due or rings),
         )
 
     def _stop(
@@ -141,10 +147,10 @@ class EpochPlanner:
                 return StopKind.SHUTDOWN
         return None
 
-    def _closes(self, inputs: Inputs) -> bool:
-        """Returns whether a stage has windows to close without new input."""
+    def _moving(self, inputs: Inputs) -> frozenset[str]:
+        """Returns the stages that have windows to close without new input."""
         after_ms = self.watermarks(inputs.stages, final=False)
-        return any(after_ms[name] != time.reached_ms for name, time in inputs.stages.items())
+        return frozenset(n for n, t in inputs.stages.items() if after_ms[n] != t.reached_ms)
 
     def watermarks(self, stages: Mapping[str, StageTime], *, final: bool) -> dict[str, int | None]:
         """Returns the watermark of each stage for the next epoch, as known before the epoch's own

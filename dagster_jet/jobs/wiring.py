@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dagster_jet.connectors.pages import pages_of
 from dagster_jet.connectors.reopening import destination_of, reopen_sink
 from dagster_jet.contract import BadRowRule
+from dagster_jet.core.cadence import PERIOD_MS, SPARING_PERIOD_MS
 from dagster_jet.core.job_context import Parameters
 from dagster_jet.execution.acknowledging import acknowledge
 from dagster_jet.execution.clock import Clock
@@ -108,7 +109,7 @@ def wire(
     committer, snapshots = _committer(context, signals, retrying), SnapshotStore(store, job)
     sources, journals = _inputs(context, signals, snapshots)
     progress = Progress(context, sources)
-    planner = EpochPlanner(order.until, _POLL_INTERVAL_MS)
+    planner = EpochPlanner(order.until, _POLL_INTERVAL_MS, context.graph.output_stages())
     acknowledging = partial(acknowledge, sources.polling, retrying)
     early = EarlyResults(graph)
     epochs = EpochDriver(
@@ -268,6 +269,7 @@ def _observer(
 
 def _coordinator_config(order: Order, context: ExecutionContext) -> CoordinatorConfig:
     config, graph, shard_count = order.config, context.graph, context.runtime.shard_count
+    is_sparing = bool(config.epochs_table) or any(n.sink.commits_sparingly for n in graph.sinks)
     return CoordinatorConfig(
         job=order.job,
         guarantee=config.guarantee,
@@ -288,6 +290,7 @@ def _coordinator_config(order: Order, context: ExecutionContext) -> CoordinatorC
         initial_snapshot=order.options.initial_snapshot,
         renamed=order.options.renamed,
         first_epoch_ms=_FIRST_EPOCH_MS,
+        snapshot_period_ms=SPARING_PERIOD_MS if is_sparing else PERIOD_MS,
     )
 
 

@@ -115,8 +115,8 @@ class JetResource(dg.ConfigurableResource[Any]):
     )
     snapshot_interval: str | None = Field(
         default=None,
-        description='Interval between two snapshots, for example "1 second". Empty: as often as '
-        "snapshots take no more than a tenth of the time, at least every second.",
+        description='Interval between two snapshots, for example "1 second". Empty: four a '
+        "second, one with lake tables, and fewer if snapshots take longer.",
     )
     target_epoch_duration: str | None = Field(
         default=None, description='Target duration of an epoch, for example "500 ms".'

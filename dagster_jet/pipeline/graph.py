@@ -159,6 +159,26 @@ class Graph:
                 pending = [*self.nodes[upstream].upstream, *pending]
         return tuple(found)
 
+    def output_stages(self) -> frozenset[str]:
+        """Returns the stages of which one has to move its watermark before any sink gets rows.
+        Empty: sinks may get rows in every epoch."""
+        at_once: set[str] = set()
+        """Nodes that may have rows in every epoch."""
+        found: set[str] = set()
+        for node in self:
+            waits = isinstance(node, StatefulNode) and node.emits_at_boundaries
+            if isinstance(node, SourceNode) or not at_once.isdisjoint(node.upstream):
+                if isinstance(node, SinkNode):
+                    return frozenset()
+                if not waits:
+                    at_once.add(node.name)
+                    continue
+            if isinstance(node, SinkNode) and (node.of_late or node.of_dead_letters):
+                return frozenset()
+            if isinstance(node, StatefulNode):
+                found.add(node.name)
+        return frozenset(found)
+
     def upstream_sources(self, name: str) -> frozenset[str]:
         """Returns all direct and indirect sources of `name`."""
         node = self.nodes[name]

@@ -38,6 +38,11 @@ class StatefulNode:
         return watermark_ms
 
     @property
+    def emits_at_boundaries(self) -> bool:
+        """Whether the stage emits only in epochs in which its watermark moves."""
+        return False
+
+    @property
     def follows_clock(self) -> bool:
         """Whether state expires by the clock of the epoch instead of the watermark."""
         return False
@@ -71,6 +76,11 @@ class AggregateNode(StatefulNode):
     def output_delay_ms(self) -> int:
         # A session is emitted once the watermark is past its end, not when it equals the end.
         return RESULT_LAG_MS if isinstance(self.window, SessionWindow) else 0
+
+    @property
+    def emits_at_boundaries(self) -> bool:
+        early_or_corrected = self.early_results_ms is not None or self.allowed_lateness_ms
+        return not isinstance(self.window, SessionWindow) and not early_or_corrected
 
     @property
     def frames(self) -> Frames:

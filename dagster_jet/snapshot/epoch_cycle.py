@@ -67,12 +67,15 @@ class EpochCycle(Machine[CycleState]):
         """The epoch whose output is being published, and its acks."""
         self._is_first = True
         """True until an epoch of this execution begins."""
+        self._writes_nothing = False
+        """`Tick.writes_nothing` of the last tick."""
 
     # --- start of an epoch ----------------------------------------------------------------------
 
     def on_tick(self, event: Tick) -> list[Command]:
         if self.state is not CycleState.READY:
             return []
+        self._writes_nothing = event.writes_nothing
         job, pending, ending = self._job, self._pending, self._job.ending
         stop = StopKind.CANCEL if ending.asked is StopKind.CANCEL else event.stop
         if stop is StopKind.CANCEL and pending.state.is_decided:
@@ -116,13 +119,19 @@ class EpochCycle(Machine[CycleState]):
         since = event.now_ms - (pending.completed_ms or 0)
         if self._is_first:  # snapshots due during warm-up belong to this epoch
             since += job.config.first_epoch_ms
-        return since >= pending.pause_ms
+        return since >= pending.pause_ms(has_output=self._has_output)
+
+    @property
+    def _has_output(self) -> bool:
+        """Whether a snapshot makes rows visible, as far as known."""
+        return bool(self._job.open_artifacts) or not self._writes_nothing
 
     def snapshot_due_at_ms(self) -> int | None:
         """Time of an idle job's next snapshot; None: nothing waits for a snapshot."""
         if self._job.epochs_since_barrier == 0:
             return None
-        return (self._pending.completed_ms or 0) + self._pending.pause_ms
+        pause_ms = self._pending.pause_ms(has_output=self._has_output)
+        return (self._pending.completed_ms or 0) + pause_ms
 
     def _run_epoch(self, *, snapshot: bool, terminal: bool, final: bool) -> list[Command]:
         job = self._job

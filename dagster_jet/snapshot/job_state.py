@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dagster_jet.core.cadence import PERIOD_MS
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.core.measures import Measures, after_epoch, combined
 from dagster_jet.snapshot.ending import Ending
@@ -42,6 +43,8 @@ class CoordinatorConfig:
     snapshot_id_block: int = SNAPSHOT_ID_BLOCK
     first_epoch_ms: int = 0
     """Approximate duration of an execution's first epoch with rows."""
+    snapshot_period_ms: int = PERIOD_MS
+    """Of an automatic interval."""
 
 
 @dataclass

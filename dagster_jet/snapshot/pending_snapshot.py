@@ -12,7 +12,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import ClassVar
 
-from dagster_jet.core.cadence import pause_ms
+from dagster_jet.core.cadence import LONGEST_MS, pause_ms
 from dagster_jet.snapshot.job_state import JobState
 from dagster_jet.snapshot.machine import Machine, Moves
 from dagster_jet.snapshot.manifest import Ack, Manifest
@@ -88,10 +88,12 @@ class PendingSnapshot(Machine[PendingState]):
         self._outcome: SnapshotOutcome | None = None
         self._to_apply: SnapshotOutcome | None = None
 
-    @property
-    def pause_ms(self) -> int:
-        """Time from `completed_ms` to the start of the next snapshot."""
-        return pause_ms(self._job.config.snapshot_interval_ms, self._took_ms)
+    def pause_ms(self, *, has_output: bool) -> int:
+        """Returns the time from `completed_ms` to the start of the next snapshot."""
+        config = self._job.config
+        if not has_output and config.snapshot_interval_ms is None:
+            return LONGEST_MS
+        return pause_ms(config.snapshot_interval_ms, self._took_ms, config.snapshot_period_ms)
 
     # --- ids ------------------------------------------------------------------------------------
 

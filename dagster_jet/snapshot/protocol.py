@@ -293,6 +293,8 @@ class Tick:
     stop: StopKind | None = None
     wants_snapshot: bool = False
     """A snapshot of everything read by now is requested."""
+    writes_nothing: bool = False
+    """The epoch certainly gives no rows to sinks: its snapshot makes nothing visible."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ EVOLUTIONS = ("stop", "extend")
 class LakeSink(Sink):
     """Sink of a table whose metadata keep the sink's marker."""
 
+    commits_sparingly = True
+
     schema_evolution: str = field(default="stop", compare=False, repr=False, kw_only=True)
     """What a start does with columns that the table lacks: one of `EVOLUTIONS`."""
     home: tuple[str, str] = field(default=("", ""), compare=False, repr=False, kw_only=True)

@@ -47,6 +47,20 @@ def test_an_epoch_needs_a_reason(found: Inputs, wants: bool) -> None:
     assert (tick.wants_epoch, tick.stop, tick.now_ms) == (wants, None, 1_000)
 
 
+def test_an_epoch_writes_nothing_until_a_window_closes() -> None:
+    windows = replace(STREAMING, output_stages=frozenset({"hourly"}))
+
+    def writes_nothing(planner: EpochPlanner, **more: object) -> bool:
+        return planner.tick(inputs("inbox", **more), None, READY).writes_nothing
+
+    assert writes_nothing(windows)
+    assert not writes_nothing(STREAMING), "it may have other output"
+    assert not writes_nothing(windows, stages=CLOSES)
+    assert not writes_nothing(windows, early_due=True)
+    assert not writes_nothing(windows, always_rings=True)
+    assert writes_nothing(windows, stages={**SAVED, "before it": StageTime(1, 2)})
+
+
 def silence(*earliest_ms: int | None) -> CoordinatorView:
     """The view of a job with state, one run for each time."""
     runs = tuple(Run(str(ms), 1, 1, ms, 10**17) for ms in earliest_ms)

@@ -37,6 +37,23 @@ def test_lineage_skips_what_has_no_name_of_its_own():
     assert graph.named_upstreams("late_out") == ("flights",)
 
 
+def test_output_that_waits_for_windows():
+    assert airport_delays().graph.output_stages() == frozenset(), "late_out gets rows at once"
+    p = Pipeline("p")
+    once = flights(p).deduplicate(within="1 hour", name="once", on="origin")
+    hourly = (
+        once.group_by("origin")
+        .window(windows.tumbling("1 hour"))
+        .aggregate(n=agg.count(), name="h")
+    )
+    hourly.write_to(sinks.files("out/h", format="json"), name="hourly_out")
+    total = hourly.group_by("origin").rolling_aggregate(n=agg.sum("n"), name="total")
+    total.write_to(sinks.files("out/t", format="json"), name="total_out")
+    assert p.graph.output_stages() == {"h", "total"}
+    hourly.late_to(sinks.files("out/late", format="json"), name="late_out")
+    assert p.graph.output_stages() == frozenset()
+
+
 def test_event_time_is_found_across_stages():
     ((node, _),) = airport_delays().graph.upstream_timestamps("hourly_out")
     assert node.timestamps.allowed_lag_ms == 2 * 3600 * 1000

@@ -486,24 +486,51 @@ def test_the_interval_counts_from_the_end_of_phase_2() -> None:
     assert run_epoch(job, at=2500).snapshot_id == 3
 
 
-def test_without_an_interval_snapshots_take_a_tenth_of_the_time() -> None:
-    job = running_job(snapshot_interval_ms=None)
-    tell(job, decided(tell(job, acked(run_epoch(job, at=1000), at=1010)), at=1020))
-    tell(job, completed(2, 1030))  # 20 ms after the acks
-    tell(job, acked(run_epoch(job, at=1209), at=1209))
-    epoch = run_epoch(job, at=1210)
-    assert epoch.snapshot_id == 3
-    tell(job, decided(tell(job, acked(epoch, at=1300)), at=1400))
-    tell(job, completed(3, 2300))  # a second
-    tell(job, acked(run_epoch(job, at=3299)))
-    assert run_epoch(job, at=3300).snapshot_id == 4, "not later than after the longest pause"
+@pytest.mark.parametrize(
+    ("period_ms", "took_ms", "pause_ms"),
+    [(250, 20, 230), (250, 250, 0), (250, 400, 150), (250, 9_000, 1_000), (1_000, 20, 980)],
+)
+def test_without_an_interval_a_snapshot_follows_after_its_period(
+    period_ms: int, took_ms: int, pause_ms: int
+) -> None:
+    job = running_job(snapshot_interval_ms=None, snapshot_period_ms=period_ms)
+    tell(job, decided(tell(job, acked(run_epoch(job, at=1000), at=1010)), at=1011))
+    end = 1010 + took_ms
+    tell(job, completed(2, end))
+    if pause_ms:
+        tell(job, acked(run_epoch(job, at=end + pause_ms - 1)))
+    assert run_epoch(job, at=end + pause_ms).snapshot_id == 3
+
+
+def test_without_an_interval_a_snapshot_waits_for_output() -> None:
+    """What it would make visible comes with a later epoch, which then must not wait for it."""
+    job = running_job(snapshot_interval_ms=None, snapshot_period_ms=250)
+
+    def run(at: int, *, writes_nothing: bool) -> RunEpoch:
+        (command,) = tell(job, Tick(at, wants_epoch=True, writes_nothing=writes_nothing))
+        assert isinstance(command, RunEpoch)
+        return command
+
+    def silent(epoch: RunEpoch) -> EpochAcked:
+        done = acked(epoch)
+        return replace(done, acks=tuple(replace(ack, artifacts=()) for ack in done.acks))
+
+    tell(job, silent(run(300, writes_nothing=True)))
+    assert job.view().snapshot_due_at_ms == 1_000
+    epoch = run(400, writes_nothing=False)
+    assert epoch.snapshot_id == 2
+    tell(job, decided(tell(job, acked(epoch, at=420)), at=421))
+    tell(job, completed(2, 430))
+    tell(job, silent(run(800, writes_nothing=True)))
+    tell(job, silent(run(1_429, writes_nothing=True)))
+    assert run(1_430, writes_nothing=True).snapshot_id == 3, "not later than the longest pause"
 
 
 def test_without_an_interval_a_discarded_snapshot_is_tried_again_after_the_longest_pause() -> None:
     job = running_job(snapshot_interval_ms=None)
-    saved(job, run_epoch(job, at=100), 101, error="the disk is full")
-    tell(job, acked(run_epoch(job, at=1100)))
-    assert run_epoch(job, at=1101).snapshot_id == 3
+    saved(job, run_epoch(job, at=300), 301, error="the disk is full")
+    tell(job, acked(run_epoch(job, at=1300)))
+    assert run_epoch(job, at=1301).snapshot_id == 3
 
 
 def test_what_falls_due_within_the_first_epoch_is_its_own_snapshot() -> None:
