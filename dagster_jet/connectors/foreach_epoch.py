@@ -26,6 +26,7 @@ from dagster_jet.connectors.staging import (
     segments_by_epoch,
 )
 from dagster_jet.contract import CommitContext, Committer, TransactionId
+from dagster_jet.core.function_name import function_name
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,
@@ -68,8 +69,8 @@ class ForeachEpochSink(StagedInStore):
             )
 
     def describe(self) -> dict[str, str]:
-        name = getattr(self.function, "__qualname__", repr(self.function))
-        return {"kind": "foreach_epoch", "function": name}
+        # By it a start finds out whether rows that are decided are for this sink.
+        return {"kind": "foreach_epoch", "function": function_name(self.function)}
 
     def with_store(self, store: Store) -> ForeachEpochSink:
         return replace(self, store=store)
@@ -105,6 +106,7 @@ class ForeachEpochCommitter(Committer):
             marker = f"{staged_by}-{epoch_id}-done/000000"
             if area.get(marker) is None:
                 rows = self._rows(area, marker, segments, context)
+                fail_point("foreach.before")
                 if rows is not None:
                     self._call(rows, f"{self._store_id}-{_name(context)}-{staged_by}-{epoch_id}")
                 fail_point("foreach.called")
@@ -145,10 +147,10 @@ class ForeachEpochCommitter(Committer):
         except Exception as error:
             is_passing = isinstance(error, OSError) and is_transient(error)
             kind = SinkUnavailableError if is_passing else SinkError
-            name = getattr(function, "__qualname__", repr(function))
+            said = f"{type(error).__name__}: {error}"
             raise kind(
-                f"{where_raised(error)}{name} raised {type(error).__name__}: {error}. It was given "
-                f"{rows.num_rows} rows of the epoch {epoch!r}.",
+                f"{where_raised(error)}{function_name(function)} raised {said}. "
+                f"It was given {rows.num_rows} rows of the epoch {epoch!r}.",
                 cure="Correct the function or the system that it calls. Nothing is lost: it is "
                 "called again with the same rows and the same id.",
             ) from error

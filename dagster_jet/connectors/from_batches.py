@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from dagster_jet.contract import BadRowRule, Lag, Source, SourceFrame, SourceReader
+from dagster_jet.core.function_name import function_name
 from dagster_jet.errors import (
     ConfigurationError,
     JetError,
@@ -58,7 +58,7 @@ class FromBatches(Source):
                 raise ConfigurationError(f"{name}: {function!r} cannot be called.")
 
     def describe(self) -> dict[str, str]:
-        return {"kind": "from_batches", "function": _name(self.read)}
+        return {"kind": "from_batches", "function": function_name(self.read)}
 
     def row_schema(self) -> str:
         return self.schema
@@ -198,8 +198,9 @@ class RangeReader(SourceReader):
             said = str(error).partition("JVM stacktrace:")[0].strip()
             is_passing = isinstance(error, OSError) and is_transient(error)
             kind = SourceUnavailableError if is_passing else SourceError
+            name = f"{where_raised(error)}{function_name(function)}"
             raised = kind(
-                f"{where_raised(error)}{_name(function)} raised {type(error).__name__}: {said}.",
+                f"{name} raised {type(error).__name__}: {said}.",
                 job=self.job,
                 stage=self.stage,
                 cure="Correct the function or the system that it calls. Nothing is lost: the job "
@@ -210,14 +211,8 @@ class RangeReader(SourceReader):
             raise raised from error
 
     def _wrong(self, function: Callable[..., Any], what: str, cure: str) -> SourceError:
-        text = f"{_name(function)} {what}."
+        text = f"{function_name(function)} {what}."
         return SourceError(text, job=self.job, stage=self.stage, cure=cure)
-
-
-def _name(function: Callable[..., Any]) -> str:
-    while isinstance(function, partial):
-        function = function.func
-    return str(getattr(function, "__qualname__", repr(function)))
 
 
 def _width(start: Any, end: Any) -> float | None:

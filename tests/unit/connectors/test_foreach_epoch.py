@@ -105,6 +105,17 @@ def test_an_error_names_the_line_and_says_what_follows(
     assert type(caught.value) is kind
 
 
+def test_a_function_has_the_same_name_in_each_process() -> None:
+    """Not so the text of an object, or of a partial, which has its address."""
+
+    class Load:
+        def __call__(self, rows: Any, epoch: str) -> None: ...
+
+    for function in (load, partial(partial(load, Path("a")), epoch="b")):
+        assert sinks.foreach_epoch(function).describe()["function"] == "load"
+    assert sinks.foreach_epoch(Load()).describe()["function"].endswith("<locals>.Load")
+
+
 def test_what_cannot_be_called_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="cannot be called"):
         sinks.foreach_epoch(3)
