@@ -52,7 +52,7 @@ POINTS = (
     "record.committed.before",
     "record.committed.after",
 )
-_ARMED = 0.75
+_ARMED = 0.9
 """Share of the starts that die at one of them."""
 _EPOCHS_MAX = 40
 """After so many, a start does not reach its point any more, and dies at random."""
