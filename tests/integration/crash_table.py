@@ -205,7 +205,7 @@ EPOCHS_KILLED = (
     ("lake.commit.after:5", "record.committed.before:2", "epochs.write.after:1"),
     ("lake.commit.after:5", "epochs.write.after:2", "lake.commit.before:5"),
     ("lake.commit.before:4", "epochs.write.before:1", "epochs.write.after:1"),
-    ("record.committed.after:2", "commit.after:2", "record.snapshot.after:3"),
+    ("record.committed.after:2", "commit.after:2", "record.snapshot.after:2"),
 )
 
 PREPARED_KILLED = (

@@ -167,7 +167,7 @@ class Reader:
 )
 def test_a_reader_sees_no_mixed_cut(epochs_world: EpochsWorld, deaths: tuple[str, ...]) -> None:
     here, reader = epochs_world, Reader(epochs_world)
-    here.fill(files=8)
+    here.fill(files=12)  # some are left for each start
     with reader.looking():
         for rules in deaths:
             here.run_child(f"{rules}=kill", until="drained")
