@@ -45,7 +45,8 @@ def build_jet_lake_maintenance(
     - Delta Lake: small files are compacted, files that no version needs within the table's
       ``delta.deletedFileRetentionDuration`` are removed, a checkpoint is written.
     - Iceberg: small files are compacted in this process, snapshots older than
-      ``history.expire.max-snapshot-age-ms`` expire, and files that only they need are removed.
+      ``history.expire.max-snapshot-age-ms`` expire, and files are removed that only they need, or
+      snapshots of this age that the sink has let expire.
 
     Files that the stream has staged and not committed yet are never removed. A commit that is lost
     to the stream is made again.
