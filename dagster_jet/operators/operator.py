@@ -167,6 +167,15 @@ class Operator(Protocol):
 
 
 @runtime_checkable
+class CountsGroups(Protocol):
+    """An operator whose input may be divided more finely than its groups."""
+
+    def groups(self, arrived: pa.Table) -> int:
+        """Returns the number of groups in its input, however fine the first stage's are."""
+        ...
+
+
+@runtime_checkable
 class LeavesTombstones(Protocol):
     """An operator whose state has tombstones: rows that only hide older rows of their key."""
 
@@ -304,6 +313,7 @@ __all__ = [
     "PARTITION_COLUMN",
     "TIME_COLUMN",
     "VERSION_COLUMN",
+    "CountsGroups",
     "Intervals",
     "LeavesTombstones",
     "MemoryState",

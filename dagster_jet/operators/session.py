@@ -307,6 +307,11 @@ class SessionWindows:
         ]
         return pa.Table.from_arrays(arrays, schema=self.state_schema)
 
+    def groups(self, arrived: pa.Table) -> int:
+        """Buckets as wide as the gap, also where they arrive by the millisecond."""
+        # Hashes of keys are far apart: the sums are as distinct as the pairs.
+        return len(distinct(hashes(arrived) + first_times(arrived) // self.gap_ms))
+
     def expired_until(self, watermark_ms: int | None) -> int | None:
         """A session is closed when last event + gap < watermark (strict)."""
         return None if watermark_ms is None else watermark_ms - self.gap_ms - 1

@@ -63,6 +63,15 @@ def test_a_bucket_that_is_late_as_a_whole_is_dropped_and_its_rows_are_counted():
     assert (stage.late, stage.rows_in) == (2, 3)
 
 
+def test_groups_are_as_wide_as_the_gap_however_fine_the_buckets_are():
+    """So that epochs of both kinds of frames say alike whether one task merges them faster."""
+    events = [("k", time, 1) for time in (0, 3, 9, 10, 25)] + [("other", 3, 1)]
+    for exact, rows in ((False, 4), (True, 6)):
+        stage = SessionStage(10, exact=exact)
+        arrived = stage.first_stage(events)
+        assert (arrived.num_rows, stage.operator.groups(arrived)) == (rows, 4)
+
+
 def test_an_event_in_a_gap_joins_what_was_two_sessions():
     stage = SessionStage(10)
     stage.sessions(0, 15)
