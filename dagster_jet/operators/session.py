@@ -177,7 +177,8 @@ class SessionWindows:
         """Returns the delta, closed sessions, and open sessions of touched keys."""
         concerned = is_among(hashes(found), touched)
         pieces = rows_where(found, concerned).drop_columns([VERSION_COLUMN])
-        sessions = self._merged(pa.concat_tables([timely, pieces.select(timely.column_names)]))
+        pieces = pa.concat_tables([timely, pieces.select(timely.column_names)])
+        sessions = sessions_of(self.aggregation, self.keys, pieces, self.gap_ms)
         versions = pa.repeat(pa.scalar(given.version, pa.int64()), sessions.num_rows)
         sessions = sessions.append_column(VERSION_COLUMN, versions).cast(self.state_schema)
         if closed_until is None:
@@ -209,7 +210,7 @@ class SessionWindows:
 
         whose = [PARTITION_COLUMN, HASH_COLUMN, *self.keys, FIRST_TIME_COLUMN, TIME_COLUMN]
         intervals = pa.concat_tables([timely.select(whose), headers.select(whose)])
-        number = self._numbers(intervals)
+        number = session_numbers(self.keys, intervals, self.gap_ms)
         count = int(number.max()) + 1 if len(number) else 0
         of_arrived, of_header = number[: timely.num_rows], number[timely.num_rows :]
         is_ours = header_of_piece >= 0
@@ -316,25 +317,6 @@ class SessionWindows:
         """A session is closed when last event + gap < watermark (strict)."""
         return None if watermark_ms is None else watermark_ms - self.gap_ms - 1
 
-    def _numbers(self, pieces: pa.Table) -> np.ndarray:
-        """Session number of each interval, by key and time; overlapping intervals share one."""
-        (key,) = key_codes(self.keys, pieces)
-        first = first_times(pieces)
-        order = order_by(key, first)
-        key, first, last = key[order], first[order], event_times(pieces)[order]
-        begins = np.ones(len(order), bool)
-        reach = running_maximum(last, key) + self.gap_ms
-        begins[1:] = (key[1:] != key[:-1]) | (first[1:] >= reach[:-1])
-        number = np.empty(len(order), np.int64)
-        number[order] = np.cumsum(begins) - 1
-        return number
-
-    def _merged(self, pieces: pa.Table) -> pa.Table:
-        """Merges overlapping intervals of the same key into one session."""
-        if pieces.num_rows < 2:
-            return pieces
-        return merge_sessions(self.aggregation, self.keys, pieces, self._numbers(pieces))
-
     def _results(self, sessions: pa.Table, *, early: bool = False) -> pa.Table:
         return window_results(
             self.aggregation,
@@ -345,6 +327,29 @@ class SessionWindows:
             event_times(sessions) + self.gap_ms,
             early=early,
         )
+
+
+def sessions_of(
+    aggregation: Aggregation, keys: Sequence[str], pieces: pa.Table, gap_ms: int
+) -> pa.Table:
+    """Merges intervals of the same key that overlap, with the gap behind them, into one session."""
+    if pieces.num_rows < 2:
+        return pieces
+    return merge_sessions(aggregation, keys, pieces, session_numbers(keys, pieces, gap_ms))
+
+
+def session_numbers(keys: Sequence[str], pieces: pa.Table, gap_ms: int) -> np.ndarray:
+    """Session number of each interval, by key and time; overlapping intervals share one."""
+    (key,) = key_codes(keys, pieces)
+    first = first_times(pieces)
+    order = order_by(key, first)
+    key, first, last = key[order], first[order], event_times(pieces)[order]
+    begins = np.ones(len(order), bool)
+    reach = running_maximum(last, key) + gap_ms
+    begins[1:] = (key[1:] != key[:-1]) | (first[1:] >= reach[:-1])
+    number = np.empty(len(order), np.int64)
+    number[order] = np.cumsum(begins) - 1
+    return number
 
 
 def merge_sessions(
@@ -414,4 +419,5 @@ __all__ = [
     "hashes",
     "merge_sessions",
     "running_maximum",
+    "sessions_of",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import get_args, overload
 
 from dagster_jet.core.durations import Duration, to_ms
 from dagster_jet.errors import PipelineError
@@ -32,9 +32,6 @@ from dagster_jet.pipeline.user_functions import (
 )
 from dagster_jet.pipeline.windows import CountWindow, SessionWindow, Window
 from dagster_jet.pipeline.with_timestamps import WithTimestamps
-
-if TYPE_CHECKING:
-    pass
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
@@ -99,7 +96,19 @@ class Stateful(OverRows["Stage", "LateStage", "DeadLetterStage", "LateDeadLetter
             raise self._refusal(wrong, "Leave it out, or use with_timestamps().")
         return to_ms(allowed_lateness, "allowed_lateness")
 
-    def rolling_aggregate(self, *, name: str, **aggregates: Aggregate) -> Stage:
+    @overload
+    def rolling_aggregate(
+        self, *, name: str, ttl: None = None, **aggregates: Aggregate
+    ) -> Stage: ...
+
+    @overload
+    def rolling_aggregate(
+        self, *, name: str, ttl: Duration, **aggregates: Aggregate
+    ) -> LateStage: ...
+
+    def rolling_aggregate(
+        self, *, name: str, ttl: Duration | None = None, **aggregates: Aggregate
+    ) -> Stage:
         """Emits one row with the totals so far for each key with rows in an epoch.
 
         A stream that is not grouped has totals over all rows. Columns: keys, the newest event time
@@ -107,18 +116,31 @@ class Stateful(OverRows["Stage", "LateStage", "DeadLetterStage", "LateDeadLetter
 
         Args:
             name: name of the stage, unique in the pipeline; saved state is matched by it.
+            ttl: the totals of a key begin anew with a row that comes more than this after the one
+                before it, in event time, however rows are divided into epochs and in whatever order
+                they arrive. Totals are removed when the watermark is more than this past the last
+                row. Rows behind the watermark are late. None: totals are over all rows, and stay.
             aggregates: aggregates from `dagster_jet.aggregates`, by name of the result column.
 
         Raises:
-            PipelineError: no aggregate, or duplicate column names.
+            PipelineError: no aggregate, or duplicate column names, or a `ttl` lacks event time.
+            ConfigurationError: `ttl` is negative or cannot be read.
 
         Example:
-            >>> totals = rows.group_by("origin").rolling_aggregate(name="totals", n=agg.count())
+            >>> totals = rows.group_by("origin").rolling_aggregate(
+            ...     name="totals", ttl="1 day", n=agg.count()
+            ... )
         """
+        ttl_ms = None if ttl is None else to_ms(ttl, "ttl")
+        if ttl is not None:
+            self._event_time(name, "a ttl")
         time = () if self._time is None else (self._time.column,)
         check_aggregates(self, name, (*self._keys, *time), aggregates)
-        node = RollingNode(name, (self._node,), self._keys, tuple(aggregates.items()), self._time)
-        return self._after(node, Stage, self._time)
+        node = RollingNode(
+            name, (self._node,), self._keys, tuple(aggregates.items()), self._time, ttl_ms
+        )
+        kind = self._kind(can_be_late=ttl is not None, keeps_dead_letters=False)
+        return self._after(node, kind, self._time)
 
     def _kind(self, *, can_be_late: bool, keeps_dead_letters: bool) -> type[Stage]:
         kinds: dict[tuple[bool, bool], type[Stage]] = {

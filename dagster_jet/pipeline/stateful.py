@@ -159,16 +159,22 @@ class RollingNode(StatefulNode):
     keys: tuple[str, ...]
     aggregates: tuple[tuple[str, Aggregate], ...]
     time: EventTime | None
+    ttl_ms: int | None = None
+    """Totals begin anew after so long a pause of their key; None: they do not."""
     kind: ClassVar = StageKind.ROLLING_AGGREGATE
 
     def describe(self) -> dict[str, str]:
-        return {"keys": ", ".join(self.keys), "aggregates": _text(self.aggregates)}
+        ttl = {} if self.ttl_ms is None else {"ttl": in_words(self.ttl_ms)}
+        return {"keys": ", ".join(self.keys), **ttl, "aggregates": _text(self.aggregates)}
 
     def shape(self) -> Mapping[str, Any]:
         return {
             "keys": list(self.keys),
+            "ttl": self.ttl_ms is not None,
             "partials": _partials(self.aggregates),
             **_plain_partials(self.aggregates),
+            # Without a ttl no saved time decides about anything.
+            **({} if self.ttl_ms is None or self.time is None else _read_times(self.time)),
         }
 
 

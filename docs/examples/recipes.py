@@ -30,6 +30,21 @@ def sessions(clicks: Stage) -> Stage:
     return visits.aggregate(clicks=agg.count(), name="sessions")
 
 
+def visits_of_at_most_an_hour(clicks: Stage) -> Stage:
+    """The same, but a visit ends after an hour: users who never pause have results, too."""
+    visits = clicks.group_by("user").window(windows.session("30 minutes", max_duration="1 hour"))
+    return visits.aggregate(clicks=agg.count(), name="visits_of_at_most_an_hour")
+
+
+def since_last_pause(clicks: Stage) -> Stage:
+    """What a user has done since the last pause of half an hour, so far. In a table with
+    `mode="upsert"` and the key user the last row stays."""
+    return clicks.group_by("user").rolling_aggregate(
+        clicks=agg.count(), pages=agg.count_distinct("page"), ttl="30 minutes",
+        name="since_last_pause",
+    )  # fmt: skip
+
+
 def without_duplicates(clicks: Stage) -> Stage:
     """The first click of a user on a page within ten minutes."""
     return clicks.deduplicate(on=["user", "page"], within="10 minutes", name="without_duplicates")
@@ -252,6 +267,8 @@ def gallery(service_url: str = "http://localhost:8000") -> Pipeline:
     payments, rates = read("payments", PAYMENTS), read("rates", RATES)
     stages = {
         "sessions": sessions(clicks),
+        "visits_of_at_most_an_hour": visits_of_at_most_an_hour(clicks),
+        "since_last_pause": since_last_pause(clicks),
         "without_duplicates": without_duplicates(clicks),
         "last_of_each_burst": last_of_each_burst(clicks),
         "most_visited": most_visited(clicks),

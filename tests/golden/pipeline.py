@@ -118,7 +118,7 @@ def golden_pipeline(rows: Batches, others: Batches, out: Path) -> Pipeline:
     stages["tumbling"] = keyed.window(windows.tumbling(f"{TUMBLING_MS} ms")).aggregate(
         name="tumbling", **aggregates
     )
-    stages["rolling"] = keyed.rolling_aggregate(name="rolling", **aggregates)
+    stages["rolling"] = keyed.rolling_aggregate(name="rolling", ttl=None, **aggregates)
     for name, stage in stages.items():
         stage.write_to(sinks.files(f"{out}/{name}", format="json"), name=f"{name}_out")
     return p

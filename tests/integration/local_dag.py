@@ -230,6 +230,9 @@ def first_stage(node: StatefulNode, operator: Operator, ordinal: int) -> Send:
                                   watermark_ms)  # fmt: skip
             case AggregateNode():
                 shaped = _frames(node, addressed(rows, node.keys, node.time))
+            case RollingNode(ttl_ms=int() as ttl_ms):
+                shaped = _buckets(node, addressed(rows, node.keys, node.time), ttl_ms + 1,
+                                  watermark_ms)  # fmt: skip
             case RollingNode():
                 shaped = _totals(node, addressed(rows, node.keys, _as_it_stands(node.time)))
             case JoinNode() | JoinAsOfNode():
@@ -274,7 +277,7 @@ def _frames(node: AggregateNode, rows: pa.Table) -> pa.Table:
 
 
 def _buckets(
-    node: AggregateNode, rows: pa.Table, width_ms: int, watermark_ms: int | None
+    node: AggregateNode | RollingNode, rows: pa.Table, width_ms: int, watermark_ms: int | None
 ) -> pa.Table:
     """Late rows are taken out: a bucket could not tell which of its rows are."""
     times = rows.column(TIME_COLUMN).to_pylist()

@@ -27,6 +27,15 @@ def pauses(folder: Path) -> Pipeline:
     stage.late_to(sinks.files(f"{folder}/out/late", format="json"), name="late")
     shown = stage.select("k", "window_start", "window_end", "n", "total", "to_json(values) vs")
     shown.write_to(sinks.files(f"{folder}/out/sessions", format="json"), name="sessions_out")
+    totals = keyed.rolling_aggregate(
+        n=agg.count(), total=agg.sum("v"), values=agg.collect_list("v"),
+        ttl=f"{GAP_MS} ms", name="totals",
+    )  # fmt: skip
+    late = sinks.files(f"{folder}/out/late_totals", format="json")
+    totals.late_to(late, name="late_totals")
+    newest = totals.select("k", "unix_millis(ts) AS ts", "n", "total", "to_json(values) AS vs")
+    table = sinks.map_entries("totals", key="k", value=("ts", "n", "total", "vs"))
+    newest.write_to(table, name="totals_out")
     return p
 
 

@@ -1,5 +1,5 @@
-"""Sessions with a maximum duration: those of a batch over all rows that are not late, wherever
-epochs and executions are cut."""
+"""Sessions with a maximum duration, and totals that begin anew after a pause: those of a batch over
+all rows that are not late, wherever epochs and executions are cut."""
 
 from __future__ import annotations
 
@@ -43,19 +43,38 @@ class PausesWorld(World):
             write_input(self.folder / "in", number, rows[first:last])
         return self
 
-    def timely(self) -> list[Event]:
+    def timely(self, late_to: str) -> list[Event]:
         rows = Counter((r["k"], r["ts"], r["v"]) for r in input_rows(self.folder / "in"))
-        late = committed(self.folder / "out" / "late", ("k", "ts", "v"))
+        late = committed(self.folder / "out" / late_to, ("k", "ts", "v"))
         assert late and not late - rows
         return sorted((rows - late).elements())
 
     def check(self) -> None:
         columns = ("k", "window_start", "window_end", "n", "total", "vs")
         found = committed(self.folder / "out" / "sessions", columns)
-        expected = Counter(sessions(self.timely()))
+        expected = Counter(sessions(self.timely("late")))
         assert any(end - start == MOST_MS for _, start, end, *_ in expected), "some are cut"
         assert any(end - start < MOST_MS for _, start, end, *_ in expected), "some are not"
         assert not difference(found, expected)
+        self.check_totals()
+
+    def check_totals(self) -> None:
+        """The last row of each key has the totals since its last pause."""
+        with self.jet() as jet:
+            entries = dict(jet.map("totals").items())
+        found = {k: tuple(value.values()) for k, value in entries.items()}
+        given, expected = by_key(self.timely("late_totals")), {}
+        for k, mine in given.items():
+            life: list[tuple[int, int]] = []
+            for ts, v in mine:
+                life = [*(life if life and ts <= life[-1][0] + GAP_MS else ()), (ts, v)]
+            values = [v for _, v in life]
+            expected[k] = (life[-1][0], len(life), sum(values), as_text(values))
+        assert found == expected and any(len(given[k]) > n for k, (_, n, *_) in expected.items())
+
+
+def as_text(values: list[int]) -> str:
+    return str(values).replace(" ", "")
 
 
 def by_key(rows: Iterable[Event]) -> dict[str, list[tuple[int, int]]]:
@@ -73,8 +92,7 @@ def sessions(rows: Iterable[Event]) -> Iterator[tuple[Any, ...]]:
             end = min(open_[-1][0] + GAP_MS, open_[0][0] + MOST_MS) if open_ else 0
             if open_ and ts >= end:
                 values = [each for _, each in open_]
-                text = str(values).replace(" ", "")
-                yield (k, open_[0][0], end, len(values), sum(values), text)
+                yield (k, open_[0][0], end, len(values), sum(values), as_text(values))
                 open_ = []
             open_.append((ts, v))
 

@@ -156,13 +156,23 @@ def test_sessions_bursts_and_silence(
 ) -> None:
     clicks = given["clicks"]
     visits, last, first, silent = Counter(), Counter(), Counter(), Counter()
+    short, newest = Counter(), {}
     for (user,), mine in grouped(clicks, "user").items():
-        visits.update((user, len(v)) for v in bursts(mine, 30 * MINUTE - 1, from_last=True))
+        apart = bursts(mine, 30 * MINUTE - 1, from_last=True)
+        visits.update((user, len(v)) for v in apart)
+        hours = [h for v in apart for h in bursts(v, HOUR - 1, from_last=False)]
+        short.update((user, len(h)) for h in hours)
+        pause = bursts(mine, 30 * MINUTE, from_last=True)[-1]
+        newest[user] = (len(pause), len({row["page"] for row in pause}))
         last.update((user, b[-1]["at"]) for b in bursts(mine, 10 * MINUTE, from_last=False))
         silent.update((user, b[-1]["at"]) for b in bursts(mine, HOUR, from_last=True))
     for key, mine in grouped(clicks, "user", "page").items():
         first.update((*key, b[0]["at"]) for b in bursts(mine, 10 * MINUTE, from_last=False))
     assert of(found["sessions_out"], "user clicks") == visits
+    assert short.total() > visits.total()
+    assert of(found["visits_of_at_most_an_hour_out"], "user clicks") == short
+    so_far = sorted(found["since_last_pause_out"], key=lambda row: (row["at"], row["clicks"]))
+    assert {row["user"]: (row["clicks"], row["pages"]) for row in so_far} == newest
     assert of(found["last_of_each_burst_out"], "user at") == last
     assert of(found["silent_users_out"], "user silent_since") == silent
     assert of(found["without_duplicates_out"], "user page at") == first

@@ -201,7 +201,7 @@ def stages(rows: Stage, keys: Mapping[str, str], others: Sequence[str]) -> Itera
     sizes = windows.sliding("3 seconds", "1 second"), windows.session("2 seconds")
     for number, window in enumerate(sizes):
         yield keyed.window(window).aggregate(name=f"window {number}", **aggregates)
-    yield keyed.rolling_aggregate(name="totals", **aggregates)
+    yield keyed.rolling_aggregate(name="totals", ttl=None, **aggregates)
     yield rows.deduplicate(on=list(keys), within="1 second", name="first")
 
     def seen(state: State[int], row: dict[str, Any]) -> None:

@@ -216,7 +216,10 @@ def stages(rows: Stage, left: Stage, right: Stage) -> dict[str, Stage]:
             name="count_window", **chosen("n", "total", "distinct", "first", "last", "list", "best")
         ),
         "rolling_aggregate": rows.group_by("k").rolling_aggregate(
-            name="rolling_aggregate", **over_all
+            name="rolling_aggregate", ttl=None, **over_all
+        ),
+        "expiring totals": rows.group_by("k").rolling_aggregate(
+            name="expiring totals", ttl="150 ms", **over_all
         ),
         "deduplicate": kept,
         "join_inner": left.join(right, on=("k", "g"), within="200 ms", name="join_inner"),
@@ -318,7 +321,7 @@ KINDS = (
 )
 
 
-@pytest.mark.parametrize("stage", [*KINDS, "rolling_aggregate"])
+@pytest.mark.parametrize("stage", [*KINDS, "rolling_aggregate", "expiring totals"])
 def test_snapshots_are_equal_partition_by_partition(both: Comparison, stage: str) -> None:
     on_spark, local = (runtime.states[stage] for runtime in both.cut)
     assert on_spark == local

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from dagster_jet.core.ddl import is_reference
 from dagster_jet.operators.aggregates.aggregation import Aggregation
 from dagster_jet.operators.bounded_sessions import BoundedSessions
+from dagster_jet.operators.expiring_totals import ExpiringTotals
 from dagster_jet.operators.first_stage import (
     FirstStage,
     FramePartials,
@@ -105,6 +106,8 @@ def plan_rolling(
     node: RollingNode, source: DataFrame, partitions: Partitions, reports_statistics: bool
 ) -> OperatorPlan:
     """Totals over all time: partials per key."""
+    if node.ttl_ms is not None:
+        return _plan_expiring(node, source, partitions, node.ttl_ms)
     aggregation = Aggregation(node.aggregates)
     stage = KeyPartials(node.keys, aggregation)
     # Without the lag of upstream windows: nothing is late here, and the time is emitted unchanged.
@@ -121,6 +124,26 @@ def plan_rolling(
         shape = _shape(stage, source, time, partitions, _statistics(time))
     statistics = STATISTICS_COLUMNS if reports_statistics else ()
     return _plan(operator, stage, shape, partitions, event_time, None, statistics)
+
+
+def _plan_expiring(
+    node: RollingNode, source: DataFrame, partitions: Partitions, ttl_ms: int
+) -> OperatorPlan:
+    """Totals since a pause: partials per (key, bucket of one ttl), which no pause divides."""
+    assert node.time is not None
+    aggregation = Aggregation(node.aggregates)
+    stage = SessionBuckets(node.keys, aggregation, ttl_ms + 1)
+    shape = _shape(stage, source, time_sql(source, node.time), partitions)
+    operator = ExpiringTotals(
+        input_schema=arrow_schema(shape(source).schema),
+        keys=node.keys,
+        ttl_ms=ttl_ms,
+        aggregation=aggregation,
+        result_time=node.time.column,
+        time_lag_ms=node.time.lag_ms,
+    )
+    late = behind_watermark(source, node.time)
+    return _plan(operator, stage, shape, partitions, node.time, late)
 
 
 def _plan(

@@ -149,8 +149,10 @@ def delays() -> Pipeline:
         sinks.console(num_rows=5), name="refused"
     )
     rich.window(windows.sliding("1 hour", slide="10 minutes")).aggregate(n=agg.count(), name="all")
-    by_origin.window(windows.session("10 minutes")).aggregate(n=agg.count(), name="sessions")
-    by_origin.rolling_aggregate(n=agg.count(), name="rolling")
+    by_origin.window(windows.session("10 minutes", max_duration="1 hour")).aggregate(
+        n=agg.count(), name="sessions"
+    )
+    by_origin.rolling_aggregate(n=agg.count(), ttl="1 day", name="rolling")
     by_origin.deduplicate(within="1 day", name="once").write_to(sinks.collect("x"), name="x")
     rich.join(queue, on="origin", within="1 hour", how="left", name="joined").late_to(
         sinks.files("/out/left", format="json"), name="late_left", side="left"

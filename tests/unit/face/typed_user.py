@@ -51,7 +51,7 @@ def delays() -> Pipeline:
     late.enrich(sinks.files("out", format="json"), on="origin")  # refused: arg-type
     late.write_to(sinks.files("out", format="avro"), name="avro")  # refused: arg-type
     late.group_by("origin").window("1 hour")  # refused: arg-type
-    late.group_by("origin").rolling_aggregate(name="r", n="count")  # refused: arg-type
+    late.group_by("origin").rolling_aggregate(name="r", n="count")  # refused: call-overload
     late.write_to(sinks.files("out", format="json"))  # refused: call-arg
     late.write_too(sinks.files("out", format="json"), name="o")  # refused: attr-defined
     late.join(late, on="origin", within="1 hour", name="j", how="all")  # refused: arg-type

@@ -16,7 +16,7 @@ from dagster_jet.pipeline.windows import SlidingWindow
 
 from .frame_stage import FrameStage, expected_windows
 from .naive import AGGREGATES, comparable, definitions, expected
-from .rolling_stage import RollingStage
+from .rolling_stage import ExpiringStage, RollingStage, newest_life
 from .session_stage import SessionStage, expected_sessions
 from .stage import FINAL, ms
 
@@ -156,6 +156,29 @@ def test_rolling_aggregates(steps, names, seed, collide):
             assert ms(row["at"]) == max(time for _, time, _ in mine)
             assert comparable({n: row[n] for n in names}) == comparable(expected(mine, *names))
     assert stage.late == 0
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 30), STEPS, NAMES, SEED, st.booleans())
+def test_rolling_aggregates_with_a_time_to_live(ttl, steps, names, seed, collide):
+    stage = ExpiringStage(ttl, seed=seed, **definitions(*names))
+    stage.collide = collide
+    seen: dict[Any, list[Any]] = defaultdict(list)
+    for events, watermark, restored, _ in ended(steps):
+        if restored:
+            stage.restore()
+        before = stage.watermark
+        timely = [event for event in events if before is None or event[1] >= before]
+        for event in timely:
+            seen[event[0]].append(event)
+        rows = stage.step(*events, wm=watermark)
+        assert stage.late_before == len(events) - len(timely)
+        assert len(rows) == len({key for key, *_ in timely})
+        for row in rows:
+            mine = newest_life(seen[row["k"]], ttl)
+            assert ms(row["at"]) == mine[-1][1]
+            assert comparable({n: row[n] for n in names}) == comparable(expected(mine, *names))
+    assert stage.state.scan().num_rows == 0
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

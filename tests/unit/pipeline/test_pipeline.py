@@ -126,6 +126,19 @@ def test_a_last_word_needs_a_time_to_live():
     mapped(Pipeline("p"), on_evict=print, ttl="1 hour")
 
 
+def test_a_time_to_live_of_totals_needs_event_time_and_makes_rows_late():
+    p = Pipeline("p")
+    untimed = p.read_from(sources.files("in", format="csv", schema="k string"), name="s")
+    with pytest.raises(PipelineError, match="job 'p', stage 'a': a ttl needs event time"):
+        untimed.rolling_aggregate(name="a", ttl="1 hour", n=agg.count())
+    keyed = flights(Pipeline("p")).group_by("origin")
+    with pytest.raises(ConfigurationError, match="ttl: '-1 hour' is not a duration"):
+        keyed.rolling_aggregate(name="a", ttl="-1 hour", n=agg.count())
+    keyed.rolling_aggregate(name="b", ttl="1 hour", n=agg.count()).late_to(
+        sinks.console(), name="late"
+    )
+
+
 def test_merging_streams_with_different_event_time_columns_is_refused():
     p = Pipeline("p")
     other = p.read_from(
@@ -147,6 +160,7 @@ def test_a_stage_has_only_the_methods_that_it_supports():
         (timed.dead_letter_to(sinks.files("bad", format="json"), name="bad"), bad),
         (timed.filter("true"), set()),
         (rows.rolling_aggregate(n=agg.count(), name="rolling"), set()),
+        (rows.rolling_aggregate(n=agg.count(), ttl="1 hour", name="expiring"), late),
         (rows.deduplicate(within="1 hour", name="once"), late),
         (hourly(rows, "origin"), late),
         (hourly(rows, "origin", name="more").select("origin"), set()),

@@ -51,8 +51,8 @@ def sliding(size: str) -> Window:
     return windows.sliding(size, "1 hour")
 
 
-def rolling(**aggregates: agg.Aggregate) -> Build:
-    return lambda rows, _: rows.group_by("k").rolling_aggregate(name="s", **aggregates)
+def rolling(ttl: str | None = None, **aggregates: agg.Aggregate) -> Build:
+    return lambda rows, _: rows.group_by("k").rolling_aggregate(name="s", ttl=ttl, **aggregates)
 
 
 def distinct(*on: str, within: str = "1 hour") -> Build:
@@ -199,6 +199,17 @@ def test_state_of_a_newer_format_is_refused_and_of_an_older_one_is_read(
     assert newer.change is Change.INCOMPATIBLE
     assert newer.reason == "its state was written by a newer version of dagster-jet"
     assert not [c for c in compare_plans(today, later) if c.is_refused]
+
+
+def test_a_time_to_live_of_totals_and_a_maximum_of_sessions_are_another_state() -> None:
+    """Their values may change."""
+    bounded = [windows.session("1 hour", max_duration=most) for most in ("2 hours", "3 hours")]
+    for plain, with_it, changed in (
+        (rolling(n=agg.count()), *(rolling(ttl=ttl, n=agg.count()) for ttl in ("1 h", "2 h"))),
+        (window(windows.session("1 hour")), *map(window, bounded)),
+    ):
+        assert change(plain, with_it)[0] is change(with_it, plain)[0] is Change.INCOMPATIBLE
+        assert change(with_it, changed)[0] is Change.KEPT
 
 
 def test_before_the_first_snapshot_everything_is_new() -> None:
