@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dagster_jet.core.job_context import check_number
+from dagster_jet.core.measures import combined, counters_of
 from dagster_jet.errors import BadRowError
 from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.early_results import EarlyResults
@@ -17,6 +20,11 @@ from dagster_jet.snapshot.manifest import Ack, Counters
 from dagster_jet.snapshot.protocol import RunEpoch
 from dagster_jet.snapshot.storage.chunks import superseded
 from dagster_jet.spark.epoch_contract import EpochInput, EpochOutput
+
+_logger = logging.getLogger(__name__)
+
+ROWS_AHEAD = "rows_ahead"
+"""Name of the counter of rows that are further ahead of the clock than `max_ahead`."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +85,37 @@ class EpochAccounting:
             Ack(stage, 0, f"driver-{command.epoch_id}", counted=counters)
             for stage, counters in output.counted.items()
         )
-        acks = (*source_acks, *_with_late(output.acks, output.late_rows), *counted)
+        of_tasks = (*source_acks, *_with_late(output.acks, output.late_rows))
+        acks = (*self._with_ahead(of_tasks, output, view), *counted)
         self._check_counters(acks, view)
         return EpochRows(acks, rows)
+
+    def _with_ahead(
+        self, acks: Sequence[Ack], output: EpochOutput, view: CoordinatorView
+    ) -> list[Ack]:
+        """Counts rows that are too far ahead to move the watermark, with the source, or the stage,
+        that they come from; warns when their number has doubled."""
+        context, missing = self.context, Counter[str]()
+        for name, seen in output.observed.items():
+            if seen.ahead:
+                stage = context.graph.named_upstreams(name)[0]
+                missing[stage] += seen.ahead
+                before = counters_of(view.counters.get(stage, Counters()).counted).get(
+                    ROWS_AHEAD, 0
+                )
+                if (before + seen.ahead).bit_length() > before.bit_length():
+                    _logger.warning(
+                        "job %r, stage %r: %d rows so far have an event time further ahead of the "
+                        "clock than max_ahead, the farthest %d ms since 1970. They do not move the "
+                        "watermark.",
+                        *(context.job, stage, before + seen.ahead, seen.farthest_ms),
+                    )
+        result = []
+        for ack in acks:
+            ahead = missing.pop(ack.vertex, 0)
+            own = {ROWS_AHEAD: ahead} if ahead else {}
+            result.append(replace(ack, counted=combined(ack.counted, own)) if own else ack)
+        return result
 
     def _check_counters(self, acks: Sequence[Ack], view: CoordinatorView) -> None:
         """
@@ -114,9 +150,10 @@ class EpochAccounting:
         for name, seen in output.observed.items():
             rows, top_ms = seen.arrived.rows, seen.arrived.top_event_ms
             watermarks.observe(name, rows, top_ms, now_ms, seen.partition_tops_ms)
+        if epoch.latest_ms or any(stage.clock_ms for stage in epoch.stages.values()):
+            watermarks.clock_ms = epoch.clock_ms
         for name, stage in epoch.stages.items():
             watermarks.reached_ms[name] = stage.after_ms
-            watermarks.clock_ms = stage.clock_ms or watermarks.clock_ms
             watermarks.expire(name, context.plan.operator(name).expired_until(stage.now_ms))
         shown = [name for name, stage in epoch.stages.items() if stage.early]
         self.early.acked(shown, output.acks, now_ms)

@@ -257,6 +257,9 @@ class EpochDriver:
             saving_folder(context.work_dir).mkdir(parents=True, exist_ok=True)
         shards = max((len(view.shards[stage.name]) for stage in context.graph.stages), default=1)
         few_groups = shards == 1 or self._accounting.groups <= FEW_GROUPS
+        watermarks = self.sources.watermarks
+        now_ms = context.clock.now_ms()
+        clock_ms = watermarks.next_clock_ms(now_ms)
         return EpochInput(
             barrier=context.barrier(
                 record,
@@ -265,19 +268,22 @@ class EpochDriver:
                 snapshot_id=command.snapshot_id,
             ),
             splits=splits,
-            stages=self._stage_inputs(view, final=command.final),
-            ingestion_ms=self.sources.watermarks.ingestion_ms(context.clock.now_ms()),
+            stages=self._stage_inputs(view, now_ms, final=command.final),
+            ingestion_ms=watermarks.ingestion_ms(now_ms),
+            latest_ms=watermarks.latest_ms(clock_ms),
+            clock_ms=clock_ms,
             few_groups=context.runtime.is_local and few_groups,
             few_rows=few_rows,
         )
 
-    def _stage_inputs(self, view: CoordinatorView, *, final: bool) -> dict[str, StageInput]:
+    def _stage_inputs(
+        self, view: CoordinatorView, now_ms: int, *, final: bool
+    ) -> dict[str, StageInput]:
         context, watermarks = self.context, self.sources.watermarks
         obsolete = self._accounting.take_obsolete()
         if context.runtime.is_local:
             delete_runs(obsolete)
             obsolete = ()
-        now_ms = context.clock.now_ms()
         early, clocks_ms = self.early.due(now_ms), watermarks.clocks_ms(now_ms)
         after_ms = self.planner.watermarks(self._stage_times(), final=final)
         return {

@@ -22,6 +22,8 @@ from dagster_jet.dag.watermark import (
 )
 from dagster_jet.pipeline.graph import Graph, TimestampsNode
 
+_AHEAD_STEP_MIN_MS = 10_000
+
 
 @dataclass(frozen=True)
 class StageWatermarkHold:
@@ -53,7 +55,8 @@ class WatermarkTracker:
     """Per stateful stage: state rows up to this time have expired under the code of that time. They
     stay expired, even if the stage has changed."""
     clock_ms: int | None = None
-    """Clock of the last epoch, if stages have timers in processing time."""
+    """Clock of the last epoch, if stages have timers in processing time, or timestamps a
+    `max_ahead`."""
 
     def __post_init__(self) -> None:
         # The graph is immutable, and these are used several times per epoch.
@@ -203,11 +206,26 @@ class WatermarkTracker:
             if timestamps.of_ingestion
         }
 
+    def next_clock_ms(self, now_ms: int) -> int:
+        """Returns the clock of the next epoch. It never goes back, although the wall clock may be
+        another host's or have been set back."""
+        return max(now_ms, self.clock_ms or now_ms)
+
     def clocks_ms(self, now_ms: int) -> dict[str, int]:
-        """Returns the clock of the next epoch for stages with timers in processing time. It never
-        goes back, although the wall clock may be another host's or have been set back."""
-        clock_ms = max(now_ms, self.clock_ms or now_ms)
+        """Returns the clock of the next epoch for stages with timers in processing time."""
+        clock_ms = self.next_clock_ms(now_ms)
         return {name: clock_ms for name, stage in self._stages.items() if stage.follows_clock}
+
+    def latest_ms(self, clock_ms: int) -> dict[str, int]:
+        """Returns the newest event time that moves the watermark in an epoch with this clock, for
+        nodes with a `max_ahead`. It changes in steps, so that frames serve several epochs."""
+        found = {}
+        for name, timestamps in self._timestamps.items():
+            ahead_ms = timestamps.max_ahead_ms
+            if ahead_ms is not None:
+                step_ms = max(ahead_ms // 4, _AHEAD_STEP_MIN_MS)
+                found[name] = (clock_ms // step_ms + 1) * step_ms + ahead_ms
+        return found
 
     def expiring_ms(self, stage: str) -> int | None:
         """Returns the clock or the watermark of the last epoch, whichever the stage's state expires

@@ -25,6 +25,8 @@ class Timestamps:
     """Time without events after which watermarks follow the wall clock, in ms; 0: never."""
     of_ingestion: bool = False
     """Whether the engine adds the column, with the planning time of the epoch."""
+    max_ahead_ms: int | None = None
+    """Rows further ahead of the clock do not move the watermark; None: there is no bound."""
 
 
 @dataclass(frozen=True)

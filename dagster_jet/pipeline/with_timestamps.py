@@ -22,6 +22,7 @@ class WithTimestamps(Point):
         allowed_lag: Duration = "0 ms",
         idle_timeout: Duration = "60 seconds",
         max_lull: Duration = "0 ms",
+        max_ahead: Duration | None = None,
     ) -> _S:
         """Defines the event-time column: a timestamp, or milliseconds since 1970 as long.
 
@@ -33,19 +34,26 @@ class WithTimestamps(Point):
             max_lull: time without events after which the watermark of a source, or of a partition
                 of it, follows the wall clock (unless it is idle), so that windows close without
                 further events. Later events with older times are late. 0: never.
+            max_ahead: a row whose event time is more than this ahead of the clock does not move the
+                watermark, so that one wrong clock does not make all other rows late. The row goes
+                on as all others do; its window closes when event time gets there, or at the end of
+                the input. Such rows are counted (`rows_ahead` in `JobResult.counted`) and logged.
+                The clock is the one of the epoch, rounded up by a quarter of `max_ahead`, or ten
+                seconds. None: every row moves the watermark.
 
         Raises:
             ConfigurationError: a duration is negative or cannot be read; names the argument.
             PipelineError: the stream already has timestamps at this point.
 
         Example:
-            >>> flights = source.with_timestamps("at", allowed_lag="5 minutes")
+            >>> flights = source.with_timestamps("at", allowed_lag="5 minutes", max_ahead="1 hour")
         """
         timestamps = Timestamps(
             column,
             to_ms(allowed_lag, "allowed_lag"),
             to_ms(idle_timeout, "idle_timeout"),
             to_ms(max_lull, "max_lull"),
+            max_ahead_ms=None if max_ahead is None else to_ms(max_ahead, "max_ahead"),
         )
         return self._timed(timestamps)
 

@@ -21,6 +21,10 @@ class EpochInput:
     stages: Mapping[str, StageInput]
     ingestion_ms: Mapping[str, int]
     """Ingestion time of this epoch's rows, per timestamps node that uses it."""
+    latest_ms: Mapping[str, int]
+    """Newest event time that moves the watermark, per timestamps node with a `max_ahead`."""
+    clock_ms: int
+    """The clock of the epoch, by which both are defined."""
     few_groups: bool
     """There is one shard, or recent epochs had so few groups that one task merges them faster than
     several. Only if every task can read every run."""
@@ -35,6 +39,10 @@ class Observed:
     arrived: Arrived
     partition_tops_ms: Mapping[str, int] = field(default_factory=dict)
     """Newest event time per observed source partition that had rows."""
+    ahead: int = 0
+    """Number of rows behind `EpochInput.latest_ms`, which no newest event time is of."""
+    farthest_ms: int | None = None
+    """Newest event time of any row, if that is known."""
 
 
 @dataclass(frozen=True)

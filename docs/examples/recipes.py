@@ -45,6 +45,13 @@ def since_last_pause(clicks: Stage) -> Stage:
     )  # fmt: skip
 
 
+def despite_wrong_clocks(phones: Stage) -> Stage:
+    """Clicks of each hour. A click of 2099, of a phone with a wrong clock, makes no other late."""
+    clicks = phones.with_timestamps("at", allowed_lag="10 minutes", max_ahead="1 hour")
+    hourly = clicks.window(windows.tumbling("1 hour"))
+    return hourly.aggregate(clicks=agg.count(), name="despite_wrong_clocks")
+
+
 def without_duplicates(clicks: Stage) -> Stage:
     """The first click of a user on a page within ten minutes."""
     return clicks.deduplicate(on=["user", "page"], within="10 minutes", name="without_duplicates")
@@ -259,9 +266,11 @@ def checked(orders: Stage, url: str) -> Stage:
 def gallery(service_url: str = "http://localhost:8000") -> Pipeline:
     p = Pipeline("gallery")
 
+    def untimed(name: str, schema: str) -> Stage:
+        return p.read_from(sources.files(f"/in/{name}", format="json", schema=schema), name=name)
+
     def read(name: str, schema: str) -> Stage:
-        source = sources.files(f"/in/{name}", format="json", schema=schema)
-        return p.read_from(source, name=name).with_timestamps("at", allowed_lag="10 minutes")
+        return untimed(name, schema).with_timestamps("at", allowed_lag="10 minutes")
 
     clicks, orders = read("clicks", CLICKS), read("orders", ORDERS)
     payments, rates = read("payments", PAYMENTS), read("rates", RATES)
@@ -269,6 +278,7 @@ def gallery(service_url: str = "http://localhost:8000") -> Pipeline:
         "sessions": sessions(clicks),
         "visits_of_at_most_an_hour": visits_of_at_most_an_hour(clicks),
         "since_last_pause": since_last_pause(clicks),
+        "despite_wrong_clocks": despite_wrong_clocks(untimed("phones", CLICKS)),
         "without_duplicates": without_duplicates(clicks),
         "last_of_each_burst": last_of_each_burst(clicks),
         "most_visited": most_visited(clicks),

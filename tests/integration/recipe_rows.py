@@ -47,7 +47,8 @@ def streams() -> dict[str, list[Row]]:
     late = sorted(orders * 8, key=lambda row: row["at"] + rng.randrange(3 * HOUR))
     rules = [{"rule": rng.choice(users), "above": rng.randrange(200), "at": at} for at in times(20)]
     given = {"clicks": clicks, "orders": orders, "payments": payments, "rates": rates}
-    return {**given, "late_orders": late, "rules": rules}
+    odd = {"user": "eve", "page": "a", "at": 4_070_908_800_000}  # 2099
+    return {**given, "late_orders": late, "rules": rules, "phones": [*clicks[:9], odd, *clicks[9:]]}
 
 
 def asked(given: dict[str, list[Row]], query: str) -> Counter[tuple[Any, ...]]:

@@ -123,7 +123,7 @@ def test_a_table_that_is_read_anew_ends_the_frames_that_were_joined_with_it(
     plan = analyse(runtime, p.graph, 7)
     prepared, cached = PreparedFrames(plan, runtime), runtime.tables
     barrier = Barrier("enriched", 1, 1, 1, None, str(tmp_path / "work"), 7, None)
-    epoch = EpochInput(barrier, {}, {}, {}, few_groups=True, few_rows=True)
+    epoch = EpochInput(barrier, {}, {}, {}, {}, 0, few_groups=True, few_rows=True)
     first = prepared.of(epoch)
     assert first is not None and prepared.of(epoch) is first
     cached.close()
@@ -144,7 +144,7 @@ def test_results_that_sinks_render_are_kept_for_one_epoch_at_a_time(spark: Spark
     prepared = PreparedFrames(analyse(runtime, p.graph, 7), runtime)
     barrier = Barrier("rendered", 1, 1, 1, None, "/work", 7, None)
     stages = {"counts": StageInput((), None, None, None)}
-    epoch = EpochInput(barrier, {}, stages, {}, few_groups=True, few_rows=True)
+    epoch = EpochInput(barrier, {}, stages, {}, {}, 0, few_groups=True, few_rows=True)
     first = prepared.of(epoch)
     assert first is not None and first.shared
     first.release()

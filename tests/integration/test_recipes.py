@@ -102,6 +102,10 @@ SQL = {
         "(w rows 2 preceding) as total, row_number() over w as n from orders "
         'window w as (partition by "user" order by ts)) where n % 3 = 0',
     ),
+    "despite_wrong_clocks": (
+        "clicks",
+        "select count(*) from phones group by ts // 3600000",
+    ),
     "scored": ("order_id score", "select order_id, amount * 0.5 + 3 from orders"),
     "checked": (
         "order_id risk",

@@ -249,6 +249,8 @@ class EpochFrames:
         if plan.counted_by is not None:
             self._observations.expect_report(node.name, plan.counted_by)
             return rows
+        if node.name in self._epoch.latest_ms:
+            plan = plan.up_to(self._epoch.latest_ms[node.name])
         source = plan.partitions_of
         if source is None or not self._sources[source].partitions:
             return self._observations.observe_times(node.name, plan, rows, per_partition=False)

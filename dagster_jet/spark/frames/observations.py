@@ -39,8 +39,8 @@ class Observations:
         self._source_rows: dict[str, str] = {}
         """Spark's name of the counter, by source."""
         self._late_rows: dict[tuple[str, int], str] = {}
-        self._timestamps: dict[str, tuple[str, str | None]] = {}
-        """With the source whose partitions are observed one by one."""
+        self._timestamps: dict[str, tuple[str, int, str | None]] = {}
+        """With the number of totals, and the source whose partitions are observed one by one."""
         self._reported: dict[str, InputRef] = {}
         """Timestamps nodes whose rows a stage's tasks count."""
 
@@ -60,7 +60,8 @@ class Observations:
             per_partition: partitions are observed one by one: `rows` have the partition's column.
         """
         name = f"times {node}"
-        self._timestamps[node] = name, plan.partitions_of if per_partition else None
+        source = plan.partitions_of if per_partition else None
+        self._timestamps[node] = name, len(plan.totals), source
         return rows.observe(name, *plan.totals, *(plan.per_partition if per_partition else ()))
 
     def expect_report(self, node: str, counted_by: InputRef) -> None:
@@ -100,13 +101,14 @@ class Observations:
         for node, ref in self._reported.items():
             parts = [ack.arrived[ref.ordinal] for ack in acks if ack.vertex == ref.stage]
             results[node] = Observed(total_of(parts))
-        for node, (name, source) in self._timestamps.items():
-            rows, timed, top, *tops = counters.texts(name)
+        for node, (name, count, source) in self._timestamps.items():
+            texts = counters.texts(name)
+            rows, timed, top, *ahead = (None if t is None else int(t) for t in texts[:count])
             assert rows is not None and timed is not None
             seen = {}
             if source is not None:
                 names = partitions[source]
-                seen = {names[index]: newest for index, newest in read_tops(*tops).items()}
-            arrived = Arrived(int(rows), int(timed), None if top is None else int(top))
-            results[node] = Observed(arrived, seen)
+                seen = {names[index]: newest for index, newest in read_tops(*texts[count:]).items()}
+            far, farthest_ms = ahead or (0, top)
+            results[node] = Observed(Arrived(rows, timed, top), seen, far or 0, farthest_ms)
         return results

@@ -47,6 +47,8 @@ class PreparedFrames:
         """None: epochs of this kind need new frames each time."""
         self._enrichments = [node for node in plan.graph if isinstance(node, EnrichNode)]
         self._table_reads = 0
+        self._latest_ms: Mapping[str, int] = {}
+        """`EpochInput.latest_ms`, which is part of the frames that are kept."""
 
     def of(self, epoch: EpochInput) -> EpochFrames | None:
         """The frames of an epoch, after its parameters are handed on; None: it needs its own."""
@@ -57,6 +59,9 @@ class PreparedFrames:
             return None
         if not self._has_newest_tables():
             return None
+        if self._latest_ms != epoch.latest_ms:
+            self._kept.clear()
+            self._latest_ms = epoch.latest_ms
         kind = _Kind(
             frozenset((name, _places(split.partitions)) for name, split in splits.items()),
             frozenset(name for name, stage in epoch.stages.items() if stage.early),

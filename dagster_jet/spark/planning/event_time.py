@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class TimestampsPlan:
     """How the rows of a timestamps node are counted, and their newest event is found."""
 
+    time: Column
+    """Event time in ms."""
     totals: tuple[Column, ...]
     """Aggregates observed by Spark: rows, rows with event time, the newest event."""
     per_partition: tuple[Column, Column]
@@ -31,6 +33,18 @@ class TimestampsPlan:
     """The stage whose tasks report all this; Spark then observes nothing."""
     partitions_of: str | None = None
     """The source whose partitions are observed one by one: no node on the way drops them."""
+
+    def up_to(self, latest_ms: int) -> TimestampsPlan:
+        """The same, but no newest event is later; two more totals: the number of rows that are, and
+        the newest event of all."""
+        counts = F.when(self.time <= F.lit(latest_ms), self.time)
+        rows, timed, _ = self.totals
+        ahead = F.count_if(self.time > F.lit(latest_ms)).alias("ahead")
+        return replace(
+            self,
+            totals=(rows, timed, F.max(counts).alias("top"), ahead, F.max(self.time).alias("all")),
+            per_partition=newest_per_partition(counts),
+        )
 
 
 def plan_timestamps(job: str, node: TimestampsNode, frame: DataFrame) -> TimestampsPlan:
@@ -62,4 +76,4 @@ def plan_timestamps(job: str, node: TimestampsNode, frame: DataFrame) -> Timesta
         F.count(time).alias("timed"),
         F.max(time).alias("top"),
     )
-    return TimestampsPlan(totals, newest_per_partition(time))
+    return TimestampsPlan(time, totals, newest_per_partition(time))

@@ -149,12 +149,14 @@ def _readers(
 def counted_inputs(
     graph: Graph, node: StatefulNode, watched: Collection[str]
 ) -> tuple[str | None, ...]:
-    """By input, the timestamps node all of whose rows go to this stage and no other node."""
+    """By input, the timestamps node all of whose rows go to this stage and no other node. With a
+    `max_ahead` Spark observes them: a group of rows does not tell which of them are ahead."""
     if any(isinstance(n, SinkNode) and n.of_late for n in graph.downstream(node.name)):
         return ()  # late rows are removed before
     return tuple(
         name
-        if isinstance(graph[name], TimestampsNode)
+        if isinstance(timestamps := graph[name], TimestampsNode)
+        and timestamps.timestamps.max_ahead_ms is None
         and graph.downstream(name) == (node,)
         and node.upstream.count(name) == 1
         and name not in watched

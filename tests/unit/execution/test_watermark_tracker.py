@@ -73,6 +73,24 @@ def test_the_clock_of_timers_never_goes_back_and_is_in_the_snapshot():
     assert (again.expiring_ms("silent"), again.expiring_ms("seen")) == (100, None)
 
 
+def test_the_bound_on_times_ahead_goes_up_in_steps_and_never_back():
+    p = Pipeline("j")
+    for name, ahead in (("hours", "4 hours"), ("short", "8 seconds"), ("free", None)):
+        rows = p.read_from(sources.files(f"/{name}", format="json", schema="ts long"), name=name)
+        timed = rows.with_timestamps("ts", max_ahead=ahead)
+        timed.write_to(sinks.files("/y", format="json"), name=f"{name}_out")
+    t = WatermarkTracker(p.graph)
+    hour, second = 3_600_000, 1_000
+    found = {at: t.latest_ms(at) for at in (0, hour - 1, hour)}
+    assert found[0] == {"hours.timestamps": 5 * hour, "short.timestamps": 18 * second}
+    assert found[hour - 1]["hours.timestamps"] == 5 * hour
+    assert found[hour] == {"hours.timestamps": 6 * hour, "short.timestamps": hour + 18 * second}
+    t.clock_ms = t.next_clock_ms(7 * hour)
+    again = WatermarkTracker(p.graph)
+    again.restore(json.loads(json.dumps(t.to_json())), 40)
+    assert again.next_clock_ms(40) == 7 * hour, "of another host, or set back"
+
+
 def test_rows_of_a_slow_partition_are_not_late():
     t = tracker(lag="3 ms")
     t.expect(NODE, {"a": 5, "b": 5}, 0)
