@@ -1,6 +1,7 @@
-"""Rows per second of one step of each row-wise operator, without Spark.
+"""Rows per second of one step of each row-wise operator, and of sessions and totals, without Spark.
 
-`python -m benchmarks.row_operators [rows] [keys]`. By CPU time, so that a busy machine disturbs
+`python -m benchmarks.row_operators [rows] [keys]`. The first stage of sessions and totals, which is
+the JVM's, is not timed. By CPU time, so that a busy machine disturbs
 little; the best and the median of five steps.
 """
 
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,12 +21,17 @@ import pyarrow.compute as pc
 
 from dagster_jet.operators.address import ADDRESS
 from dagster_jet.operators.aggregates.aggregation import Aggregation
+from dagster_jet.operators.bounded_sessions import BoundedSessions
 from dagster_jet.operators.count_windows import CountWindows
 from dagster_jet.operators.deduplicate import Deduplicate
+from dagster_jet.operators.expiring_totals import ExpiringTotals
+from dagster_jet.operators.first_stage import FirstStage, KeyPartials, SessionBuckets
 from dagster_jet.operators.in_event_order import InEventOrder
 from dagster_jet.operators.interval_join import IntervalJoin
 from dagster_jet.operators.join_as_of import JoinAsOf
 from dagster_jet.operators.operator import ARRIVAL_COLUMN, MemoryState, Operator, StepInput
+from dagster_jet.operators.rolling import RollingAggregate
+from dagster_jet.operators.session import SessionWindows
 from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 from dagster_jet.operators.timed_map import TimedMap
@@ -145,6 +152,30 @@ def in_order(totals: pa.Schema) -> Mapping[str, StatefulMap]:
     }  # fmt: skip
 
 
+def aggregating() -> Mapping[str, tuple[FirstStage, Callable[[pa.Schema], Operator]]]:
+    """By name the first stage, and the operator for its schema. A key pauses now and then."""
+    keys, gap_ms = ("account",), 5_000
+    totals = Aggregation((("n", agg.count()), ("total", agg.sum("amount"))))
+    return {
+        "sessions": (
+            SessionBuckets(keys, totals, gap_ms),
+            lambda schema: SessionWindows(schema, keys, gap_ms, totals),
+        ),
+        "sessions with a maximum": (
+            SessionBuckets(keys, totals, 1),
+            lambda schema: BoundedSessions(schema, keys, gap_ms, 4 * gap_ms, totals),
+        ),
+        "rolling aggregate": (
+            KeyPartials(keys, totals),
+            lambda schema: RollingAggregate(schema, keys, totals, "at"),
+        ),
+        "rolling aggregate with a ttl": (
+            SessionBuckets(keys, totals, gap_ms),
+            lambda schema: ExpiringTotals(schema, keys, gap_ms - 1, totals, "at"),
+        ),
+    }
+
+
 def batch(schema: pa.Schema, count: int, keys: int, step: int) -> pa.Table:
     random = np.random.default_rng(step * 100 + len(schema))
     key = random.integers(0, keys, count)
@@ -167,11 +198,23 @@ def batch(schema: pa.Schema, count: int, keys: int, step: int) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def rows_per_second(operator: Operator, count: int, keys: int) -> list[float]:
+def rows_of(operator: Operator, count: int, keys: int, step: int) -> tuple[pa.Table, ...]:
+    schemas = operator.input_schemas
+    return tuple(batch(s, count // len(schemas), keys, step) for s in schemas)
+
+
+def partials(first: FirstStage, count: int, keys: int, step: int) -> pa.Table:
+    return first.partials(batch(pa.schema([*ADDRESS, KEY, AMOUNT]), count, keys, step), None)[0]
+
+
+def rows_per_second(operator: Operator, rows: Callable[[int], tuple[pa.Table, ...]]) -> list[float]:
+    """
+    Args:
+        rows: returns the input of a step.
+    """
     state, before, found = MemoryState(operator), None, []
     for step in range(STEPS):
-        schemas = operator.input_schemas
-        arrived = tuple(batch(s, count // len(schemas), keys, step) for s in schemas)
+        arrived = rows(step)
         after = (step + 1) * STEP_MS - LAG_MS
         started = time.process_time()
         done = operator.step(StepInput(arrived, before, after, step + 1), state)
@@ -182,8 +225,16 @@ def rows_per_second(operator: Operator, count: int, keys: int) -> list[float]:
 
 
 def main(count: int = 200_000, keys: int = 10_000) -> None:
-    for name, operator in operators().items():
-        found = rows_per_second(operator, count, keys)
+    measured = {
+        name: rows_per_second(operator, partial(rows_of, operator, count, keys))
+        for name, operator in operators().items()
+    }
+    for name, (first, made) in aggregating().items():
+        operator = made(partials(first, 1, keys, 0).schema)
+        measured[name] = rows_per_second(
+            operator, lambda step, first=first: (partials(first, count, keys, step),)
+        )
+    for name, found in measured.items():
         print(f"{name:44} best {max(found):>11,.0f}  median {statistics.median(found):>11,.0f}")
 
 
