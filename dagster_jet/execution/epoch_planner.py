@@ -93,10 +93,10 @@ class EpochPlanner:
     until: Until
     poll_interval_ms: int
     """Longest time between two polls."""
-    output_stages: frozenset[str] = frozenset()
-    """See `Graph.output_stages`."""
     started_ms: int | None = None
     """When the first epoch could begin, by wall clock; None: it could not yet."""
+    output_stages: frozenset[str] = frozenset()
+    """See `Graph.output_stages`."""
 
     def poll_request(self, asked: StopKind | None, *, input_ended: bool) -> PollRequest:
         """Returns how to poll the sources. A job that shall complete reads the input available

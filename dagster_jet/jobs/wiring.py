@@ -109,7 +109,9 @@ def wire(
     committer, snapshots = _committer(context, signals, retrying), SnapshotStore(store, job)
     sources, journals = _inputs(context, signals, snapshots)
     progress = Progress(context, sources)
-    planner = EpochPlanner(order.until, _POLL_INTERVAL_MS, context.graph.output_stages())
+    planner = EpochPlanner(
+        order.until, _POLL_INTERVAL_MS, output_stages=context.graph.output_stages()
+    )
     acknowledging = partial(acknowledge, sources.polling, retrying)
     early = EarlyResults(graph)
     epochs = EpochDriver(
