@@ -46,7 +46,7 @@ _logger = logging.getLogger(__name__)
 
 FEW_GROUPS = 20_000
 """Up to this number of (key, window) groups per epoch, one merging task is faster than several."""
-SPARED_ROWS = 30_000
+SPARED_ROWS = 20_000
 SPARED_BYTES = 8 << 20
 """One reading task needs no new frames and no shuffle. It is faster than several tasks as long as
 they would take less than this number of rows and bytes off it."""

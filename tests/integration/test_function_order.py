@@ -30,7 +30,7 @@ TASKS, ROWS, KEYS, LAG_MS, TTL_MS = 12, 3_000, 40, 500, 700
 
 @pytest.fixture
 def many_tasks(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(epoch_driver, "FEW_ROWS", 0)
+    monkeypatch.setattr(epoch_driver, "SPARED_ROWS", 0)
     conf = spark.sparkContext._jsc.sc().conf()
     conf.set("spark.default.parallelism", str(TASKS))
     yield

@@ -41,7 +41,7 @@ def kafka() -> KafkaWorld:
 def many_tasks(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every epoch has `TASKS` tasks, as one of many rows on a large machine has."""
     monkeypatch.setattr(ranges, "ROWS_PER_TASK", 1)
-    monkeypatch.setattr(epoch_driver, "FEW_ROWS", 0)
+    monkeypatch.setattr(epoch_driver, "SPARED_ROWS", 0)
     conf = spark.sparkContext._jsc.sc().conf()
     conf.set("spark.default.parallelism", str(TASKS))
     assert spark.sparkContext.defaultParallelism == TASKS
