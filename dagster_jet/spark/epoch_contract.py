@@ -40,7 +40,7 @@ class Observed:
     partition_tops_ms: Mapping[str, int] = field(default_factory=dict)
     """Newest event time per observed source partition that had rows."""
     ahead: int = 0
-    """Number of rows behind `EpochInput.latest_ms`, which no newest event time is of."""
+    """Number of rows later than `EpochInput.latest_ms`. Newest event times leave them out."""
     farthest_ms: int | None = None
     """Newest event time of any row, if that is known."""
 
