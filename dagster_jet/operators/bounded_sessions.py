@@ -36,17 +36,18 @@ from dagster_jet.operators.operator import (
     StepInput,
     first_at_least,
     newest_version,
+    with_version,
 )
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.rows.sorting import distinct, is_among, order_by
 from dagster_jet.operators.session import (
-    drop_late_partials,
     hashes,
     merge_sessions,
     running_maximum,
+    timely_partials,
 )
 from dagster_jet.operators.session_pieces import first_times
-from dagster_jet.operators.window_results import check_times, window_result_schema, window_results
+from dagster_jet.operators.window_results import window_result_schema, window_results
 
 _ALL = np.iinfo(np.int64).max
 
@@ -100,10 +101,7 @@ class BoundedSessions:
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived
-        event_times(arrived)  # raises if one is missing
-        timely, late = drop_late_partials(arrived, given.before_ms)
-        check_times(event_times(timely))
-        timely = self.aggregation.admit(timely)
+        timely, late = timely_partials(self.aggregation, arrived, given.before_ms)
         passed = self.expired_until(given.after_ms)
         touched = distinct(hashes(timely))
         looked_up = touched
@@ -127,10 +125,9 @@ class BoundedSessions:
             others = rows_where(others, ~is_among(hashes(others), touched))
             both = pa.concat_tables([open_, others.select(open_.column_names)])
             results.append(self._results(self._merged(both, _ALL), early=True))
-        versions = pa.repeat(pa.scalar(given.version, pa.int64()), open_.num_rows)
         return Step(
             results=pa.concat_tables(results) if results else self.result_schema.empty_table(),
-            delta=open_.append_column(VERSION_COLUMN, versions).cast(self.state_schema),
+            delta=with_version(open_, given.version, self.state_schema),
             rows_in=row_count(arrived),
             late=late,
         )

@@ -33,11 +33,12 @@ from dagster_jet.operators.operator import (
     Step,
     StepInput,
     newest_version,
+    with_version,
 )
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.rows.sorting import distinct
-from dagster_jet.operators.session import drop_late_partials, hashes, sessions_of
-from dagster_jet.operators.window_results import TIMESTAMP, check_times, timestamps
+from dagster_jet.operators.session import hashes, sessions_of, timely_partials
+from dagster_jet.operators.window_results import TIMESTAMP, timestamps
 
 
 @dataclass(frozen=True)
@@ -87,14 +88,11 @@ class ExpiringTotals:
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived
-        event_times(arrived)  # raises if one is missing
-        timely, late = drop_late_partials(arrived, given.before_ms)
-        check_times(event_times(timely))
+        timely, late = timely_partials(self.aggregation, arrived, given.before_ms)
         rows_in = row_count(arrived)
         if timely.num_rows == 0:
             results, delta = self.result_schema.empty_table(), self.state_schema.empty_table()
             return Step(results, delta, rows_in, late)
-        timely = self.aggregation.admit(timely)
         found = state.find(distinct(hashes(timely))).select(timely.column_names)
         pieces = pa.concat_tables([timely, found])
         lives = sessions_of(self.aggregation, self.keys, pieces, self._gap_ms)
@@ -102,8 +100,7 @@ class ExpiringTotals:
         ended_until = self.expired_until(given.after_ms)
         if ended_until is not None:
             lives = rows_where(lives, event_times(lives) > ended_until)
-        versions = pa.repeat(pa.scalar(given.version, pa.int64()), lives.num_rows)
-        delta = lives.append_column(VERSION_COLUMN, versions).cast(self.state_schema)
+        delta = with_version(lives, given.version, self.state_schema)
         return Step(results, delta, rows_in, late)
 
     def expired_until(self, watermark_ms: int | None) -> int | None:

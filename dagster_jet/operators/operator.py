@@ -215,6 +215,12 @@ def merge_whole(operator: Operator, tables: Sequence[pa.Table]) -> pa.Table:
     return merged
 
 
+def with_version(rows: pa.Table, version: int, schema: pa.Schema) -> pa.Table:
+    """Returns rows as a step's delta to a versioned state of this schema."""
+    versions = pa.repeat(pa.scalar(version, pa.int64()), rows.num_rows)
+    return rows.append_column(VERSION_COLUMN, versions).cast(schema)
+
+
 def newest_version(tables: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
     """`Operator.merge` of a versioned state: keeps the rows of each key's highest version.
 

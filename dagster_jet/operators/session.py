@@ -34,6 +34,7 @@ from dagster_jet.operators.operator import (
     Step,
     StepInput,
     newest_version,
+    with_version,
 )
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.rows.sorting import distinct, is_among, order_by
@@ -135,10 +136,7 @@ class SessionWindows:
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived
-        event_times(arrived)  # raises if one is missing
-        timely, late = drop_late_partials(arrived, given.before_ms)
-        check_times(event_times(timely))
-        timely = self.aggregation.admit(timely)
+        timely, late = timely_partials(self.aggregation, arrived, given.before_ms)
         closed_until = self.expired_until(given.after_ms)
         touched = distinct(hashes(timely))
         looked_up = touched
@@ -179,8 +177,7 @@ class SessionWindows:
         pieces = rows_where(found, concerned).drop_columns([VERSION_COLUMN])
         pieces = pa.concat_tables([timely, pieces.select(timely.column_names)])
         sessions = sessions_of(self.aggregation, self.keys, pieces, self.gap_ms)
-        versions = pa.repeat(pa.scalar(given.version, pa.int64()), sessions.num_rows)
-        sessions = sessions.append_column(VERSION_COLUMN, versions).cast(self.state_schema)
+        sessions = with_version(sessions, given.version, self.state_schema)
         if closed_until is None:
             return sessions, [], sessions
         untouched = rows_where(found, ~concerned)
@@ -399,12 +396,20 @@ def running_maximum(values: np.ndarray, group: np.ndarray) -> np.ndarray:
     return greatest
 
 
-def drop_late_partials(partials: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
-    """Partials whose newest row is not late, and the number of rows of the others."""
-    if before_ms is None or partials.num_rows == 0:
-        return partials, 0
-    timely = rows_where(partials, event_times(partials) >= before_ms)
-    return timely, row_count(partials) - row_count(timely)
+def timely_partials(
+    aggregation: Aggregation, arrived: pa.Table, before_ms: int | None
+) -> tuple[pa.Table, int]:
+    """Returns the partials whose newest row is not late, and the number of rows of the others.
+
+    Raises:
+        BadRowError: a partial has no event time, or one that no result can have.
+    """
+    times, timely, late = event_times(arrived), arrived, 0
+    if before_ms is not None and arrived.num_rows:
+        timely = rows_where(arrived, times >= before_ms)
+        late = row_count(arrived) - row_count(timely)
+    check_times(event_times(timely))
+    return aggregation.admit(timely), late
 
 
 def hashes(table: pa.Table) -> np.ndarray:
@@ -415,9 +420,9 @@ def hashes(table: pa.Table) -> np.ndarray:
 __all__ = [
     "FIRST_TIME_COLUMN",
     "SessionWindows",
-    "drop_late_partials",
     "hashes",
     "merge_sessions",
     "running_maximum",
     "sessions_of",
+    "timely_partials",
 ]
