@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from dagster_jet.errors import PipelineError
 from dagster_jet.operators.operator import (
-    ARRIVAL_COLUMN,
     HASH_COLUMN,
     PARTITION_COLUMN,
     TIME_COLUMN,
@@ -21,12 +20,6 @@ ADDRESS = (
     pa.field(TIME_COLUMN, pa.int64()),
 )
 """Partition, hash of the key, event time in ms. Never null."""
-
-
-def rows_in_order(row_schema: pa.Schema) -> tuple[pa.Schema, ...]:
-    """Returns the input schemas of an operator with one input, whose results depend on the order in
-    which its rows arrive."""
-    return (pa.schema([*ADDRESS, pa.field(ARRIVAL_COLUMN, pa.int64()), *row_schema]),)
 
 
 def check_columns(operator: Operator, keys: Sequence[str]) -> None:

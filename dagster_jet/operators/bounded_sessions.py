@@ -17,27 +17,24 @@ and then; here a session ends exactly at the maximum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
-from dagster_jet.operators.address import check_columns
 from dagster_jet.operators.aggregates.aggregation import Aggregation, row_count
 from dagster_jet.operators.aggregates.grouping import rows_where
 from dagster_jet.operators.lateness import event_times
 from dagster_jet.operators.operator import (
     TIME_COLUMN,
-    VERSION_COLUMN,
     StateReader,
     Step,
     StepInput,
     first_at_least,
-    newest_version,
     with_version,
 )
+from dagster_jet.operators.partials_operator import PartialsOperator
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.rows.sorting import distinct, is_among, order_by
 from dagster_jet.operators.session import (
@@ -53,7 +50,7 @@ _ALL = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
-class BoundedSessions:
+class BoundedSessions(PartialsOperator):
     """Operator for sessions of limited duration.
 
     A session is [first event, end): its end is the last event + gap, at most the first event + the
@@ -73,31 +70,11 @@ class BoundedSessions:
     aggregation: Aggregation
     early_results: bool = False
 
-    def __post_init__(self) -> None:
-        check_columns(self, self.keys)
-
-    @property
-    def input_schemas(self) -> tuple[pa.Schema, ...]:
-        return (self.input_schema,)
-
-    @cached_property
-    def state_schema(self) -> pa.Schema:
-        state = self.aggregation.state_schema(self.input_schema)
-        return state.append(pa.field(VERSION_COLUMN, pa.int64()))
-
     @cached_property
     def result_schema(self) -> pa.Schema:
         return window_result_schema(
             self.aggregation, self.keys, self.state_schema, early=self.early_results
         )
-
-    @property
-    def time_column(self) -> str:
-        return TIME_COLUMN
-
-    def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """Keeps the newest rows of every key."""
-        return newest_version(tables, self.keys)
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived

@@ -24,23 +24,23 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dagster_jet.operators.address import ADDRESS, check_columns, rows_in_order
+from dagster_jet.operators.address import ADDRESS
 from dagster_jet.operators.lateness import drop_late, event_times
 from dagster_jet.operators.operator import (
     ARRIVAL_COLUMN,
     HASH_COLUMN,
-    TIME_COLUMN,
     StateReader,
     Step,
     StepInput,
 )
+from dagster_jet.operators.row_operator import RowOperator
 from dagster_jet.operators.rows.event_order import Timeline
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.rows.sorting import distinct, order_by
 
 
 @dataclass(frozen=True)
-class Deduplicate:
+class Deduplicate(RowOperator):
     """Operator with one input. Results are the kept rows, unchanged, in order of arrival."""
 
     keys: tuple[str, ...]
@@ -48,30 +48,17 @@ class Deduplicate:
     """The stream's columns, `keys` among them."""
     within_ms: int
 
-    def __post_init__(self) -> None:
-        check_columns(self, self.keys)
-
     @property
-    def input_schemas(self) -> tuple[pa.Schema, ...]:
-        return rows_in_order(self.row_schema)
+    def ttl_ms(self) -> int:
+        """How long after its event time a row is saved."""
+        return self.within_ms
 
     @property
     def state_schema(self) -> pa.Schema:
         return pa.schema([*ADDRESS, *(self.row_schema.field(key) for key in self.keys)])
 
-    @property
-    def result_schema(self) -> pa.Schema:
-        return self.row_schema
-
-    @property
-    def time_column(self) -> str:
-        return TIME_COLUMN
-
     def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
         return pa.concat_tables(tables)
-
-    def expired_until(self, watermark_ms: int | None) -> int | None:
-        return None if watermark_ms is None else watermark_ms - self.within_ms - 1
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived

@@ -17,14 +17,13 @@ Source: `deduplicate.py`, for streams in order of arrival.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
-from dagster_jet.operators.address import ADDRESS, check_columns, rows_in_order
+from dagster_jet.operators.address import ADDRESS
 from dagster_jet.operators.lateness import event_times
 from dagster_jet.operators.operator import (
     HASH_COLUMN,
@@ -33,8 +32,8 @@ from dagster_jet.operators.operator import (
     StateReader,
     Step,
     StepInput,
-    newest_version,
 )
+from dagster_jet.operators.row_operator import RowOperator
 from dagster_jet.operators.rows.event_order import Timeline
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.rows.sorting import distinct
@@ -44,7 +43,7 @@ LAST_ROW_COLUMN = "__last_row"
 
 
 @dataclass(frozen=True)
-class DeduplicateInOrder:
+class DeduplicateInOrder(RowOperator):
     """Operator with one input, whose rows come in order of event time. Results are rows of it."""
 
     keys: tuple[str, ...]
@@ -53,17 +52,10 @@ class DeduplicateInOrder:
     within_ms: int
     keep: Literal["first", "last"] = "first"
 
-    def __post_init__(self) -> None:
-        check_columns(self, self.keys)
-
     @property
     def ttl_ms(self) -> int:
         """How long after its first row a group is saved."""
         return self.within_ms
-
-    @property
-    def input_schemas(self) -> tuple[pa.Schema, ...]:
-        return rows_in_order(self.row_schema)
 
     @property
     def state_schema(self) -> pa.Schema:
@@ -71,23 +63,6 @@ class DeduplicateInOrder:
         row = pa.struct([field.with_nullable(True) for field in self.row_schema])
         last = [] if self.keep == "first" else [pa.field(LAST_ROW_COLUMN, row)]
         return pa.schema([*ADDRESS, pa.field(VERSION_COLUMN, pa.int64()), *keys, *last])
-
-    @property
-    def result_schema(self) -> pa.Schema:
-        return self.row_schema
-
-    @property
-    def time_column(self) -> str:
-        return TIME_COLUMN
-
-    def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
-        return newest_version(tables, self.keys)
-
-    def without_tombstones(self, merged: pa.Table) -> pa.Table:
-        return merged
-
-    def expired_until(self, watermark_ms: int | None) -> int | None:
-        return None if watermark_ms is None else watermark_ms - self.within_ms - 1
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (rows,) = given.arrived

@@ -15,26 +15,22 @@ Source: Flink's state TTL, judged per row in event time as in `stateful_map.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
-from dagster_jet.operators.address import check_columns
 from dagster_jet.operators.aggregates.aggregation import Aggregation, row_count
 from dagster_jet.operators.aggregates.grouping import rows_where
 from dagster_jet.operators.lateness import event_times
 from dagster_jet.operators.operator import (
-    TIME_COLUMN,
-    VERSION_COLUMN,
     StateReader,
     Step,
     StepInput,
-    newest_version,
     with_version,
 )
+from dagster_jet.operators.partials_operator import PartialsOperator
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.rows.sorting import distinct
 from dagster_jet.operators.session import hashes, sessions_of, timely_partials
@@ -42,7 +38,7 @@ from dagster_jet.operators.window_results import TIMESTAMP, timestamps
 
 
 @dataclass(frozen=True)
-class ExpiringTotals:
+class ExpiringTotals(PartialsOperator):
     """Operator that emits, for each key with rows in a step, the totals of its newest life.
 
     An event before the watermark is late. Changing the time to live in the code: lives in the state
@@ -59,32 +55,12 @@ class ExpiringTotals:
     time_lag_ms: int = 0
     """Added to event times to get the values of that column."""
 
-    def __post_init__(self) -> None:
-        check_columns(self, self.keys)
-
-    @property
-    def input_schemas(self) -> tuple[pa.Schema, ...]:
-        return (self.input_schema,)
-
-    @cached_property
-    def state_schema(self) -> pa.Schema:
-        state = self.aggregation.state_schema(self.input_schema)
-        return state.append(pa.field(VERSION_COLUMN, pa.int64()))
-
     @cached_property
     def result_schema(self) -> pa.Schema:
         """Keys, the event time, aggregates."""
         fields = [self.state_schema.field(key) for key in self.keys]
         fields.append(pa.field(self.result_time, TIMESTAMP))
         return pa.schema([*fields, *self.aggregation.result_fields(self.state_schema)])
-
-    @property
-    def time_column(self) -> str:
-        return TIME_COLUMN
-
-    def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """Keeps the newest lives of every key."""
-        return newest_version(tables, self.keys)
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived

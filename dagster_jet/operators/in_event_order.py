@@ -29,9 +29,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from dagster_jet.operators.deduplicate_in_order import DeduplicateInOrder
 from dagster_jet.operators.lateness import drop_late, event_times
-from dagster_jet.operators.newest_versions import NewestVersions
 from dagster_jet.operators.operator import (
     ARRIVAL_COLUMN,
     HASH_COLUMN,
@@ -43,9 +41,8 @@ from dagster_jet.operators.operator import (
     Step,
     StepInput,
 )
+from dagster_jet.operators.row_operator import RowOperator
 from dagster_jet.operators.rows.sorting import order_by
-from dagster_jet.operators.stateful_map import StatefulMap
-from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 from dagster_jet.operators.user.spark_processor import SparkProcessor
 
 EXPIRY_COLUMN = "__expiry"
@@ -61,12 +58,12 @@ _NEVER_MS = 10**17
 class InEventOrder:
     """Operator with one input, that of the inner operator."""
 
-    inner: StatefulMap | StatefulMapInBatches | SparkProcessor | DeduplicateInOrder | NewestVersions
+    inner: RowOperator
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Columns of the state that identify a row."""
-        return () if isinstance(self.inner, SparkProcessor) else self.inner.keys
+        return self.inner.keys
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:

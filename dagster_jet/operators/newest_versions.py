@@ -22,17 +22,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_jet.operators.address import ADDRESS, check_columns, rows_in_order
+from dagster_jet.operators.address import ADDRESS
 from dagster_jet.operators.lateness import event_times
 from dagster_jet.operators.operator import (
     HASH_COLUMN,
-    TIME_COLUMN,
     VERSION_COLUMN,
     StateReader,
     Step,
     StepInput,
     newest_version,
 )
+from dagster_jet.operators.row_operator import RowOperator
 from dagster_jet.operators.rows.event_order import Timeline, expand
 from dagster_jet.operators.rows.keys import key_codes, null_keys
 from dagster_jet.operators.rows.sorting import distinct, order_by
@@ -44,7 +44,7 @@ PAIRS_MAX = 1 << 18
 
 
 @dataclass(frozen=True)
-class NewestVersions:
+class NewestVersions(RowOperator):
     """Operator with one input: rows, with nulls in the versions' columns, and versions."""
 
     stage: str
@@ -59,9 +59,6 @@ class NewestVersions:
     """How long a version counts; None: until the next one."""
     condition: Condition | None
 
-    def __post_init__(self) -> None:
-        check_columns(self, self.keys)
-
     @property
     def keys(self) -> tuple[str, ...]:
         """Columns that identify a version in the state."""
@@ -73,10 +70,6 @@ class NewestVersions:
         return pa.schema([*self.key_schema, *self.left_schema, *self.right_schema, is_version])
 
     @property
-    def input_schemas(self) -> tuple[pa.Schema, ...]:
-        return rows_in_order(self.row_schema)
-
-    @property
     def state_schema(self) -> pa.Schema:
         version = pa.field(VERSION_COLUMN, pa.int64())
         return pa.schema([*ADDRESS, version, *self.key_schema, *self.right_schema])
@@ -85,20 +78,8 @@ class NewestVersions:
     def result_schema(self) -> pa.Schema:
         return pa.schema([*self.key_schema, *self.left_schema, *self.right_schema])
 
-    @property
-    def time_column(self) -> str:
-        return TIME_COLUMN
-
     def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
         return newest_version(tables, (HASH_COLUMN, *self.keys))
-
-    def without_tombstones(self, merged: pa.Table) -> pa.Table:
-        return merged
-
-    def expired_until(self, watermark_ms: int | None) -> int | None:
-        if watermark_ms is None or self.ttl_ms is None:
-            return None
-        return watermark_ms - self.ttl_ms - 1
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived

@@ -18,7 +18,6 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from dagster_jet.operators.address import check_columns
 from dagster_jet.operators.aggregates.aggregation import Aggregation, row_count
 from dagster_jet.operators.operator import (
     HASH_COLUMN,
@@ -28,6 +27,7 @@ from dagster_jet.operators.operator import (
     Step,
     StepInput,
 )
+from dagster_jet.operators.partials_operator import PartialsOperator
 from dagster_jet.operators.rows.sorting import distinct
 from dagster_jet.operators.window_results import TIMESTAMP, check_times, timestamps
 
@@ -35,7 +35,7 @@ _TOUCHED = "__touched"
 
 
 @dataclass(frozen=True)
-class RollingAggregate:
+class RollingAggregate(PartialsOperator):
     """Operator without lateness: no row is late and no state expires."""
 
     input_schema: pa.Schema
@@ -44,13 +44,6 @@ class RollingAggregate:
     aggregation: Aggregation
     result_time: str | None = None
     """Name of a result column with the key's newest event time, for later event-time stages."""
-
-    def __post_init__(self) -> None:
-        check_columns(self, self.keys)
-
-    @property
-    def input_schemas(self) -> tuple[pa.Schema, ...]:
-        return (self.input_schema,)
 
     @cached_property
     def state_schema(self) -> pa.Schema:
@@ -63,10 +56,6 @@ class RollingAggregate:
         if self.result_time is not None:
             fields.append(pa.field(self.result_time, TIMESTAMP))
         return pa.schema([*fields, *self.aggregation.result_fields(self.state_schema)])
-
-    @property
-    def time_column(self) -> str:
-        return TIME_COLUMN
 
     def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
         """One row per key."""

@@ -21,7 +21,6 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from dagster_jet.operators.address import check_columns
 from dagster_jet.operators.aggregates.aggregation import ROW_COUNT, Aggregation, row_count
 from dagster_jet.operators.aggregates.grouping import rows_where
 from dagster_jet.operators.lateness import event_times
@@ -36,6 +35,7 @@ from dagster_jet.operators.operator import (
     newest_version,
     with_version,
 )
+from dagster_jet.operators.partials_operator import PartialsOperator
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.rows.sorting import distinct, is_among, order_by
 from dagster_jet.operators.session_pieces import (
@@ -58,7 +58,7 @@ FOLDED_BY = 4
 
 
 @dataclass(frozen=True)
-class SessionWindows:
+class SessionWindows(PartialsOperator):
     """Operator for sessions. A session is [first event, last event + gap).
 
     It closes when its end is *before* the watermark, and an event is late when its time is: an
@@ -82,17 +82,9 @@ class SessionWindows:
     aggregation: Aggregation
     early_results: bool = False
 
-    def __post_init__(self) -> None:
-        check_columns(self, self.keys)
-
-    @property
-    def input_schemas(self) -> tuple[pa.Schema, ...]:
-        return (self.input_schema,)
-
     @cached_property
     def state_schema(self) -> pa.Schema:
-        state = self.aggregation.state_schema(self.input_schema)
-        state = state.append(pa.field(VERSION_COLUMN, pa.int64()))
+        state = super().state_schema
         if not self.aggregation.grows:
             return state
         fields = [f.with_nullable(True) if f.name in self._content else f for f in state]
@@ -108,14 +100,10 @@ class SessionWindows:
             self.aggregation, self.keys, self.state_schema, early=self.early_results
         )
 
-    @property
-    def time_column(self) -> str:
-        return TIME_COLUMN
-
     def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
         """Keeps the newest sessions of every key."""
         if not self.aggregation.grows:
-            return newest_version(tables, self.keys)
+            return super().merge(tables)
         kept = SessionState.of(pa.concat_tables(tables))
         return pa.concat_tables([newest_version([kept.headers], self.keys), kept.pieces])
 

@@ -46,16 +46,15 @@ import pyarrow as pa
 from dagster_jet.core.job_context import own_metrics
 from dagster_jet.core.state_format import StateFormat
 from dagster_jet.errors import PipelineError
-from dagster_jet.operators.address import ADDRESS, check_columns, rows_in_order
+from dagster_jet.operators.address import ADDRESS
 from dagster_jet.operators.lateness import drop_late, event_times
 from dagster_jet.operators.operator import (
-    TIME_COLUMN,
     VERSION_COLUMN,
     StateReader,
     Step,
     StepInput,
-    newest_version,
 )
+from dagster_jet.operators.row_operator import RowOperator
 from dagster_jet.operators.touched_keys import (
     NEVER_TOUCHED,
     TouchedKeys,
@@ -72,7 +71,7 @@ STATE_COLUMN = "__state"
 
 
 @dataclass(frozen=True)
-class StatefulMap:
+class StatefulMap(RowOperator):
     """Operator with one input."""
 
     stage: str
@@ -103,11 +102,7 @@ class StatefulMap:
                 stage=self.stage,
                 cure="Name the columns of the rows that the function returns.",
             )
-        check_columns(self, self.keys)
-
-    @property
-    def input_schemas(self) -> tuple[pa.Schema, ...]:
-        return rows_in_order(self.row_schema)
+        super().__post_init__()
 
     @property
     def state_schema(self) -> pa.Schema:
@@ -119,24 +114,12 @@ class StatefulMap:
     def result_schema(self) -> pa.Schema:
         return self.output_schema
 
-    @property
-    def time_column(self) -> str:
-        return TIME_COLUMN
-
-    def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
-        return newest_version(tables, self.keys)
-
     def without_tombstones(self, merged: pa.Table) -> pa.Table:
         """Drops cleared keys. With a time to live they stay until that is over: their last touch
         counts if another row of the key arrives."""
         if self.ttl_ms is not None:
             return merged
         return merged.filter(merged.column(STATE_COLUMN).is_valid())
-
-    def expired_until(self, watermark_ms: int | None) -> int | None:
-        if watermark_ms is None or self.ttl_ms is None:
-            return None
-        return watermark_ms - self.ttl_ms - 1
 
     @property
     def _is_called_without_rows(self) -> bool:

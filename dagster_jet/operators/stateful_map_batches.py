@@ -30,7 +30,7 @@ Source: vector V12, in columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -39,16 +39,15 @@ import pyarrow as pa
 
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import PipelineError
-from dagster_jet.operators.address import ADDRESS, check_columns, rows_in_order
+from dagster_jet.operators.address import ADDRESS
 from dagster_jet.operators.lateness import drop_late, event_times
 from dagster_jet.operators.operator import (
-    TIME_COLUMN,
     VERSION_COLUMN,
     StateReader,
     Step,
     StepInput,
-    newest_version,
 )
+from dagster_jet.operators.row_operator import RowOperator
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.rows.sorting import distinct
 from dagster_jet.operators.touched_keys import (
@@ -64,7 +63,7 @@ OnEvictBatch: TypeAlias = "Callable[[pa.Table, pa.Array], Any]"
 
 
 @dataclass(frozen=True)
-class StatefulMapInBatches:
+class StatefulMapInBatches(RowOperator):
     """Operator with one input."""
 
     stage: str
@@ -105,11 +104,7 @@ class StatefulMapInBatches:
                 stage=self.stage,
                 cure="Give it another name; keys are saved with the state anyway.",
             )
-        check_columns(self, self.keys)
-
-    @property
-    def input_schemas(self) -> tuple[pa.Schema, ...]:
-        return rows_in_order(self.row_schema)
+        super().__post_init__()
 
     @property
     def state_schema(self) -> pa.Schema:
@@ -121,18 +116,11 @@ class StatefulMapInBatches:
         return self.output_schema
 
     @property
-    def time_column(self) -> str:
-        return TIME_COLUMN
-
-    @property
     def _keyed_states(self) -> pa.Schema:
         """Schema of states passed to and from the function: keys and state, null if there is
         none."""
         keys = [self.row_schema.field(key) for key in self.keys]
         return pa.schema([*keys, *(field.with_nullable(True) for field in self.state_columns)])
-
-    def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
-        return newest_version(tables, self.keys)
 
     def without_tombstones(self, merged: pa.Table) -> pa.Table:
         """Drops cleared keys. With a time to live they stay until that is over: their last touch
@@ -140,11 +128,6 @@ class StatefulMapInBatches:
         if self.ttl_ms is not None:
             return merged
         return merged.filter(pa.array(self._has_state(merged)))
-
-    def expired_until(self, watermark_ms: int | None) -> int | None:
-        if watermark_ms is None or self.ttl_ms is None:
-            return None
-        return watermark_ms - self.ttl_ms - 1
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived

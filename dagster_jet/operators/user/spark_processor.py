@@ -68,17 +68,17 @@ from dagster_jet.dag import (
 from dagster_jet.dag.items import is_in_band
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import PipelineError, StoreMismatchError
-from dagster_jet.operators.address import ADDRESS, check_columns, rows_in_order
+from dagster_jet.operators.address import ADDRESS
 from dagster_jet.operators.operator import (
     ARRIVAL_COLUMN,
     PARTITION_COLUMN,
-    TIME_COLUMN,
     VERSION_COLUMN,
     StateReader,
     Step,
     StepInput,
     newest_version,
 )
+from dagster_jet.operators.row_operator import RowOperator
 from dagster_jet.operators.rows.sorting import order_by
 from dagster_jet.operators.user import saved_value
 from dagster_jet.operators.user.python_rows import OutputMismatchError, OutputRows, row_dicts
@@ -98,7 +98,7 @@ _Saved = dict[tuple[int, bytes, int | None], bytes]
 
 
 @dataclass(frozen=True)
-class SparkProcessor:
+class SparkProcessor(RowOperator):
     """`Operator` that runs a user's `Processor` in Spark tasks. One input: the stream's rows."""
 
     stage: str
@@ -115,10 +115,11 @@ class SparkProcessor:
     has_timers: bool = False
     """It is called even if nothing arrives, and may act then."""
     state_format: StateFormat = StateFormat.PLAIN
+    keys: ClassVar[tuple[str, ...]] = ()
     ttl_ms: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        check_columns(self, ())
+        super().__post_init__()
         for key in self.row_keys:
             kind = self.row_schema.field(key).type
             if not _has_shared_hash(kind):
@@ -131,10 +132,6 @@ class SparkProcessor:
     @property
     def is_keyed(self) -> bool:
         return bool(self.row_keys)
-
-    @property
-    def input_schemas(self) -> tuple[pa.Schema, ...]:
-        return rows_in_order(self.row_schema)
 
     @property
     def state_schema(self) -> pa.Schema:
@@ -152,10 +149,6 @@ class SparkProcessor:
     def result_schema(self) -> pa.Schema:
         return self.output_schema
 
-    @property
-    def time_column(self) -> str:
-        return TIME_COLUMN
-
     def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
         return newest_version(tables, (PARTITION_COLUMN, KEY_COLUMN, ORIGIN_COLUMN))
 
@@ -171,9 +164,6 @@ class SparkProcessor:
         place = rows.schema.get_field_index(PARTITION_COLUMN)
         here = pa.array(np.full(rows.num_rows, shard, np.int32))
         return rows.set_column(place, rows.schema.field(place), here)
-
-    def expired_until(self, watermark_ms: int | None) -> int | None:
-        return None
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived
