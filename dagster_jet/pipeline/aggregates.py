@@ -38,8 +38,9 @@ from dagster_jet.core.aggregate import (
     TopN,
 )
 from dagster_jet.core.ddl import is_reference, sql_name
+from dagster_jet.core.library import missing
 from dagster_jet.core.state_format import StateFormat
-from dagster_jet.errors import ConfigurationError, MissingEnvironmentError
+from dagster_jet.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -319,11 +320,8 @@ def _is_arrow_type(given: object) -> bool:
 def _require_sketches() -> None:
     """Check for the package of the extra ``sketches`` without loading it."""
     if find_spec("datasketches") is None:
-        raise MissingEnvironmentError(
-            "approx_count_distinct and quantile need the package 'datasketches', also on Spark's "
-            "executors.",
-            cure="pip install 'dagster-jet[sketches]'.",
-        )
+        needs = "approx_count_distinct and quantile need the package 'datasketches'"
+        raise missing("dagster-jet[sketches]", needs)
 
 
 __all__ = [

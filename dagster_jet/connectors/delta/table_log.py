@@ -18,10 +18,10 @@ from dagster_jet.connectors.delta.columns import Columns, columns_of
 from dagster_jet.connectors.lake.folding import IS_GONE, Folded
 from dagster_jet.connectors.lake.lake_committer import first_line
 from dagster_jet.connectors.owned_rows import OwnedRows
+from dagster_jet.core.library import library
 from dagster_jet.errors import (
     ConfigurationError,
     JetError,
-    MissingEnvironmentError,
     SinkError,
     SinkUnavailableError,
     SourceError,
@@ -276,15 +276,9 @@ def _properties(application: str, marker: int, facts: Mapping[str, str]) -> Comm
 
 def delta_library() -> Any:
     """Returns the package. Raises `MissingEnvironmentError`."""
-    try:
-        import deltalake
-        import deltalake.exceptions
-    except ImportError:
-        raise MissingEnvironmentError(
-            "Delta Lake tables need the package 'deltalake'.",
-            cure="pip install 'dagster-jet[delta]'",
-        ) from None
-    return deltalake
+    return library(
+        "deltalake", "dagster-jet[delta]", "Delta Lake tables need the package 'deltalake'"
+    )
 
 
 @contextmanager

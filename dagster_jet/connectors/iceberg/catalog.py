@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.iceberg.storage import library_options
 from dagster_jet.connectors.lake.lake_committer import first_line
+from dagster_jet.core.library import library
 from dagster_jet.core.secret import Secret, holds_password, named
 from dagster_jet.errors import (
     ConfigurationError,
     JetError,
-    MissingEnvironmentError,
     SinkError,
     SinkUnavailableError,
     SourceError,
@@ -31,16 +31,9 @@ _SECRET_NAME = re.compile("key|secret|token|password|credential")
 
 def iceberg_library() -> Any:
     """Returns the package. Raises `MissingEnvironmentError`."""
-    try:
-        import pyiceberg
-        import pyiceberg.catalog
-        import pyiceberg.exceptions
-    except ImportError:
-        raise MissingEnvironmentError(
-            "Iceberg tables need the package 'pyiceberg'.",
-            cure="pip install 'dagster-jet[iceberg]'",
-        ) from None
-    return pyiceberg
+    needs = "Iceberg tables need the package 'pyiceberg'"
+    library("pyiceberg.catalog", "dagster-jet[iceberg]", needs)
+    return library("pyiceberg", "dagster-jet[iceberg]", needs)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dagster_jet.core.library import library
 from dagster_jet.core.secret import Url, as_json, from_json, named, text_of
-from dagster_jet.errors import ConfigurationError, MissingEnvironmentError
+from dagster_jet.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -105,14 +106,9 @@ class LastError:
 
 def client_library() -> Any:
     """Returns confluent_kafka. Raises `MissingEnvironmentError` if it is not installed."""
-    try:
-        import confluent_kafka
-    except ImportError:
-        raise MissingEnvironmentError(
-            "Kafka needs the package confluent-kafka.",
-            cure="Install it with: pip install 'dagster-jet[kafka]', on every executor too.",
-        ) from None
-    return confluent_kafka
+    return library(
+        "confluent_kafka", "dagster-jet[kafka]", "Kafka needs the package confluent-kafka"
+    )
 
 
 def admin_library() -> Any:

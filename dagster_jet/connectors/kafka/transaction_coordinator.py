@@ -23,10 +23,10 @@ from dagster_jet.connectors.kafka.cluster import (
     is_refusal,
     said,
 )
+from dagster_jet.core.library import library
 from dagster_jet.core.secret import text_of
 from dagster_jet.errors import (
     ConfigurationError,
-    MissingEnvironmentError,
     Reaction,
     SinkError,
     SinkUnavailableError,
@@ -267,16 +267,10 @@ class _Hidden(str):
 
 def coordinator_library() -> Any:
     """Returns kafka-python. Raises `MissingEnvironmentError` if it is not installed."""
-    try:
-        import kafka
-        import kafka.protocol.producer
-    except ImportError:
-        raise MissingEnvironmentError(
-            'Kafka\'s transactions="held" needs the package kafka-python, version 3 or newer.',
-            cure="Install it with: pip install 'dagster-jet[kafka-held]'.",
-        ) from None
+    needs = 'Kafka\'s transactions="held" needs the package kafka-python, version 3 or newer'
+    library("kafka.protocol.producer", "dagster-jet[kafka-held]", needs)
     _quieten()
-    return kafka
+    return library("kafka", "dagster-jet[kafka-held]", needs)
 
 
 def _quieten() -> None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from dagster_jet.core.library import library
 from dagster_jet.core.secret import Secret, Url, named, shown, text_of
 from dagster_jet.errors import (
     ConfigurationError,
     JetError,
-    MissingEnvironmentError,
     SourceError,
     SourceUnavailableError,
 )
@@ -150,14 +150,7 @@ class RabbitServer:
 
 def client_library() -> Any:
     """Returns pika. Raises `MissingEnvironmentError`."""
-    try:
-        import pika
-        import pika.exceptions
-    except ImportError:
-        raise MissingEnvironmentError(
-            "RabbitMQ needs the package 'pika'.", cure="pip install 'dagster-jet[rabbitmq]'"
-        ) from None
-    return pika
+    return library("pika", "dagster-jet[rabbitmq]", "RabbitMQ needs the package 'pika'")
 
 
 def _reply(error: Exception) -> tuple[int, str]:

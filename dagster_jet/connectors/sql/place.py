@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dagster_jet.core.library import library
 from dagster_jet.core.secret import Secret, Url, named, shown, text_of
 from dagster_jet.errors import ConfigurationError, MissingEnvironmentError
 
@@ -194,10 +195,4 @@ def _prepare_mysql(connection: Any, record: Any) -> None:
 
 def sqlalchemy() -> Any:
     """Returns the library. Raises `MissingEnvironmentError`."""
-    try:
-        import sqlalchemy as library
-    except ImportError:
-        raise MissingEnvironmentError(
-            "SQL databases need the package 'sqlalchemy'.", cure="pip install 'dagster-jet[sql]'"
-        ) from None
-    return library
+    return library("sqlalchemy", "dagster-jet[sql]", "SQL databases need the package 'sqlalchemy'")

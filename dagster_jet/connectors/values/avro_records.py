@@ -19,8 +19,9 @@ from typing import Any
 from uuid import UUID
 
 from dagster_jet.connectors.values.schema_registry import SchemaRegistry, check_installed
+from dagster_jet.core.library import library
 from dagster_jet.core.secret import Url, holds_password, named, shown
-from dagster_jet.errors import ConfigurationError, JetError, MissingEnvironmentError
+from dagster_jet.errors import ConfigurationError, JetError
 
 _HEADER = struct.Struct(">bI")
 
@@ -115,11 +116,4 @@ def _plain(value: Any) -> Any:
 
 
 def _library() -> Any:
-    try:
-        import fastavro
-    except ImportError:
-        raise MissingEnvironmentError(
-            "Avro needs the package fastavro.",
-            cure="Install it with: pip install 'dagster-jet[avro]', on every executor too.",
-        ) from None
-    return fastavro
+    return library("fastavro", "dagster-jet[avro]", "Avro needs the package fastavro")

@@ -11,8 +11,9 @@ from functools import cache
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from dagster_jet.core.library import library
 from dagster_jet.core.secret import Url, shown, text_of
-from dagster_jet.errors import ExecutorLostError, MissingEnvironmentError, SourceError
+from dagster_jet.errors import ExecutorLostError, SourceError
 
 _CALL_S, _RETRIES, _PAUSE_MS, _LONGEST_PAUSE_MS = 5.0, 7, 1_000, 8_000
 _REFUSED = (401, 403)
@@ -57,13 +58,8 @@ class SchemaRegistry:
 
 def check_installed() -> None:
     """Raises `MissingEnvironmentError` without the client library."""
-    try:
-        import confluent_kafka.schema_registry  # noqa: F401
-    except ImportError:
-        raise MissingEnvironmentError(
-            "A schema registry needs the package confluent-kafka[schemaregistry].",
-            cure="Install it with: pip install 'dagster-jet[avro]', on every executor too.",
-        ) from None
+    needs = "A schema registry needs the package confluent-kafka[schemaregistry]"
+    library("confluent_kafka.schema_registry", "dagster-jet[avro]", needs)
 
 
 @cache

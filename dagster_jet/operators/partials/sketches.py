@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
@@ -17,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_jet.core.ddl import sql_name
+from dagster_jet.core.library import library
 from dagster_jet.core.partition import key_hash
-from dagster_jet.errors import MissingEnvironmentError
 from dagster_jet.operators.partials.partial import Groups, Merger, Partial
 from dagster_jet.operators.rows.hashes import is_hashable, key_hashes
 
@@ -29,14 +28,8 @@ def datasketches() -> Any:
     Raises:
         MissingEnvironmentError: it is not installed.
     """
-    try:
-        return import_module("datasketches")
-    except ImportError as error:
-        raise MissingEnvironmentError(
-            "approx_count_distinct and quantile need the package 'datasketches', also on Spark's "
-            "executors.",
-            cure="pip install 'dagster-jet[sketches]'.",
-        ) from error
+    needs = "approx_count_distinct and quantile need the package 'datasketches'"
+    return library("datasketches", "dagster-jet[sketches]", needs)
 
 
 @dataclass(frozen=True)

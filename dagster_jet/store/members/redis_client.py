@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
+from dagster_jet.core.library import library
 from dagster_jet.errors import (
     ConfigurationError,
     StoreError,
@@ -412,14 +413,10 @@ def member_id(url: NetworkUrl) -> str:
 
 
 def _imported() -> ModuleType:
-    try:
-        import redis
-    except ImportError:
-        raise ConfigurationError(
-            "a redis:// store member needs the package redis.",
-            cure="Install it with: pip install 'dagster-jet[redis]'.",
-        ) from None
-    return redis
+    module: ModuleType = library(
+        "redis", "dagster-jet[redis]", "a redis:// store member needs the package redis"
+    )
+    return module
 
 
 def _evaluated(
