@@ -26,6 +26,7 @@ from dagster_jet.connectors.staging import (
     segments_by_epoch,
 )
 from dagster_jet.contract import CommitContext, Committer, TransactionId
+from dagster_jet.core.choices import check_known
 from dagster_jet.core.function_name import function_name
 from dagster_jet.errors import (
     ArtifactLostError,
@@ -63,10 +64,7 @@ class ForeachEpochSink(StagedInStore):
     def __post_init__(self) -> None:
         if self.function is not None and not callable(self.function):
             raise ConfigurationError(f"function: {self.function!r} cannot be called.")
-        if self.rows_as not in ("spark", "arrow"):
-            raise ConfigurationError(
-                f"rows_as: {self.rows_as!r} is unknown.", cure='Use "spark" or "arrow".'
-            )
+        check_known("rows_as", self.rows_as, ("spark", "arrow"))
 
     def describe(self) -> dict[str, str]:
         # By it a start finds out whether rows that are decided are for this sink.

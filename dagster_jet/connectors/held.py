@@ -22,6 +22,8 @@ from dagster_jet.errors import ArtifactLostError
 from dagster_jet.snapshot.manifest import Artifact, by_epoch
 
 IDS_PER_WRITER = 2
+TRANSACTIONS = ("roll-forward", "held")
+"""Values of the option `transactions` of sinks that have both recipes."""
 
 
 def held_id(transaction: TransactionId) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from dagster_jet.core.choices import check_known
 from dagster_jet.core.durations import to_ms
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.maps.value_formats import FORMATS
@@ -52,10 +53,7 @@ class MapSettings:
     journal_ttl_ms: int | None = None
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise ConfigurationError(
-                f"format: {self.format!r} is unknown.", cure=f"Use one of {', '.join(FORMATS)}."
-            )
+        check_known("format", self.format, FORMATS)
 
     @staticmethod
     def of(format: str | None, journal: JournalConfig | None) -> MapSettings:

@@ -49,6 +49,7 @@ from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.values import json_lines
 from dagster_jet.connectors.values.json_text import JSON_TEXT
 from dagster_jet.contract import CommitContext, Committer, Refused, Sink, TransactionId
+from dagster_jet.core.choices import check_known
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import (
     ArtifactLostError,
@@ -104,10 +105,7 @@ class FilesSink(Sink, Committer):
                 "condition that it does not exist.",
                 cure="Write to a bucket, or to a folder that is mounted: files(..., shared=True).",
             )
-        if self.format not in FORMATS:
-            raise ConfigurationError(
-                f"format: {self.format!r} is unknown.", cure=f"Use one of {', '.join(FORMATS)}."
-            )
+        check_known("format", self.format, FORMATS)
         if self.compression not in (None, *COMPRESSIONS[self.format]):
             raise ConfigurationError(
                 f"compression: {self.compression!r} is not one of {self.format} files.",

@@ -77,6 +77,7 @@ from dagster_jet.contract import (
     SourceReader,
     SplitParameters,
 )
+from dagster_jet.core.choices import check_known
 from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError
 
 if TYPE_CHECKING:
@@ -128,10 +129,7 @@ class FilesSource(Source):
         object.__setattr__(self, "path", absolute(self.path, may_be_pattern=True))
         storage = storage_options(self.path, dict(self.storage_options))
         object.__setattr__(self, "storage_options", storage)
-        if self.format not in FORMATS:
-            raise ConfigurationError(
-                f"format: {self.format!r} is unknown.", cure=f"Use one of {', '.join(FORMATS)}."
-            )
+        check_known("format", self.format, FORMATS)
         if self.schema is None and self.format != "parquet":
             raise ConfigurationError(
                 f"schema: {self.format} files need one.",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dagster_jet.connectors.held import TRANSACTIONS
 from dagster_jet.connectors.kafka.held_committer import HeldKafkaCommitter
 from dagster_jet.connectors.kafka.held_rows import HeldWriter
 from dagster_jet.connectors.kafka.kafka_sink import KafkaSink
@@ -27,13 +28,12 @@ from dagster_jet.connectors.kafka.transactions import TRANSACTION_MAX_S
 from dagster_jet.connectors.row_order import divided_among_writers
 from dagster_jet.connectors.staging import RowsWriter
 from dagster_jet.contract import Committer, Held, SinkWriter, TransactionId
+from dagster_jet.core.choices import check_known
 from dagster_jet.core.secret import text_of
 from dagster_jet.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-TRANSACTIONS = ("roll-forward", "held")
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,7 @@ class HeldKafkaSink(KafkaSink):
 
     @classmethod
     def of(cls, sink: KafkaSink, transactions: str, writers: int) -> HeldKafkaSink:
-        if transactions not in TRANSACTIONS:
-            raise ConfigurationError(
-                f"transactions: {transactions!r} is unknown.",
-                cure=f"Use one of {', '.join(TRANSACTIONS)}.",
-            )
+        check_known("transactions", transactions, TRANSACTIONS)
         if sink.topics:
             raise ConfigurationError(
                 "topic_column: held transactions write to one topic: their writers divide its "

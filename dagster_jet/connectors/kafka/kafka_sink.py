@@ -29,6 +29,7 @@ from dagster_jet.connectors.kafka.rights import check_rights
 from dagster_jet.connectors.kafka.topic_limits import Limits, SeveralTopics, TopicLimits
 from dagster_jet.connectors.staging import SegmentWriter, StagedInStore
 from dagster_jet.contract import Committer, Refused, SinkWriter, TransactionId
+from dagster_jet.core.choices import check_known
 from dagster_jet.core.secret import shown
 from dagster_jet.errors import (
     ConfigurationError,
@@ -74,10 +75,7 @@ class KafkaSink(StagedInStore):
 
     def __post_init__(self) -> None:
         client_library()
-        if self.format not in FORMATS:
-            raise ConfigurationError(
-                f"format: {self.format!r} is unknown.", cure=f"Use one of {', '.join(FORMATS)}."
-            )
+        check_known("format", self.format, FORMATS)
         if self.tombstone is not None and not self.key:
             raise ConfigurationError(
                 "tombstone: a message without a value deletes its key, and messages have none.",

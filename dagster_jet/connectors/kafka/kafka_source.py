@@ -16,6 +16,7 @@ from dagster_jet.connectors.kafka.topic_limits import TopicLimits
 from dagster_jet.connectors.values.avro_records import AvroRecords
 from dagster_jet.connectors.values.debezium_changes import DebeziumChanges
 from dagster_jet.contract import BadRowRule, Source
+from dagster_jet.core.choices import check_known
 from dagster_jet.core.secret import shown
 from dagster_jet.errors import ConfigurationError, SinkUnavailableError, SourceUnavailableError
 
@@ -47,10 +48,7 @@ class KafkaSource(Source):
 
     def __post_init__(self) -> None:
         client_library()
-        if self.format not in FORMATS:
-            raise ConfigurationError(
-                f"format: {self.format!r} is unknown.", cure=f"Use one of {', '.join(FORMATS)}."
-            )
+        check_known("format", self.format, FORMATS)
         if (self.value_schema is None) == (self.format != "raw"):
             has = "need one" if self.value_schema is None else "have none"
             raise ConfigurationError(f"schema: {self.format} values {has}.")

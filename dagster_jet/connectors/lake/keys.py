@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from dagster_jet.connectors.change_columns import not_changes
+from dagster_jet.core.choices import check_known
 from dagster_jet.errors import ConfigurationError, PipelineError
 
 MODES = ("append", "upsert", "mirror")
@@ -17,10 +18,7 @@ def check_key(mode: str, key: Sequence[str], order_by: str | None) -> None:
     Raises:
         ConfigurationError: the mode is unknown, has a key too many, or lacks one.
     """
-    if mode not in MODES:
-        raise ConfigurationError(
-            f"mode: {mode!r} is unknown.", cure=f"Use one of {', '.join(MODES)}."
-        )
+    check_known("mode", mode, MODES)
     if (mode == "append") == bool(key):
         needs = "needs no" if key else "needs a"
         raise ConfigurationError(

@@ -9,7 +9,7 @@ from typing import TypeVar
 from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.connectors.lake.table_maintenance import TableMaintenance
 from dagster_jet.contract import Sink
-from dagster_jet.errors import ConfigurationError
+from dagster_jet.core.choices import check_known
 from dagster_jet.store import Store
 
 S = TypeVar("S", bound="LakeSink")
@@ -28,11 +28,7 @@ class LakeSink(Sink):
     """Store id, and the namespace in the store."""
 
     def __post_init__(self) -> None:
-        if self.schema_evolution not in EVOLUTIONS:
-            raise ConfigurationError(
-                f"schema_evolution: {self.schema_evolution!r} is unknown.",
-                cure=f"Use one of {', '.join(EVOLUTIONS)}.",
-            )
+        check_known("schema_evolution", self.schema_evolution, EVOLUTIONS)
 
     @property
     def _extends(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from dagster_jet.connectors.files.places.location import StorageOptions
+from dagster_jet.core.choices import check_known
 from dagster_jet.errors import ConfigurationError
 
 STARTS = ("earliest", "latest")
@@ -47,7 +48,4 @@ def check_reading(start: str | int | datetime, deletes: str, version: str) -> No
         )
     if isinstance(start, datetime) and start.tzinfo is None:
         raise ConfigurationError(f"start: {start} has no time zone.")
-    if deletes not in DELETES:
-        raise ConfigurationError(
-            f"deletes: {deletes!r} is unknown.", cure=f"Use one of {', '.join(DELETES)}."
-        )
+    check_known("deletes", deletes, DELETES)

@@ -34,7 +34,8 @@ from dagster_jet.contract import (
     SourceFrame,
     SourceReader,
 )
-from dagster_jet.errors import ConfigurationError, SourceError
+from dagster_jet.core.choices import check_known
+from dagster_jet.errors import SourceError
 from dagster_jet.maps import PUT, JetMap, Journal, Record
 from dagster_jet.maps.log_state import LogState
 from dagster_jet.store import Store
@@ -80,10 +81,7 @@ class MapJournalSource(Source):
     bound: JetMap | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.start not in STARTS:
-            raise ConfigurationError(
-                f"start: {self.start!r} is unknown.", cure=f"Use one of {', '.join(STARTS)}."
-            )
+        check_known("start", self.start, STARTS)
 
     def row_schema(self) -> str:
         """The columns as DDL."""

@@ -13,6 +13,7 @@ from dagster_jet.connectors.rabbitmq.rabbitmq_reader import RabbitReader, Readin
 from dagster_jet.connectors.rabbitmq.server import RabbitServer
 from dagster_jet.connectors.values import JsonObjects, RawValues
 from dagster_jet.contract import BadRowRule, Source
+from dagster_jet.core.choices import check_known
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.core.secret import refuse_written_out, shown
 from dagster_jet.errors import ConfigurationError, SourceUnavailableError
@@ -43,10 +44,7 @@ class RabbitSource(Source):
         refuse_written_out(self.server.url, "url")
         if not self.queue:
             raise ConfigurationError("queue: a name is missing.")
-        if self.format not in ("json", "raw"):
-            raise ConfigurationError(
-                f"format: {self.format!r} is unknown.", cure="Use one of json, raw."
-            )
+        check_known("format", self.format, ("json", "raw"))
         if (self.value_schema is None) == (self.format == "json"):
             has = "need one" if self.value_schema is None else "have none"
             raise ConfigurationError(f"schema: {self.format} values {has}.")

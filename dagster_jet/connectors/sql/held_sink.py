@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.held import IDS_PER_WRITER
+from dagster_jet.connectors.held import IDS_PER_WRITER, TRANSACTIONS
 from dagster_jet.connectors.row_order import divided_among_writers
 from dagster_jet.connectors.sql.failures import as_sink_errors
 from dagster_jet.connectors.sql.held_rows import (
@@ -21,14 +21,13 @@ from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.prepared import NO_PREPARED, prepared_transactions
 from dagster_jet.connectors.sql.sql_sink import SqlSink, url_of
 from dagster_jet.contract import Committer, Held, SinkWriter, TransactionId
+from dagster_jet.core.choices import check_known
 from dagster_jet.core.secret import shown
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.snapshot.protocol import Guarantee
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-TRANSACTIONS = ("roll-forward", "held")
 
 
 @dataclass(frozen=True)
@@ -49,11 +48,7 @@ class HeldSqlSink(SqlSink):
         *,
         owns: Mapping[str, Any] | None = None,
     ) -> HeldSqlSink:
-        if transactions not in TRANSACTIONS:
-            raise ConfigurationError(
-                f"transactions: {transactions!r} is unknown.",
-                cure=f"Use one of {', '.join(TRANSACTIONS)}.",
-            )
+        check_known("transactions", transactions, TRANSACTIONS)
         if mode != "append":
             raise ConfigurationError(
                 f'transactions: "held" works with mode="append" only, not with {mode!r}: changed '

@@ -26,6 +26,7 @@ from dagster_jet.connectors.sql.supported import check_supported
 from dagster_jet.connectors.sql.table_shape import shape_of
 from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StagedInStore
 from dagster_jet.contract import Committer, Refused, SinkWriter, TransactionId
+from dagster_jet.core.choices import check_known
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.core.secret import Secret, Url, as_json, from_json, refuse_written_out, shown
 from dagster_jet.errors import ConfigurationError, PipelineError
@@ -61,10 +62,7 @@ class SqlSink(StagedInStore):
 
     def __post_init__(self) -> None:
         refuse_written_out(self.place.url, "url")
-        if self.mode not in MODES:
-            raise ConfigurationError(
-                f"mode: {self.mode!r} is unknown.", cure=f"Use one of {', '.join(MODES)}."
-            )
+        check_known("mode", self.mode, MODES)
         if (self.mode == "append") == bool(self.key):
             needs = "needs no" if self.key else "needs a"
             raise ConfigurationError(

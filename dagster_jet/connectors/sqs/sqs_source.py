@@ -17,6 +17,7 @@ from dagster_jet.connectors.sqs.sqs_reader import (
 )
 from dagster_jet.connectors.values import JsonObjects, RawValues
 from dagster_jet.contract import BadRowRule, Source
+from dagster_jet.core.choices import check_known
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import ConfigurationError, SourceUnavailableError
 
@@ -45,10 +46,7 @@ class SqsSource(Source):
     """Asset that the source reads, if the orchestrator knows it; else ()."""
 
     def __post_init__(self) -> None:
-        if self.format not in ("json", "raw"):
-            raise ConfigurationError(
-                f"format: {self.format!r} is unknown.", cure="Use one of json, raw."
-            )
+        check_known("format", self.format, ("json", "raw"))
         if (self.value_schema is None) == (self.format == "json"):
             has = "need one" if self.value_schema is None else "have none"
             raise ConfigurationError(f"schema: {self.format} values {has}.")
