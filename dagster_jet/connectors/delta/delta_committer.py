@@ -12,7 +12,8 @@ from dagster_jet.connectors.delta.columns import Columns, columns_of_rows
 from dagster_jet.connectors.delta.data_file import columns_in, data_file_of
 from dagster_jet.connectors.delta.fitness import unfit
 from dagster_jet.connectors.delta.log_folder import options_of, sync_log
-from dagster_jet.connectors.delta.table_log import TableLog, errors_named
+from dagster_jet.connectors.delta.table_changes import actions_of
+from dagster_jet.connectors.delta.table_log import NextLog, TableLog, errors_named
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.lake.data_folder import DataFolder, data_folder
 from dagster_jet.connectors.lake.lake_committer import Change, TableCommitter
@@ -70,6 +71,17 @@ class DeltaCommitter(TableCommitter[TableLog]):
     def append(self, change: Change[TableLog]) -> None:
         files = [data_file_of(one) for one in change.staged]
         change.version.append(files, change.application, change.marker, change.facts)
+
+    def taken(self, change: Change[TableLog]) -> TableLog | None:
+        """A look at the whole log lists all its files: with 10,000 versions that takes as long as
+        the commit."""
+        log = change.version
+        if log.marker(change.application) >= change.marker:  # a MERGE goes on to its version
+            return log
+        actions = actions_of(self.table, self.storage_options, log.version + 1)
+        ours = {"appId": change.application, "version": change.marker}
+        is_taken = any(ours.items() <= one.get("txn", {}).items() for one in actions or ())
+        return NextLog(log.table) if is_taken else None
 
     def made_durable(self, version: TableLog) -> None:
         sync_log(self.table, self._synced, version.version)

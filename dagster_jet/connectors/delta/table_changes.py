@@ -56,8 +56,7 @@ class TableChanges:
         return [added_file(version, number, one) for number, one in enumerate(added)]
 
     def actions(self, version: int) -> Iterator[Mapping[str, Any]]:
-        place = open_input(self.url, self.storage_options)
-        found = place.find(f"{self.url}/{LOG}/{version:020d}.json")
+        found = actions_of(self.url, self.storage_options, version)
         if found is None:
             raise SourceError(
                 f"the log of the table {self.url!r} does not have version {version} any more.",
@@ -67,9 +66,20 @@ class TableChanges:
                 cure="Keep the log for longer than a job is down (delta.logRetentionDuration). To "
                 "read the table from its present contents on, start a job of another name.",
             )
-        with place.open(found) as file:
-            lines = file.read().decode().splitlines()
-        yield from (json.loads(line) for line in lines if line.strip())
+        yield from found
+
+
+def actions_of(
+    url: str, storage_options: StorageOptions, version: int
+) -> list[Mapping[str, Any]] | None:
+    """Returns what the log's file of one version says; None if there is no such file."""
+    place = open_input(url, storage_options)
+    found = place.find(f"{url}/{LOG}/{version:020d}.json")
+    if found is None:
+        return None
+    with place.open(found) as file:
+        lines = file.read().decode().splitlines()
+    return [json.loads(line) for line in lines if line.strip()]
 
 
 def added_file(version: int, number: int, action: Mapping[str, Any]) -> AddedFile:

@@ -255,6 +255,14 @@ class TableLog:
             self.append([], application, marker, facts)
 
 
+class NextLog(TableLog):
+    """The log of which one version more is known than it was looked at."""
+
+    @property
+    def version(self) -> int:
+        return super().version + 1
+
+
 def _condition(rows: OwnedRows) -> str:
     return " AND ".join(f"`{name}` = {_literal(value)}" for name, value in rows)
 

@@ -4,7 +4,8 @@
 
 Nothing is concluded from an error of a commit: the answer may be lost, or the request may be
 carried out late, by a process that died meanwhile. Such a late commit is refused by the format,
-because the version that it was made for is not the newest one any more.
+because the version that it was made for is not the newest one any more. After a commit without an
+error the last look is at the file of its version only, where the format has one.
 """
 
 from __future__ import annotations
@@ -116,6 +117,11 @@ class TableCommitter(Committer, Generic[V]):
     def append(self, change: Change[V]) -> None:
         """Commits files and marker together, on the version that was looked at."""
 
+    def taken(self, change: Change[V]) -> V | None:
+        """Returns the version with a change that was committed, if it is found without a look at
+        the whole table; None: the table is looked at."""
+        return None
+
     @abstractmethod
     def facts(self, version: V) -> Mapping[str, int | str]:
         """Returns what readers name a version by."""
@@ -145,11 +151,17 @@ class TableCommitter(Committer, Generic[V]):
             if change is None:
                 return
             fail_point("lake.commit.before")
+            version = None
             try:
                 self.append(change)
+                version = self.taken(change)
             except Exception as error:  # noqa: BLE001 - the table says what has happened
                 failure = error
             fail_point("lake.commit.after")
+            if version is not None:
+                with self.errors_named(context):
+                    self._has_all(version, artifacts)
+                return
         raise not_taken([self.table], newest_of(artifacts), context, failure)
 
     def lacking(self, artifacts: Collection[Artifact], context: CommitContext) -> Change[V] | None:
@@ -162,9 +174,7 @@ class TableCommitter(Committer, Generic[V]):
             version = self._looked_at(context)
             pending = self._pending(version, artifacts, context)
             if not pending:
-                self.made_durable(version)
-                self._facts = {**self.facts(version), **_counts(artifacts)}
-                self.finished(version, artifacts)
+                self._has_all(version, artifacts)
                 return None
             there = self._those_there(version, pending, context)
             self._check_fits(version, there, context)
@@ -235,6 +245,11 @@ class TableCommitter(Committer, Generic[V]):
             )
         self._last, self._table_id = version, version.id
         return version
+
+    def _has_all(self, version: V, artifacts: Collection[Artifact]) -> None:
+        self.made_durable(version)
+        self._facts = {**self.facts(version), **_counts(artifacts)}
+        self.finished(version, artifacts)
 
     def _pending(
         self, version: V, artifacts: Collection[Artifact], context: CommitContext

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -45,3 +46,38 @@ def test_so_they_do_when_rows_are_replaced(tmp_path: Path, monkeypatch: pytest.M
         left.append(len(list((table.folder / "_delta_log").glob("0*.json"))))
     assert left[:5] == [2, 3, 4, 5, 6] and left[5] < 7
     assert table.ids() == [7]
+
+
+def test_a_commit_looks_at_the_whole_log_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(tmp_path)
+    sink = table.sink()
+    committer = sink.open_committer("j", "out")
+    looks: list[int] = []
+    look = TableLog.look
+    monkeypatch.setattr(TableLog, "look", lambda log: looks.append(log.version) or look(log))
+    for epoch in (1, 2, 3):
+        committer.commit(stage(sink, rows(epoch), epoch=epoch), by())
+        assert committer.output_facts()["table_version"] == table.now.version() == epoch
+    assert looks == [0, 1], "the first commit opens the table"
+    assert table.ids() == [1, 2, 3]
+
+
+def test_another_writers_version_in_between_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(tmp_path)
+    sink = table.sink()
+    append = TableLog.append
+
+    def after_another(log: TableLog, *given: Any) -> None:
+        table.append(100)
+        append(log, *given)
+
+    monkeypatch.setattr(TableLog, "append", after_another)
+    committer = sink.open_committer("j", "out")
+    committer.commit(stage(sink, rows(1)), by())
+    assert committer.output_facts()["table_version"] == table.now.version() == 2
+    committer.commit(stage(sink, rows(2), epoch=2), by())
+    assert table.ids() == [1, 2, 100, 100]
