@@ -13,7 +13,7 @@ import deltalake
 import pytest
 
 from dagster_jet import sinks
-from dagster_jet.connectors.delta import DeltaSink
+from dagster_jet.connectors.delta import DeltaSink, log_folder
 from dagster_jet.connectors.delta.columns import columns_of_rows
 from dagster_jet.connectors.delta.log_folder import options_of
 from dagster_jet.connectors.lake.data_folder import data_folder
@@ -64,7 +64,10 @@ def creates_version(said: bytes) -> bool:
     return said.startswith(b"PUT ") and b"_delta_log/" in said.partition(b"\r\n")[0]
 
 
-def test_a_version_whose_answer_is_lost(s3: S3Folder, proxy: Proxy) -> None:
+def test_a_version_whose_answer_is_lost(
+    s3: S3Folder, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_folder, "_S3_ANSWERS_WITHIN", "2s")  # it is asked again for so long
     sink = in_bucket(s3, proxy)
     staged = stage(sink, rows(1, 2))
     proxy.cut_answer_to(creates_version)

@@ -195,6 +195,7 @@ def test_failures_that_are_far_apart_end_the_job_as_well(
     """None of the executions brings the job on: each takes two minutes to fail."""
     clock = iter(range(0, 10_000, 130))
     monkeypatch.setattr(restarts, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(restarts, "_PAUSE_MAX_MS", 20)
     with pytest.raises(ExecutorLostError):
         result_of(world.job(raises(ExecutorLostError("the JVM is gone")), restart_attempts_max=5))
     assert world.ended().cause is StopCause.GAVE_UP and len(world.spark_starts) == 6
