@@ -8,10 +8,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import dagster as dg
+import pytest
 
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.snapshot.record import StopCause
+from tests.long import long
 
 from .run_worker import Host, Worker, open_host
 from .supervisor import Supervisor
@@ -32,6 +34,10 @@ def waits(host: Host, number: int) -> bool:
     return worker is not None and worker.stands_by
 
 
+def copied(folder: Path) -> Counter[object]:
+    return Counter(row["v"] for row in committed_rows(folder / "copy"))
+
+
 def has_copied(folder: Path, files: int) -> bool:
     return len(committed_rows(folder / "copy")) == 60 * files
 
@@ -47,7 +53,10 @@ def worker_host(worker: Worker) -> Host:
     return Host(worker.folder, worker.instance, worker.jet, {})
 
 
-def test_it_takes_over_from_a_killed_run_and_from_an_older_version(tmp_path: Path) -> None:
+@pytest.mark.parametrize("newer", [False, pytest.param(True, marks=long)])  # three JVMs
+def test_it_takes_over_from_a_killed_run_and_from_an_older_version(
+    tmp_path: Path, newer: bool
+) -> None:
     put_file(tmp_path, 0)
     with open_host(tmp_path) as host, ExitStack() as workers:
         supervisor = Supervisor(host, standby=True)
@@ -67,6 +76,12 @@ def test_it_takes_over_from_a_killed_run_and_from_an_older_version(tmp_path: Pat
         assert run is not None and run.tags[keys.TAG_KIND] == "stream"
         assert second.record().execution_id == 2
         assert_reported_once(host)
+        if not newer:
+            second.instance.report_run_canceling(run)
+            second.process.terminate()
+            second.end()
+            assert copied(tmp_path) == Counter({float(v): 2 for v in range(60)}), "each row once"
+            return
 
         tags = supervisor.requests("tiny:standby:2", more=True)
         third = workers.enter_context(host.worker(tags=tags, TINY_MORE="1"))
@@ -87,8 +102,7 @@ def test_it_takes_over_from_a_killed_run_and_from_an_older_version(tmp_path: Pat
         third.process.terminate()
         third.end()
         assert third.record().cause is StopCause.SHUTDOWN
-    copied = Counter(row["v"] for row in committed_rows(tmp_path / "copy"))
-    assert copied == Counter({float(v): 3 for v in range(60)}), "each row once"
+    assert copied(tmp_path) == Counter({float(v): 3 for v in range(60)}), "each row once"
     hours = Counter((row["k"], row["n"]) for row in committed_rows(tmp_path / "per_hour"))
     assert hours == Counter({(f"k{k}", 20): 2 for k in range(3)}), "open: hour 2"
 

@@ -231,6 +231,7 @@ def resolved(built: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         return dict(zip(RESOLVED, said, strict=True))
 
 
+@long  # half a minute of the registry's; what is declared is installed below
 @pytest.mark.parametrize("case", RESOLVED)
 def test_what_it_requires_exists(case: str, resolved: dict[str, str]) -> None:
     """All extras, of which `sketches` has no wheel for Python 3.14."""

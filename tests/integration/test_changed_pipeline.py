@@ -20,6 +20,7 @@ from dagster_jet.execution.events import SinkReopened
 from dagster_jet.pipeline.windows import Window
 from dagster_jet.snapshot.owed import SinkChange
 from dagster_jet.snapshot.plan import Change
+from tests.long import long
 
 from . import changed_child, child
 from .oracle import Rows, committed, input_rows, visible_files, windowed
@@ -383,7 +384,7 @@ Session = tuple[int, int, int, int]
 """First and last event, rows, total."""
 
 
-@pytest.mark.parametrize(("before_s", "after_s"), [(10, 100), (100, 10)])
+@pytest.mark.parametrize(("before_s", "after_s"), [pytest.param(10, 100, marks=long), (100, 10)])
 def test_a_session_ends_once_by_the_gap_of_its_time(
     world: World, pipeline: Pipelines, before_s: int, after_s: int
 ) -> None:

@@ -222,7 +222,7 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     [
         pytest.param("json", tuple(TYPES), marks=long, id="json"),  # below in a bucket
         pytest.param("parquet", tuple(TYPES), id="parquet"),
-        pytest.param("csv", (*SCALARS, "string", *TIMES), id="csv"),
+        pytest.param("csv", (*SCALARS, "string", *TIMES), marks=long, id="csv"),
     ],
 )
 def test_files_are_a_source(

@@ -150,7 +150,12 @@ def test_all_aggregates_and_formats(world: World, format: str) -> None:
 
 @pytest.mark.parametrize(
     ("sharded", "parallelism", "interval"),
-    [(False, 1, "0 ms"), (True, 1, "1 hour"), (False, 4, "1 hour"), (True, 4, "0 ms")],
+    [
+        (False, 1, "0 ms"),
+        pytest.param(True, 1, "1 hour", marks=long),
+        pytest.param(False, 4, "1 hour", marks=long),
+        (True, 4, "0 ms"),
+    ],
 )
 def test_chained_stages_at_any_cut(
     world: World,

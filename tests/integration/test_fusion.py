@@ -325,6 +325,7 @@ def played(
     return {name: written(folder, name) for name in names}
 
 
+@long  # the rows of each way alone are judged in test_operators.py and test_masters.py
 @pytest.mark.parametrize("seed", SEEDS)
 def test_rows_are_those_of_stage_by_stage(
     world: World, monkeypatch: pytest.MonkeyPatch, seed: int

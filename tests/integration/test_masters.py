@@ -74,16 +74,6 @@ def test_frames_of_small_epochs_are_made_once(tmp_path: Path, cluster: Run) -> N
         assert made <= 3 < small_epochs.FILES <= epochs, "with rows, without, and the last"
 
 
-@pytest.mark.parametrize("run", ["local", "cluster"], indirect=True)
-@pytest.mark.parametrize("case", prepared_cases.CASES)
-def test_a_watermark_is_no_part_of_a_small_epochs_frames(
-    tmp_path: Path, case: str, run: Run
-) -> None:
-    """Neither are early results, nor the time of reading."""
-    epochs, made = run(prepared_cases.run, case, tmp_path)
-    assert made <= prepared_cases.CASES[case].kinds < prepared_cases.FILES <= epochs
-
-
 def on_both(cases: Iterable[str], *quick: str) -> pytest.MarkDecorator:
     """All cases on both masters; of the cluster's `make test` runs those that are quick."""
     return pytest.mark.parametrize(
@@ -94,6 +84,15 @@ def on_both(cases: Iterable[str], *quick: str) -> pytest.MarkDecorator:
         ],
         indirect=["run"],
     )
+
+
+@on_both(prepared_cases.CASES, "sessions")
+def test_a_watermark_is_no_part_of_a_small_epochs_frames(
+    tmp_path: Path, case: str, run: Run
+) -> None:
+    """Neither are early results, nor the time of reading."""
+    epochs, made = run(prepared_cases.run, case, tmp_path)
+    assert made <= prepared_cases.CASES[case].kinds < prepared_cases.FILES <= epochs
 
 
 @on_both(whose_error.OURS, "a sink")

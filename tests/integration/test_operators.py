@@ -415,7 +415,8 @@ QUICK = ("sliding", "named_timers", "join_bounded_anti")
         *(pytest.param(name, False, marks=[] if name in QUICK else long) for name in OPERATORS),
         # In one task. An outer join has the rows of all joins without bounds.
         pytest.param("deduplicate_last", True, marks=long),
-        *((name, True) for name in ("session", "bounded_session", "join_outer")),
+        pytest.param("bounded_session", True, marks=long),
+        *((name, True) for name in ("session", "join_outer")),
     ],
 )
 def test_operator_over_restarts_at_other_parallelism(

@@ -109,7 +109,7 @@ def run_log(world: World, idle_timeout: str, before: Any, until: str = "complete
     "before",
     [
         pytest.param(lambda rows: rows, marks=long),
-        lambda rows: rows.filter("v >= 0").select("*"),
+        pytest.param(lambda rows: rows.filter("v >= 0").select("*"), marks=long),
         lambda rows: rows.select("k", "ts", "v").transform(lambda f: f.withColumn("w", F.col("v"))),
     ],
     ids=["directly", "behind a filter and a selection", "behind a transform"],
@@ -141,9 +141,9 @@ def test_without_idle_time_out_they_hold_back_until_the_end(world: World) -> Non
 @pytest.mark.parametrize(
     "function",
     [
-        lambda frame: frame.withColumn("v", F.xxhash64("*") % 1000),
+        pytest.param(lambda frame: frame.withColumn("v", F.xxhash64("*") % 1000), marks=long),
         lambda frame: frame.dropDuplicates(),
-        lambda frame: frame.toDF("k", "ts", "v"),
+        pytest.param(lambda frame: frame.toDF("k", "ts", "v"), marks=long),
     ],
     ids=["a hash of all columns", "a comparison of all columns", "new names for all columns"],
 )

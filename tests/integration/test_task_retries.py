@@ -48,6 +48,7 @@ def test_every_row_is_counted_once(world: World) -> None:
     assert {name: counters[name].rows_in for name in rows} == rows
 
 
+@long
 def test_processors_that_commit_in_two_phases(world: World) -> None:
     two_phase = TwoPhaseWorld(world.folder, world.fail_points, world.spark).fill(files=3)
     assert_finished(two_phase)

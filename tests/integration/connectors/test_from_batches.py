@@ -21,7 +21,7 @@ from dagster_jet.errors import SourceError, UserFunctionError
 from dagster_jet.testing import collected
 from dagster_jet.testing.check_source import check_source
 from dagster_jet.testing.typed_rows import Typed
-from tests.long import long
+from tests.long import long_but_for
 
 from .. import child
 from ..crash_table import AFTER_DECISION
@@ -86,7 +86,7 @@ class DaysWorld(World):
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
     "rules",
-    ["epoch.acked:3=kill", AFTER_DECISION, pytest.param("manifest.after:2=kill", marks=long)],
+    long_but_for(["epoch.acked:3=kill", AFTER_DECISION, "manifest.after:2=kill"], AFTER_DECISION),
 )
 def test_killed_and_gone_on_with_more_days(world: World, rules: str) -> None:
     days = DaysWorld(world.folder, world.fail_points, world.spark)

@@ -141,7 +141,7 @@ def world(tmp_path: Path, spark: SparkSession, fail_points: FailPoints) -> Joint
 
 
 @pytest.mark.parametrize(
-    "wanted", [200, pytest.param(10_000, marks=[long, pytest.mark.timeout(1800)])]
+    "wanted", [60, pytest.param(10_000, marks=[long, pytest.mark.timeout(1800)])]
 )
 def test_a_reader_sees_no_mixed_cut(world: JointWorld, wanted: int) -> None:
     """Tables with many snapshots are read more slowly, so each round has new ones."""

@@ -365,6 +365,7 @@ def test_a_commit_is_cut_off_before_it_arrives_and_within_its_answer(
         assert len(everything) == 3, "nothing was produced again"
 
 
+@long  # that of a topic is in test_kafka.py, that of held transactions in test_sql_held.py
 def test_the_contract_is_kept(held: Held, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "hush-hush")
     topic, anew = (held.kafka.topic(2, max_message_bytes="4000000") for _ in range(2))

@@ -26,6 +26,7 @@ from dagster_jet.snapshot.record import JobStatus
 from tests.integration import child
 from tests.integration.connectors.changes_reading import changes, database
 from tests.integration.world import World
+from tests.long import long_but_for
 from tests.servers.mariadb import mariadb
 from tests.servers.postgres import PostgresDatabase, postgres
 
@@ -97,7 +98,7 @@ def changed(connection: psycopg.Connection[Any], some: random.Random) -> None:
                 connection.execute("truncate t")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", long_but_for(range(3), "0"))
 def test_whatever_is_done_to_a_table_is_done_to_its_mirror(
     database: PostgresDatabase, target: SqlPlace, seed: int
 ) -> None:

@@ -555,6 +555,7 @@ def test_a_message_counts_once_wherever_the_driver_dies(
     assert world.rows() == ONCE and queue.left() == 0
 
 
+@long  # the contract cuts its connections; a broker is killed in test_five_kills.py
 def test_a_server_that_is_killed_is_waited_for_in_place(world: RabbitWorld) -> None:
     """At the start, and in the middle; acknowledgements that it has lost do no harm."""
     folder = own_folder("rabbitmq")

@@ -25,6 +25,7 @@ from dagster_jet.errors import SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
 from tests.integration.connectors.late_commit import commit_until_done
 from tests.integration.connectors.sql_places import MadeSink
+from tests.long import long_but_for
 from tests.servers import mariadb, postgres, wait_until
 from tests.servers.pgbouncer import pooler
 from tests.servers.proxy import Proxy
@@ -158,7 +159,7 @@ def statement(which: str, kind: str) -> Nth:
 
 @KINDS
 @pytest.mark.parametrize("which", ["rows", "marker", "commit"])
-@pytest.mark.parametrize("successor", [1, 2])
+@pytest.mark.parametrize("successor", long_but_for([1, 2], "2"))
 @pytest.mark.usefixtures("quick")
 def test_a_statement_that_arrives_in_the_middle_of_a_later_epoch(
     late: Late, proxy: Proxy, kind: str, which: str, successor: int, halfway: Any

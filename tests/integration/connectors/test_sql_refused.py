@@ -16,6 +16,7 @@ from dagster_jet.events import OutputRefused
 from dagster_jet.system import failpoint
 from tests.integration.connectors.secret_urls import as_secret
 from tests.integration.connectors.sql_job import SqliteDatabase
+from tests.long import long_but_for
 from tests.servers.mariadb import mariadb
 from tests.servers.postgres import PASSWORD, postgres
 
@@ -93,7 +94,9 @@ def test_a_row_that_is_never_taken_is_found_before_it_is_decided(place: Any) -> 
     assert at.ids() == [1] and at.refused() == Counter([2, 3])
 
 
-@pytest.mark.parametrize("kind", ["postgresql", "mariadb", "sqlite"])
+@pytest.mark.parametrize(
+    "kind", long_but_for(["postgresql", "mariadb", "sqlite"], "postgresql", "sqlite")
+)
 def test_what_only_the_database_knows_is_got_rid_of_by_name(place: Any, kind: str) -> None:
     # Failed before: every start tried the same commit again.
     at: Place = place(kind)
@@ -171,7 +174,7 @@ def test_what_only_the_database_refuses_leaves_its_key_as_it_was(place: Any) -> 
     assert at.refused() == Counter([1])
 
 
-@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+@pytest.mark.parametrize("kind", long_but_for(["postgresql", "mariadb"], "postgresql"))
 def test_a_table_may_refer_to_one_of_the_same_job(place: Any, kind: str) -> None:
     """Failed before, where the child's sink was first: "violates foreign key constraint"."""
     at: Place = place(kind)

@@ -93,6 +93,7 @@ def test_a_mirror_keeps_the_contract(
     make.close()
 
 
+@long  # those of PostgreSQL and SQLite do; MariaDB's values and late statements have their tests
 def test_a_table_of_mariadb_keeps_the_contract(tmp_path: Path) -> None:
     database = mariadb()
     database.run(f"create table results ({COLUMNS['mariadb']})")

@@ -477,6 +477,7 @@ def test_a_message_counts_once_wherever_the_driver_dies(
     assert world.rows() == ONCE and queue.left() == 0
 
 
+@long  # the contract cuts its connections
 def test_a_server_that_is_away_is_waited_for_in_place(world: SqsWorld, server: AwsServer) -> None:
     """At the start, and in the middle: one that refuses, and one that does not answer."""
     # What it hands to a connection that was cut comes again after so long.

@@ -21,11 +21,12 @@ SCOPES = {
     "owners, late unbounded": (owners(None, reads=0), None),
     "owners and a reader, late 0": (owners(0, reads=1), None),
     "a member is replaced, late 0": (replacement(0), 100_000),
-    "two movers, late 0": (two_movers(0, reads=1), None),
+    "two movers, late 0": (two_movers(0, reads=1), 100_000),
 }
 FULL_SCOPES = {
     "owners and a reader, late 1": (owners(1, reads=1), None),
     "a member is replaced, late 0, whole": (replacement(0), None),
+    "two movers, late 0, whole": (two_movers(0, reads=1), None),
     "two movers in a dispute, late 0": (two_movers_in_a_dispute(0, reads=1), None),
     "two movers, late 1": (two_movers(1, reads=1), 2_000_000),
 }
