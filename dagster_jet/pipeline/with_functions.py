@@ -50,22 +50,7 @@ class WithFunctions(Point, Generic[StageT, LateT, DeadT, LateDeadT]):
         """Returns the class of the stage after a function."""
         raise NotImplementedError
 
-    @overload
-    def map_stateful(
-        self,
-        function: RowFunction[S],
-        *,
-        create: Callable[[], S],
-        output_schema: str,
-        name: str,
-        ttl: Duration | None = None,
-        order: Literal["event time"] | None = None,
-        on_evict: OnEvict[S] | None = None,
-        on_timer: OnTimer[S] | None = None,
-        timers: Literal["event time"] = "event time",
-        on_error: Literal["fail"] = "fail",
-        state_format: StateFormatName = "plain",
-    ) -> LateT: ...
+    # The first overload that fits is taken: arrival without a time to live, before any other order.
 
     @overload
     def map_stateful(
@@ -103,27 +88,14 @@ class WithFunctions(Point, Generic[StageT, LateT, DeadT, LateDeadT]):
         create: Callable[[], S],
         output_schema: str,
         name: str,
-        ttl: Duration,
-        order: Literal["arrival"],
+        ttl: Duration | None = None,
+        order: RowOrder | None = None,
         on_evict: OnEvict[S] | None = None,
+        on_timer: OnTimer[S] | None = None,
+        timers: Literal["event time"] = "event time",
         on_error: Literal["fail"] = "fail",
         state_format: StateFormatName = "plain",
     ) -> LateT: ...
-
-    @overload
-    def map_stateful(
-        self,
-        function: RowFunction[S],
-        *,
-        create: Callable[[], S],
-        output_schema: str,
-        name: str,
-        ttl: Duration | None = None,
-        order: Literal["event time"] | None = None,
-        on_evict: OnEvict[S] | None = None,
-        on_error: Literal["dead-letter"],
-        state_format: StateFormatName = "plain",
-    ) -> LateDeadT: ...
 
     @overload
     def map_stateful(
@@ -147,26 +119,12 @@ class WithFunctions(Point, Generic[StageT, LateT, DeadT, LateDeadT]):
         create: Callable[[], S],
         output_schema: str,
         name: str,
-        ttl: Duration,
-        order: Literal["arrival"],
+        ttl: Duration | None = None,
+        order: RowOrder | None = None,
         on_evict: OnEvict[S] | None = None,
         on_error: Literal["dead-letter"],
         state_format: StateFormatName = "plain",
     ) -> LateDeadT: ...
-
-    @overload
-    def map_stateful(
-        self,
-        function: TableFunction,
-        *,
-        in_batches: Literal[True],
-        state_schema: str,
-        output_schema: str,
-        name: str,
-        ttl: Duration | None = None,
-        order: Literal["event time"] | None = None,
-        on_evict: OnEvictTable | None = None,
-    ) -> LateT: ...
 
     @overload
     def map_stateful(
@@ -190,8 +148,8 @@ class WithFunctions(Point, Generic[StageT, LateT, DeadT, LateDeadT]):
         state_schema: str,
         output_schema: str,
         name: str,
-        ttl: Duration,
-        order: Literal["arrival"],
+        ttl: Duration | None = None,
+        order: RowOrder | None = None,
         on_evict: OnEvictTable | None = None,
     ) -> LateT: ...
 
