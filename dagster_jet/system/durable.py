@@ -12,7 +12,20 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
     Raises:
         OSError: the folder is missing, or the disk failed.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(folder, os.O_DIRECTORY)
+
+
+def sync_file(file: str | os.PathLike[str]) -> None:
+    """Make the contents of a file durable that others have written.
+
+    Raises:
+        OSError: the file is missing, or the disk failed.
+    """
+    _sync(file)
+
+
+def _sync(path: str | os.PathLike[str], flags: int = 0) -> None:
+    descriptor = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(descriptor)
     finally:

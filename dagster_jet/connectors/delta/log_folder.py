@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -12,7 +11,7 @@ from urllib.parse import urlsplit
 from dagster_jet.connectors.files.places.location import scheme_of
 from dagster_jet.connectors.lake.data_folder import DataFolder
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.system.durable import sync_folder
+from dagster_jet.system.durable import sync_file, sync_folder
 
 LOG = "_delta_log"
 _SYNCED_AT_FIRST = 100
@@ -69,11 +68,7 @@ def sync_log(url: str, synced: int, version: int) -> None:
     folder = Path(url) / LOG
     for number in range(max(synced + 1, version - _SYNCED_AT_FIRST), version + 1):
         with suppress(FileNotFoundError):  # a checkpoint has replaced it
-            handle = os.open(folder / f"{number:020d}.json", os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            sync_file(folder / f"{number:020d}.json")
     sync_folder(folder)
 
 
@@ -82,8 +77,4 @@ def sync_files(url: str, paths: Collection[str]) -> None:
     if scheme_of(url) != "file":
         return
     for path in paths:
-        handle = os.open(Path(url) / path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_file(Path(url) / path)

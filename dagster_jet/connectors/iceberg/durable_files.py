@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +9,7 @@ from pyiceberg.io import OutputFile, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from dagster_jet.connectors.iceberg.storage import place_of
-from dagster_jet.system.durable import sync_folder
+from dagster_jet.system.durable import sync_file, sync_folder
 
 
 class DurableFiles(PyArrowFileIO):
@@ -54,11 +53,7 @@ class _Synced:
         self._stream.close()
         if self._is_open:
             self._is_open = False
-            handle = os.open(self._path, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            sync_file(self._path)
             sync_folder(self._path.parent)
 
     def __enter__(self) -> _Synced:
