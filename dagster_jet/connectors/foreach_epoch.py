@@ -10,22 +10,20 @@ outside system knows already.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
 from dagster_jet.connectors.staging import (
-    RowsWriter,
     Segment,
-    SegmentWriter,
     StagedInStore,
     StoreArea,
     remove_orphans,
     rows_of,
     segments_by_epoch,
 )
-from dagster_jet.contract import CommitContext, Committer, TransactionId
+from dagster_jet.contract import CommitContext, Committer
 from dagster_jet.core.choices import check_known
 from dagster_jet.core.function_name import function_name
 from dagster_jet.errors import (
@@ -70,21 +68,8 @@ class ForeachEpochSink(StagedInStore):
         # By it a start finds out whether rows that are decided are for this sink.
         return {"kind": "foreach_epoch", "function": function_name(self.function)}
 
-    def with_store(self, store: Store) -> ForeachEpochSink:
-        return replace(self, store=store)
-
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "function": None}
-
-    def takes(self, schema: pa.Schema) -> bool:
-        return True
-
-    def render(self, frame: DataFrame) -> DataFrame:
-        return frame
-
-    def open_writer(self, transaction: TransactionId) -> RowsWriter:
-        area = self.area(transaction.job, transaction.sink)
-        return RowsWriter(SegmentWriter(area, transaction, "foreach_epoch"))
 
     def open_committer(self, job: str, stage: str) -> Committer:
         return ForeachEpochCommitter(self)

@@ -17,9 +17,9 @@ import logging
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
@@ -33,8 +33,12 @@ from dagster_jet.store import ReplicatedMap, Store, StoreHandle
 from dagster_jet.system.durable import make_folder, sync_folder
 from dagster_jet.system.failpoint import fail_point
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 _logger = logging.getLogger(__name__)
 
+_S = TypeVar("_S", bound="StagedInStore")
 CHUNK_BYTES_MAX = 1 << 20
 """Size above which `RowsWriter` splits a batch: 1 MiB."""
 _CHECKSUM_BYTES = 8
@@ -105,9 +109,24 @@ class StoreArea:
 
 
 class StagedInStore(Sink):
-    """A sink whose writers stage rows in the job's store."""
+    """A sink whose writers stage rows in the job's store: by default all rows, as they are."""
 
     store: Store | StoreHandle | None
+
+    def with_store(self: _S, store: Store) -> _S:
+        changed: Any = self
+        made: _S = replace(changed, store=store)
+        return made
+
+    def takes(self, schema: pa.Schema) -> bool:
+        return True
+
+    def render(self, frame: DataFrame) -> DataFrame:
+        return frame
+
+    def open_writer(self, transaction: TransactionId) -> SinkWriter:
+        area = self.area(transaction.job, transaction.sink)
+        return RowsWriter(SegmentWriter(area, transaction, self.describe()["kind"]))
 
     def area(self, job: str, sink: str) -> StoreArea:
         assert self.store is not None, "the engine puts it on the job's store first"

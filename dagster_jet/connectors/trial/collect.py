@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -65,9 +65,6 @@ class CollectSink(StagedHere):
 
     def describe(self) -> dict[str, str]:
         return {"kind": "collect", "name": self.name}
-
-    def with_store(self, store: Store) -> CollectSink:
-        return replace(self, store=store)
 
     def open_committer(self, job: str, stage: str) -> Committer:
         return CollectCommitter(self)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from dagster_jet.connectors.staging import Segment, remove_orphans, rows_of, segments_by_epoch
@@ -35,9 +35,6 @@ class ConsoleSink(StagedHere):
 
     def describe(self) -> dict[str, str]:
         return {"kind": "console", "guarantee": self.max_guarantee.value}
-
-    def with_store(self, store: Store) -> ConsoleSink:
-        return replace(self, store=store)
 
     def open_committer(self, job: str, stage: str) -> Committer:
         return ConsoleCommitter(self)

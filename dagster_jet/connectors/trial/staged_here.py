@@ -5,27 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StagedInStore
-from dagster_jet.contract import TransactionId
+from dagster_jet.connectors.staging import StagedInStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
 
 class StagedHere(StagedInStore):
-    """Methods of a `Sink` that do not depend on the rows."""
-
-    def takes(self, schema: pa.Schema) -> bool:
-        return True
-
-    def render(self, frame: DataFrame) -> DataFrame:
-        return frame
-
-    def open_writer(self, transaction: TransactionId) -> RowsWriter:
-        area = self.area(transaction.job, transaction.sink)
-        return RowsWriter(SegmentWriter(area, transaction, self.describe()["kind"]))
+    """A sink that is reopened by its description."""
 
     def destination(self) -> dict[str, Any]:
         return {name: value for name, value in self.describe().items() if name != "guarantee"}
