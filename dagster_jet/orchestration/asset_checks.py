@@ -1,7 +1,6 @@
 """Asset checks of a pipeline: they pass while its job is healthy, and fail with reason and cure."""
 
 # No `from __future__ import annotations`: Dagster reads the context's annotation at run time.
-import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,8 @@ from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.health import Health, Limits
 from dagster_jet.orchestration.opened_jet import opened_jet
 from dagster_jet.orchestration.resource import JetResource
+from dagster_jet.orchestration.tick import required_key
+from dagster_jet.ownership.lease import wall_clock_ms
 from dagster_jet.ownership.supervision import read_supervision
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.pipeline.stage_kind import StageKind
@@ -130,7 +131,7 @@ def build_jet_asset_checks(
             for check, stage, key in checks
         ],
         can_subset=True,
-        required_resource_keys={jet} if isinstance(jet, str) else None,
+        required_resource_keys=required_key(jet),
     )(evaluate)
 
 
@@ -142,7 +143,7 @@ def _results(
     asked: Iterable[tuple[str, str, dg.AssetKey]],
 ) -> Iterator[dg.AssetCheckResult]:
     """Evaluates the checks; the store is read once, regardless of the number of checks."""
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_clock_ms()
     job = jet.job(pipeline.name)
     record = job.record()
     has_snapshot = record is not None and record.snapshot is not None

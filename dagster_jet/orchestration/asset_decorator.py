@@ -100,7 +100,13 @@ def jet_assets(
     translator = dagster_jet_translator or DagsterJetTranslator()
     of_partition = None
     if isinstance(pipeline, Pipeline):
-        _check_pipeline(pipeline, partitions_def)
+        if partitions_def is not None:
+            raise ConfigurationError(
+                "with partitions_def each partition has a pipeline of its own, which reads its "
+                "input.",
+                job=pipeline.name,
+                cure="Give pipeline=... a function from a partition's key to its pipeline.",
+            )
     else:
         if partitions_def is None or not callable(pipeline):
             raise ConfigurationError(
@@ -150,15 +156,6 @@ def _check_inputs(pipeline: str, specs: Sequence[dg.AssetSpec]) -> None:
                 job=pipeline,
                 cure="Rename the source, or give it another key in the translator.",
             )
-
-
-def _check_pipeline(pipeline: Pipeline, partitions: dg.PartitionsDefinition | None) -> None:
-    if partitions is not None:
-        raise ConfigurationError(
-            "with partitions_def each partition has a pipeline of its own, which reads its input.",
-            job=pipeline.name,
-            cure="Give pipeline=... a function from a partition's key to its pipeline.",
-        )
 
 
 def _with(

@@ -6,7 +6,6 @@ to which all of them are committed; readers of whole hours need to know that no 
 
 # No `from __future__ import annotations`: Dagster reads the context's annotation at run time.
 import json
-import time
 import warnings
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -22,6 +21,7 @@ from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.opened_jet import opened_jet
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.tick import jet_of_tick, required_key
+from dagster_jet.ownership.lease import wall_clock_ms
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.pipeline.stage_kind import StageKind
 
@@ -187,7 +187,7 @@ def _hours_over(
 
     After a rewind the end is before `since_ms`: these hours are sealed and reported once more.
     """
-    now_ms = time.time_ns() // 1_000_000  # an hour of the future is no partition yet
+    now_ms = wall_clock_ms()  # an hour of the future is no partition yet
     last = hours.get_prev_partition_window(_time(min(reached_ms, now_ms)))
     if last is None:
         return [], None

@@ -45,6 +45,7 @@ from dagster_jet.execution.events import (
 from dagster_jet.orchestration.asset_reports import AssetEvent, AssetReports
 from dagster_jet.orchestration.event_buffer import EventBuffer
 from dagster_jet.orchestration.report_schedule import ReportSchedule
+from dagster_jet.ownership.lease import wall_clock_ms
 from dagster_jet.snapshot.protocol import StopKind
 
 POLL_SECONDS = 0.2
@@ -157,7 +158,9 @@ class JobWatch:
             if isinstance(event, SnapshotCommitted):
                 self.schedule.offer(event)
         newest = self.schedule.repeat_last()
-        return [] if newest is None else [*self.reports.committed(newest, _now_ms(), again=True)]
+        return (
+            [] if newest is None else [*self.reports.committed(newest, wall_clock_ms(), again=True)]
+        )
 
     def _stop(self) -> None:
         """Request a terminal snapshot and wait for it within the drain budget."""
@@ -196,16 +199,16 @@ class JobWatch:
             self.log.warning(warning)
         snapshot = self.schedule.take(time.monotonic())
         if snapshot is not None:
-            yield from self.reports.committed(snapshot, _now_ms())
-        elif self._is_up and (due := self.reports.idle_due(_now_ms())) and self.is_idle():
-            yield from self.reports.idle(due, _now_ms())
+            yield from self.reports.committed(snapshot, wall_clock_ms())
+        elif self._is_up and (due := self.reports.idle_due(wall_clock_ms())) and self.is_idle():
+            yield from self.reports.idle(due, wall_clock_ms())
 
     def _last_news(self) -> Iterator[AssetEvent]:
         for event in self.event_buffer.drain():
             yield from self._report(event)
         snapshot = self.schedule.take_last(time.monotonic())
         if snapshot is not None:
-            yield from self.reports.last_committed(snapshot, _now_ms())
+            yield from self.reports.last_committed(snapshot, wall_clock_ms())
 
     def _report(self, event: JobEvent) -> Iterator[AssetEvent]:
         match event:
@@ -219,7 +222,7 @@ class JobWatch:
                 self.log.info(_started(event))
                 if event.restored_snapshot_id is not None:
                     self.schedule.note_report(time.monotonic())
-                yield from self.reports.restored(event, _now_ms())
+                yield from self.reports.restored(event, wall_clock_ms())
                 self._is_up = True
             case StandingBy():
                 self.is_anothers = True
@@ -353,7 +356,3 @@ def _started(event: ExecutionStarted) -> str:
 def _has_doubled(event: ItemsLost) -> bool:
     """Whether the total has passed a power of two (true for the first loss); limits log lines."""
     return event.lost_in_all.bit_length() > (event.lost_in_all - event.lost).bit_length()
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

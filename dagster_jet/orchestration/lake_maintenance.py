@@ -15,6 +15,7 @@ from dagster_jet.orchestration.asset_job import stream_of
 from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.opened_jet import opened_jet
 from dagster_jet.orchestration.resource import JetResource
+from dagster_jet.orchestration.tick import required_key
 
 if TYPE_CHECKING:
     from dagster_jet.connectors.lake.lake_sink import LakeSink
@@ -127,7 +128,7 @@ def _maintained(table: _Table, jet: JetResource | str, outage_ms: int) -> dg.Ass
         group_name=table.spec.group_name,
         kinds=table.spec.kinds - {"spark"},
         description=f"Maintenance of the table of `{stage}`, beside the stream `{job}`.",
-        required_resource_keys={jet} if isinstance(jet, str) else None,
+        required_resource_keys=required_key(jet),
     )
     def maintained(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
         with opened_jet(context.resources, jet) as opened:

@@ -7,7 +7,6 @@ rows until the next run. A job outside of Dagster is not reported at all. The st
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,7 @@ from dagster_jet.orchestration.sightings import (
     WatchedObject,
 )
 from dagster_jet.orchestration.tick import jet_of_tick, required_key
+from dagster_jet.ownership.lease import wall_clock_ms
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.snapshot.record import ExecutionRecord
 
@@ -150,7 +150,7 @@ def report_missed(
         return known
     reports = asset_reports(watched.pipeline, watched.assets, context.instance, is_running=False)
     event = found.as_restored(watched.pipeline.graph)
-    events = [*reports.missed(event, time.time_ns() // 1_000_000)]
+    events = [*reports.missed(event, wall_clock_ms())]
     return dg.SensorResult(asset_events=events, cursor=cursor) if events else known
 
 

@@ -50,10 +50,6 @@ from dagster_jet.orchestration.translator import DagsterJetTranslator, JetStageD
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.pipeline.reference import located, pipeline_in
 
-_SENSOR_STATUS = {
-    "stopped": dg.DefaultSensorStatus.STOPPED,
-    "running": dg.DefaultSensorStatus.RUNNING,
-}
 _PARTITIONS = (
     HourlyPartitionsDefinitionModel
     | DailyPartitionsDefinitionModel
@@ -364,7 +360,7 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         settings = (
             asked if isinstance(asked, SupervisorSettings) else SupervisorSettings(status=asked)
         )
-        status = _SENSOR_STATUS[settings.status]
+        status = dg.DefaultSensorStatus[settings.status.upper()]
         return [
             build_jet_supervisor_sensor(
                 job=job,

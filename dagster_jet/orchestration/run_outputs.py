@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from dagster_jet.orchestration.committed_snapshot import newest_commit, nothing_
 from dagster_jet.orchestration.event_iterator import JetEvent
 from dagster_jet.orchestration.materialization import ReportedAsset
 from dagster_jet.orchestration.run_config import RunContext, op_context
+from dagster_jet.ownership.lease import wall_clock_ms
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.snapshot.record import JobStatus
 
@@ -54,7 +54,7 @@ def reported_again(
     if is_due and not reports.has_materialized:
         graph = pipeline.graph
         newest = found.as_restored(graph) if found else nothing_committed(pipeline.name, graph)
-        yield from reports.missed(newest, time.time_ns() // 1_000_000, again=True)
+        yield from reports.missed(newest, wall_clock_ms(), again=True)
     return True
 
 

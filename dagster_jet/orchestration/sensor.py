@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from dagster_jet.orchestration.supervisor import (
     decide,
 )
 from dagster_jet.orchestration.tick import JetTickError, jet_of_tick, required_key
+from dagster_jet.ownership.lease import wall_clock_ms
 from dagster_jet.ownership.supervision import Supervision, reserve_generation
 from dagster_jet.pipeline import Pipeline
 
@@ -276,7 +276,7 @@ def _reserve(
         jet.store,
         launches.pipeline,
         expected,
-        requested_at_ms=time.time_ns() // 1_000_000,
+        requested_at_ms=wall_clock_ms(),
         attempts=decision.attempts,
         execution_id_seen=record.execution_id if record else 0,
         snapshot_id_seen=record.snapshot.snapshot_id if record and record.snapshot else 0,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Protocol
 
 from dagster_jet.errors import JetError
@@ -57,12 +56,7 @@ class StoreWatch:
         threading.Thread(target=self._watch, name="jet-store-watch", daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
@@ -35,6 +34,7 @@ from dagster_jet.orchestration.outside.stream_settings import (
     StructuredStreaming,
     asset_of,
 )
+from dagster_jet.ownership.lease import wall_clock_ms
 
 _DESCRIPTIONS = {
     "alive": "The job runs, and commits while it has input.",
@@ -159,7 +159,7 @@ class _Watched:
         def tick(context: dg.SensorEvaluationContext) -> dg.SensorResult:
             before = shown_in(context.cursor)
             read = self._reads.read(*(key.to_user_string() for key in self._limits))
-            now_ms, events, after = _now_ms(), [], {}
+            now_ms, events, after = wall_clock_ms(), [], {}
             for key, limits in self._limits.items():
                 one = key.to_user_string()
                 known = before.get(one, Shown())
@@ -184,7 +184,7 @@ class _Watched:
             selected = context.selected_asset_check_keys
             asked = {each.asset_key.to_user_string(): each.asset_key for each in selected}
             read = self._reads.read(*asked)
-            now_ms = _now_ms()
+            now_ms = wall_clock_ms()
             for user_string, key in asked.items():
                 one, limits = read[user_string], self._limits[key]
                 if isinstance(one, str):
@@ -213,7 +213,3 @@ class _Watched:
             ],
             can_subset=True,
         )(evaluate)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
