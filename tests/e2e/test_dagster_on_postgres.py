@@ -15,6 +15,7 @@ from dagster_jet.orchestration.instance_check import InstanceCheck
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.sensor import supervise
 from dagster_jet.orchestration.supervisor import RestartPolicy
+from tests.long import long
 from tests.servers.postgres import postgres
 
 from ..unit.orchestration.test_dead_runs import dead_worker
@@ -24,6 +25,7 @@ from .tiny import committed_rows, put_file
 LAUNCHES = Launches("tiny", "tiny_job")
 
 
+@long  # `make soak` also has hours of it: tests/soak --dagster --postgres
 def test_runs_ticks_and_dead_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     home.mkdir()

@@ -76,7 +76,10 @@ def repair(world: World, store: Store, *, first: int) -> Changes:
 
 @pytest.mark.parametrize(
     ("members", "backup_count", "moment"),
-    [(3, 1, "chunks.after:1"), pytest.param(5, 2, "chunks.before:2", marks=long)],
+    [
+        pytest.param(3, 1, "chunks.after:1", marks=long),  # as unit/store/test_redis_store.py
+        pytest.param(5, 2, "chunks.before:2", marks=long),
+    ],
 )
 def test_servers_are_killed_during_a_snapshot(
     world: World, members: int, backup_count: int, moment: str, monkeypatch: pytest.MonkeyPatch

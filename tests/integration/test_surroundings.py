@@ -22,6 +22,7 @@ from dagster_jet.execution.events import (
 )
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.system import failpoint
+from tests.long import long
 
 from . import child, full_disk
 from .oracle import input_rows, windowed
@@ -32,6 +33,7 @@ pytestmark = pytest.mark.usefixtures("interpreted")
 HOUR_S = 3600
 
 
+@long  # a full store member: test_store_calls.py; a full sink: test_connector_contracts.py
 def test_f19_a_full_disk(world: World) -> None:
     """Of a store member, of the sinks, of the executors' state, of Spark's own scratch; each is
     freed again.
