@@ -77,7 +77,8 @@ bench: $(STAMP)
 
 # Hours: 10^5 histories of the protocol, all small worlds of the register, every task failing twice
 # after it has written, what `make test` leaves out (tests/long.py), real kills at random moments.
-# `make soak KILLS=50` for a shorter last part.
+# `make soak KILLS=50` for a shorter last part. With lake tables a real S3 server takes part, which
+# Go builds.
 soak: $(STAMP) $(FLIGHTS) $(CLASSES) $(SERVERS)
 	JET_SIMULATION_HISTORIES=100000 JET_SIMULATION_FULL_SCOPES=1 JET_PROPERTY_EXAMPLES=2000 \
 		$(BIN)/pytest -n 2 --timeout 14400 tests/simulation tests/unit/store tests/unit/core tests/unit/processors
@@ -90,8 +91,7 @@ soak: $(STAMP) $(FLIGHTS) $(CLASSES) $(SERVERS)
 	$(BIN)/python -m tests.soak --kafka --kills $(or $(KILLS),200)
 	$(BIN)/python -m tests.soak --postgres --kills $(or $(KILLS),50)
 	$(BIN)/python -m tests.soak --three-sinks --kills $(or $(KILLS),200)
-	$(BIN)/python -m tests.soak --lake --kills $(or $(KILLS),200)
-	$(BIN)/python -m tests.soak --lake --s3 --kills $(or $(KILLS),50)
+	$(BIN)/python -m tests.soak --lake --kills $(or $(KILLS),500)
 	$(BIN)/python -m tests.soak --dagster --kills $(or $(KILLS),30)
 	$(BIN)/python -m tests.soak --dagster --postgres --kills $(or $(KILLS),30)
 	$(BIN)/python -m demo --kafka

@@ -1,13 +1,18 @@
 import com.fasterxml.jackson.annotation.JsonAutoDetect.Visibility;
 import com.fasterxml.jackson.annotation.PropertyAccessor;
+import com.fasterxml.jackson.core.type.TypeReference;
 import com.fasterxml.jackson.databind.DeserializationFeature;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.PropertyNamingStrategies;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
+import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -18,6 +23,7 @@ import java.util.UUID;
 import org.apache.iceberg.BaseTable;
 import org.apache.iceberg.Snapshot;
 import org.apache.iceberg.TableMetadata;
+import org.apache.iceberg.TableMetadataParser;
 import org.apache.iceberg.TableOperations;
 import org.apache.iceberg.catalog.Namespace;
 import org.apache.iceberg.catalog.TableIdentifier;
@@ -27,6 +33,7 @@ import org.apache.iceberg.exceptions.NoSuchNamespaceException;
 import org.apache.iceberg.exceptions.NoSuchTableException;
 import org.apache.iceberg.exceptions.NotAuthorizedException;
 import org.apache.iceberg.inmemory.InMemoryCatalog;
+import org.apache.iceberg.inmemory.InMemoryFileIO;
 import org.apache.iceberg.rest.CatalogHandlers;
 import org.apache.iceberg.rest.Endpoint;
 import org.apache.iceberg.rest.RESTSerializers;
@@ -47,6 +54,9 @@ import org.apache.iceberg.rest.responses.OAuthTokenResponse;
  * gets it under a prefix of this name: "single" has no request that changes several tables, "lost"
  * only says that it has it. A client may get a token for its credentials; its id says for how many
  * requests the token is good: "uses-5". Then it is refused with 401 or 419, both of which servers do.
+ *
+ * <p>With a file of its state a server that was killed goes on where it was: each change is in the
+ * file, all its tables at once, before it is answered.
  */
 public class IcebergCatalog {
   private static final ObjectMapper JSON = new ObjectMapper();
@@ -63,13 +73,19 @@ public class IcebergCatalog {
           Endpoint.V1_UPDATE_TABLE,
           Endpoint.V1_DELETE_TABLE);
 
-  /** Arguments: port, token, warehouse. */
+  private static Path state;
+
+  /** Arguments: port, token, warehouse, and a file of the state if it is to be kept. */
   public static void main(String[] arguments) throws Exception {
     JSON.setVisibility(PropertyAccessor.FIELD, Visibility.ANY);
     JSON.configure(DeserializationFeature.FAIL_ON_UNKNOWN_PROPERTIES, false);
     JSON.setPropertyNamingStrategy(new PropertyNamingStrategies.KebabCaseStrategy());
     RESTSerializers.registerAll(JSON);
     CATALOG.initialize("lake", Map.of("warehouse", arguments[2]));
+    if (arguments.length > 3) {
+      state = Path.of(arguments[3]);
+      if (Files.exists(state)) restore();
+    }
     var place = new InetSocketAddress("127.0.0.1", Integer.parseInt(arguments[0]));
     var server = HttpServer.create(place, 0);
     server.createContext("/", exchange -> answer(exchange, "Bearer " + arguments[1]));
@@ -86,6 +102,8 @@ public class IcebergCatalog {
         throw new NotAuthorizedException("no valid token");
       }
       answer = wantsToken ? token(exchange, authorization) : handle(exchange);
+      boolean isLook = Set.of("GET", "HEAD").contains(exchange.getRequestMethod());
+      if (state != null && !isLook) save();
     } catch (Exception error) {
       status = statusOf(error);
       answer =
@@ -104,6 +122,38 @@ public class IcebergCatalog {
     } catch (Exception error) {
       error.printStackTrace();
     }
+  }
+
+  private static void save() throws IOException {
+    var spaces = new TreeMap<String, Map<String, String>>();
+    for (Namespace space : CATALOG.listNamespaces()) {
+      var tables = new TreeMap<String, String>();
+      for (TableIdentifier table : CATALOG.listTables(space)) {
+        var operations = ((BaseTable) CATALOG.loadTable(table)).operations();
+        tables.put(table.name(), TableMetadataParser.toJson(operations.current()));
+      }
+      spaces.put(space.toString(), tables);
+    }
+    Path next = Path.of(state + ".next");
+    Files.writeString(next, JSON.writeValueAsString(spaces));
+    Files.move(next, state, StandardCopyOption.ATOMIC_MOVE);
+  }
+
+  private static void restore() throws IOException {
+    var spaces =
+        JSON.readValue(
+            Files.readString(state), new TypeReference<TreeMap<String, TreeMap<String, String>>>() {});
+    var files = new InMemoryFileIO();
+    spaces.forEach(
+        (space, tables) -> {
+          CATALOG.createNamespace(Namespace.of(space.split("\\.")));
+          tables.forEach(
+              (name, metadata) -> {
+                String place = "memory/" + UUID.randomUUID() + ".metadata.json";
+                files.addFile(place, metadata.getBytes(StandardCharsets.UTF_8));
+                CATALOG.registerTable(TableIdentifier.of(Namespace.of(space.split("\\.")), name), place);
+              });
+        });
   }
 
   private static class ExpiredException extends Exception {}

@@ -47,16 +47,30 @@ def _jars() -> Path:
     return fetch_jars("iceberg", "org.apache.iceberg", "iceberg-core", _VERSION)
 
 
-def prepared(folder: Path, warehouse: str | None = None) -> ToStart:
-    """Of a server on a free port, whose tables are at a URL, by default in the folder."""
+def prepared(
+    folder: Path,
+    warehouse: str | None = None,
+    *,
+    port: int | None = None,
+    state: Path | None = None,
+) -> ToStart:
+    """Returns how a server is started.
+
+    Args:
+        warehouse: URL of its tables, by default in the folder.
+        port: by default a free one.
+        state: a file that has all tables, so that a server that was killed goes on with them. By
+            default they end with the server.
+    """
     import pyspark
 
-    port, spark = free_port(), Path(pyspark.__file__).parent / "jars"
+    port, spark = port or free_port(), Path(pyspark.__file__).parent / "jars"
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else "java"
     jars = ":".join([f"{_jars()}/*", *map(str, spark.glob("hadoop-client-api-*.jar"))])
     warehouse = warehouse or f"file://{folder}/warehouse"
     command = [java, "-Xmx256m", "-cp", jars, str(_SERVER), str(port), TOKEN, warehouse]
+    command += [str(state)] if state else []
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/config", headers={"Authorization": f"Bearer {TOKEN}"}
     )

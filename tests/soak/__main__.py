@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from .dagster_round import DagsterRound
 from .kafka_round import KafkaRound
 from .lake_round import LakeRound
 from .postgres_round import PostgresRound
-from .round import UNDER_DAGSTER, VICTIMS, Round, Setting, Verdict
+from .round import LAKE_PLACES, UNDER_DAGSTER, VICTIMS, Round, Setting, Verdict
 from .three_sinks_round import ThreeSinksRound
 
 PER_ROUND = 25
@@ -35,18 +36,18 @@ def settings(
     kafka: bool = False,
     dagster: bool = False,
     three_sinks: bool = False,
-    lake: bool = False,
-    s3: bool = False,
+    lake: Sequence[str] = (),
     postgres: bool = False,
 ) -> list[Setting]:
     """Every other round on two executor JVMs, every other pair of rounds on Redis; with servers
     or under Dagster all on local threads and files.
 
-    With servers every other round holds its transactions, and there are two rounds at least."""
+    With servers every other round holds its transactions, and there are two rounds at least. Lake
+    tables are in each of the places in turn, and each turn holds in the others."""
     rng = random.Random(seed)
-    servers = not dagster and (kafka or three_sinks or lake or postgres)
+    servers = not dagster and (kafka or three_sinks or bool(lake) or postgres)
     plain = not (servers or dagster)
-    per_round = min(PER_ROUND, -(-kills // 2)) if servers else PER_ROUND
+    per_round = min(PER_ROUND, -(-kills // max(2, len(lake)))) if servers else PER_ROUND
     rounds = -(-kills // per_round)
     return [
         Setting(
@@ -57,10 +58,9 @@ def settings(
             kafka=kafka,
             dagster=dagster,
             three_sinks=three_sinks,
-            lake=lake,
-            s3=s3,
+            lake=lake[number % len(lake)] if lake else "",
             postgres=postgres,
-            held=bool(number & 1) and servers,
+            held=bool((number + (number // len(lake) if len(lake) > 1 else 0)) & 1) and servers,
         )
         for number in range(rounds)
     ]
@@ -70,6 +70,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="kill nobody after so long"
+    )
     parser.add_argument("--json", action="store_true", help="the verdict for programs")
     parser.add_argument("--kafka", action="store_true", help="rows from Kafka to Kafka")
     parser.add_argument("--dagster", action="store_true", help="under Dagster, and its processes")
@@ -79,9 +82,12 @@ def main() -> int:
         help="Kafka and files in; Kafka, PostgreSQL and Parquet out",
     )
     parser.add_argument(
-        "--lake", action="store_true", help="Kafka in; Delta Lake, Iceberg and Kafka out"
+        "--lake",
+        nargs="?",
+        const="all",
+        choices=("all", *LAKE_PLACES),
+        help="Kafka in; Delta Lake, Iceberg and Kafka out: tables in all places in turn, or in one",
     )
-    parser.add_argument("--s3", action="store_true", help="with --lake: tables in a bucket of moto")
     parser.add_argument(
         "--postgres",
         action="store_true",
@@ -101,13 +107,15 @@ def main() -> int:
         kafka=options.kafka,
         dagster=options.dagster,
         three_sinks=options.three_sinks,
-        lake=options.lake,
-        s3=options.s3,
+        lake=LAKE_PLACES if options.lake == "all" else [options.lake] if options.lake else [],
         postgres=options.postgres,
     ):
+        until = begun + 60 * options.minutes
+        if time.monotonic() > until:
+            break
         folder = Path(tempfile.mkdtemp(prefix="jet-soak-"))
 
-        def tell(victim: str, where: str = setting.master) -> None:
+        def tell(victim: str, where: str = setting.lake or setting.master) -> None:
             killed[victim] += 1
             console.print(
                 f"{killed.total():>4}/{options.kills}  {time.monotonic() - begun:6.0f} s  "
@@ -115,7 +123,7 @@ def main() -> int:
                 highlight=False,
             )
 
-        verdict = _kind(setting)(folder, setting, tell).play()
+        verdict = _kind(setting)(folder, setting, tell, until).play()
         verdicts.append(verdict)
         if verdict.notes:
             console.print(verdict.notes, highlight=False)
@@ -166,7 +174,7 @@ def _table(verdicts: list[Verdict]) -> Table:
         table.add_row(
             str(verdict.setting.seed),
             verdict.setting.master,
-            "redis" if verdict.setting.redis else "files",
+            verdict.setting.lake or ("redis" if verdict.setting.redis else "files"),
             "held" if verdict.setting.held else "",
             *(str(verdict.kills[victim]) for victim in victims),
             str(verdict.starts),

@@ -9,20 +9,23 @@ import re
 import time
 from collections import Counter
 from typing import Any
+from urllib.parse import urlsplit
 
 from ..integration.connectors.kafka_world import KafkaWorld
 from ..integration.connectors.plain_markers import KafkaMarkers
 from ..integration.oracle import Rows
-from ..servers import SharedServer, iceberg_catalog, launch, stop
+from ..servers import SharedServer, launch, stop, versitygw
 from ..servers.members import AwsServer
 from ..servers.proxy import Proxy
 from ..unit.connectors.s3_folder import BUCKET, environment
 from .kafka_round import KafkaRound
+from .lake_catalogs import LakeCatalog, RestCatalog, SqlCatalog
 from .lake_driver import TABLES, TOPIC
 from .lake_tables import (
     LOCAL_READERS,
     OTHERS,
     READERS,
+    Beside,
     CutWatch,
     LakeTables,
     Maintenance,
@@ -35,16 +38,14 @@ from .marker_watch import MarkerWatch
 from .three_sinks_driver import COLUMNS
 
 POINTS = (
-    # In tasks; the decision; the request of the catalog, and the commits of Delta Lake; when all
-    # sinks have committed, and this is recorded.
+    # In tasks; the decision; the commits of Delta Lake, and of a catalog that changes one table at
+    # a time; when all sinks have committed, and this is recorded.
     "lake.write.before",
     "lake.prepare.before",
     "lake.prepare.after",
     "record.snapshot.before",
     "record.snapshot.after",
     "lake.merge.written",
-    "lake.together.before",
-    "lake.together.after",
     "lake.expire.before",
     "lake.expire.after",
     "lake.commit.before",
@@ -52,16 +53,20 @@ POINTS = (
     "record.committed.before",
     "record.committed.after",
 )
+TOGETHER = ("lake.together.before", "lake.together.after")
+"""Around the request of a catalog that changes several tables at once."""
 _ARMED = 0.9
 """Share of the starts that die at one of them."""
+_SERVER_TOO, _WITHIN_S = 0.5, 20.0
+"""In such a share of them a server is killed as well, within so many seconds."""
 _EPOCHS_MAX = 40
 """After so many, a start does not reach its point any more, and dies at random."""
 
 
-def is_commit(sent: bytes) -> bool:
-    """Is it a change of one table, or of several?"""
+def creates_version(sent: bytes) -> bool:
+    """Whether a request to a bucket is the commit of a table of Delta Lake."""
     head = sent.partition(b"\r\n")[0]
-    return head.startswith(b"POST") and (b"/tables/" in head or b"/transactions/commit" in head)
+    return head.startswith(b"PUT ") and b"_delta_log/" in head and b".json" in head
 
 
 class LakeRound(KafkaRound):
@@ -69,34 +74,40 @@ class LakeRound(KafkaRound):
 
     driver_module = "tests.soak.lake_driver"
     topics = (TOPIC,)
-    _catalog: SharedServer | None = None
-    _late_commits: LateRequests | None = None
+    _catalog: LakeCatalog | None = None
+    _late_versions: LateRequests | None = None
+    _cuts: CutWatch | None = None
     _watch: MarkerWatch
     _is_armed = False
     _points_seen = 0
     _aws: AwsServer | None = None
+    _real_s3: SharedServer | None = None
 
     def _open_store(self) -> None:
         super()._open_store()
         place = self._open_place()
-        (at := self.folder / "catalog").mkdir()
-        warehouse = f"{place.url}/iceberg" if place.server else f"file://{place.url}/iceberg"
-        self._catalog = launch("iceberg", at, iceberg_catalog.prepared(at, warehouse))
-        port = self._catalog.facts["port"]
-        proxy = Proxy(port, is_http=True)
-        self._late_commits = LateRequests(
-            proxy, lambda: is_commit, self.setting.seed + 1, loses_answers=True
+        storage = {}
+        if place.endpoint_url:
+            proxy = Proxy(urlsplit(place.endpoint_url).port or 0, is_http=True)
+            self._late_versions = LateRequests(
+                proxy, lambda: creates_version, self.setting.seed + 2, loses_answers=True
+            )
+            self._late_versions.start()
+            storage = {"endpoint_url": f"http://127.0.0.1:{proxy.port}"}
+        warehouse = f"{place.url}/iceberg" if place.endpoint_url else f"file://{place.url}/iceberg"
+        self._catalog = catalog = (
+            RestCatalog(self.folder, warehouse, self.setting.seed + 1)
+            if self.setting.has_rest_catalog
+            else SqlCatalog(self.folder, warehouse, place.of_pyiceberg)
         )
-        self._late_commits.start()
         places = {
             "kafka": json.loads((self.folder / "broker.json").read_text())["servers"],
-            "catalog": f"http://127.0.0.1:{proxy.port}",
+            "catalog": catalog.of_job,
             "delta": f"{place.url}/delta",
-            "storage": place.of_sinks,
+            "storage": storage,
         }
         (self.folder / "places.json").write_text(json.dumps(places))
-        server = iceberg_catalog.RestCatalog(port)
-        self._tables = LakeTables(self.folder, place, server, self._members)
+        self._tables = LakeTables(self.folder, place, catalog, self._members)
         self._tables.create()
         rolled, held = (
             KafkaMarkers(self._servers_of_kafka, "to_kafka", topic)
@@ -108,18 +119,27 @@ class LakeRound(KafkaRound):
         seed = self.setting.seed
         self._other = OtherWriter(self._tables, seed)
         self._maintenance = Maintenance(self._tables, seed)
-        self._cuts = CutWatch(self._tables, seed)
-        tables = LakeTables(self.folder, place, server, self._members)
+        tables = LakeTables(self.folder, place, catalog, self._members)
         self._recoveries = Recoveries(tables, seed)
-        self._beside = (self._other, self._maintenance, self._cuts, self._recoveries)
+        self._beside: list[Beside] = [self._other, self._maintenance, self._recoveries]
+        if isinstance(catalog, RestCatalog):
+            self._cuts = CutWatch(self._tables, seed, catalog)
+            self._beside.append(self._cuts)
 
     def _open_place(self) -> Place:
-        if not self.setting.s3:
+        if not self.setting.is_in_bucket:
             return Place(str(self.folder))
-        self._aws = AwsServer().__enter__()
+        self._aws = AwsServer()
         os.environ.update(environment(self._aws))
-        self._aws.create_bucket(BUCKET)
-        return Place(f"s3://{BUCKET}/lake", self._aws)
+        if self.setting.has_rest_catalog:
+            (at := self.folder / "s3").mkdir()
+            self._real_s3 = launch("versitygw", at, versitygw.prepared(at, BUCKET))
+            endpoint_url = str(self._real_s3.facts["endpoint_url"])
+        else:
+            self._aws.__enter__()
+            self._aws.create_bucket(BUCKET)
+            endpoint_url = self._aws.endpoint_url
+        return Place(f"s3://{BUCKET}/lake", endpoint_url)
 
     def _kill_all(self) -> None:
         self._watch.start()
@@ -139,12 +159,14 @@ class LakeRound(KafkaRound):
                 one.stop()
             self._watch.stop()
         super()._end_all()
-        if self._late_commits is not None:
-            self._late_commits.stop()
+        if self._late_versions is not None:
+            self._late_versions.stop()
         if self._catalog is not None:
-            stop(self._catalog)
+            self._catalog.close()
         if self._aws is not None:
             self._aws.close()
+        if self._real_s3 is not None:
+            stop(self._real_s3)
 
     # --- killing --------------------------------------------------------------------------------
 
@@ -152,7 +174,8 @@ class LakeRound(KafkaRound):
         self._is_armed = not self._fed.is_set() and self._rng.random() < _ARMED
         if not self._is_armed:
             return {}
-        rule = f"{self._rng.choice(POINTS)}:{self._rng.randint(1, 4)}=kill"
+        points = (*POINTS, *TOGETHER) if self.setting.has_rest_catalog else POINTS
+        rule = f"{self._rng.choice(points)}:{self._rng.choice((1, 1, 2, 3))}=kill"
         return {"JET_FAIL_POINTS": rule, "JET_FAIL_POINT_LOG": str(self.folder / "points")}
 
     def _points(self) -> list[str]:
@@ -173,12 +196,23 @@ class LakeRound(KafkaRound):
         assert self._driver is not None
         before = seen = self._epochs()
         self._waiting.progress()
+        kills_server_at = time.monotonic() + self._rng.uniform(0, _WITHIN_S)
+        if self._rng.random() > _SERVER_TOO:
+            kills_server_at = float("inf")
         while self._driver.poll() is None and seen < before + _EPOCHS_MAX:
+            if time.monotonic() > self._until:
+                return
             self._check_progress()
+            if time.monotonic() > kills_server_at:
+                kills_server_at = float("inf")
+                self._kill_server(self._rng.choice(self._servers_beside()))
             if (now := self._epochs()) > seen:
                 seen = now
                 self._waiting.progress()
-            time.sleep(0.05)
+            time.sleep(0.1)
+
+    def _servers_beside(self) -> list[str]:
+        return [one for one in self.setting.victims if one in ("broker", "catalog")]
 
     def _kill_someone(self) -> None:
         assert self._driver is not None
@@ -188,7 +222,13 @@ class LakeRound(KafkaRound):
             super()._kill_someone()
 
     def _kill_server(self, victim: str) -> None:
-        if victim != "point":  # starts are armed, not killed there
+        if victim == "catalog":
+            assert self._catalog is not None
+            self._catalog.kill()
+            self._count(victim)
+            time.sleep(self._rng.uniform(0, 2))
+            self._catalog.restart()
+        elif victim != "point":  # starts are armed, not killed there
             super()._kill_server(victim)
 
     # --- the verdict ----------------------------------------------------------------------------
@@ -206,7 +246,7 @@ class LakeRound(KafkaRound):
         for row in all_rows:
             newest[row[0]] = max(newest.get(row[0], row), row, key=lambda it: it[3])
         of_tables = {"plain": all_rows, "keyed": Counter(newest.values())}
-        readers = READERS.keys() - (LOCAL_READERS if self.setting.s3 else set())
+        readers = READERS.keys() - (LOCAL_READERS if self.setting.is_in_bucket else set())
         return {
             "raw rows": Counter((row["k"], row["ts"], row["v"]) for row in sent),
             "raw numbers": Counter((k, n) for k, c in per_key.items() for n in range(1, c + 1)),
@@ -231,10 +271,7 @@ class LakeRound(KafkaRound):
         verdict, watch, cuts = self.verdict, self._watch, self._cuts
         verdict.broken += watch.broken()
         verdict.broken += [one for beside in self._beside for one in beside.failures[:2]]
-        if cuts.mixed:
-            verdict.broken.append(f"{len(cuts.mixed)} mixed cuts: {cuts.mixed[:3]}")
-        if len(cuts.cuts) < 3:
-            verdict.broken.append(f"the tables were never seen between commits: {cuts.cuts}")
+        verdict.broken += cuts.broken() if cuts else []
         ends = {sink: read() for sink, read in self._readers.items()}
         if len(set(ends.values())) != 1:
             verdict.broken.append(f"the sinks end at different epochs: {ends}")
@@ -244,25 +281,33 @@ class LakeRound(KafkaRound):
             "delta": ("deltalake", "plain"),
         }
         for place, (reader, table) in of_others.items():
-            given = self._other.appended[place]
             found = self._tables.rows(reader, table)
             theirs = Counter({row: count for row, count in found.items() if _is_other(row)})
+            given = self._other.appended[place] | (self._other.unknown & theirs)
             if theirs != given:
                 verdict.wrong[f"others in {place}"] = (
                     f"{(theirs - given).total() + (given - theirs).total()} rows"
                 )
-        late = self._late_commits
-        assert late is not None
         points = Counter(self._points())
         if not points:
             verdict.broken.append("no start has died at a named point")
         verdict.notes += (
             f"points: {', '.join(f'{name} {n}' for name, n in sorted(points.items()))}\n"
-            f"catalog: {late.late} late commits, {late.lost} lost, {late.unanswered} unanswered; "
-            f"{self._recoveries.seen} recoveries; "
-            f"{cuts.looks} looks, {len(cuts.cuts)} cuts, {len(cuts.mixed)} mixed; "
+            f"{self._late_requests()}{self._recoveries.seen} recoveries; "
+            f"{cuts.notes() if cuts else ''}"
             f"others' rows: {sum(c.total() for c in self._other.appended.values())}; "
             f"maintenance: {dict(self._maintenance.done)}\n{watch.notes()}"
+        )
+
+    def _late_requests(self) -> str:
+        late = {
+            "catalog": self._catalog.late if self._catalog else None,
+            "Delta Lake": self._late_versions,
+        }
+        return "".join(
+            f"{name}: {one.late} late commits, {one.lost} lost, {one.unanswered} unanswered; "
+            for name, one in late.items()
+            if one is not None
         )
 
 

@@ -3,8 +3,6 @@ writer, maintenance, and a look at two tables of one catalog at one moment."""
 
 from __future__ import annotations
 
-import http.client
-import json
 import random
 import re
 import tempfile
@@ -13,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +30,8 @@ from dagster_jet.errors import ConfigurationError
 from ..integration import polars_reader
 from ..integration.oracle import Rows
 from ..servers import duckdb_reader
-from ..servers.iceberg_catalog import TOKEN, RestCatalog
-from ..servers.members import AwsServer
 from .driver import JOB
+from .lake_catalogs import DOWN, LakeCatalog, RestCatalog
 from .lake_driver import SPACE, TABLES, pipeline
 from .three_sinks_driver import COLUMNS
 
@@ -51,23 +48,18 @@ class Place:
 
     Attributes:
         url: of the folder of all tables, local or in a bucket.
-        server: of the bucket; None if the folder is local.
+        endpoint_url: of the bucket's server; "" if the folder is local.
     """
 
     url: str
-    server: AwsServer | None = None
-
-    @property
-    def of_sinks(self) -> dict[str, str]:
-        """Options of a sink."""
-        return {} if self.server is None else {"endpoint_url": self.server.endpoint_url}
+    endpoint_url: str = ""
 
     @property
     def of_deltalake(self) -> dict[str, str]:
-        if self.server is None:
+        if not self.endpoint_url:
             return {}
         return {
-            "aws_endpoint_url": self.server.endpoint_url,
+            "aws_endpoint_url": self.endpoint_url,
             "aws_allow_http": "true",
             "aws_region": "us-east-1",
             "conditional_put": "etag",
@@ -75,23 +67,22 @@ class Place:
 
     @property
     def of_pyiceberg(self) -> dict[str, str]:
-        if self.server is None:
+        if not self.endpoint_url:
             return {}
-        return {"s3.endpoint": self.server.endpoint_url, "s3.region": "us-east-1"}
+        return {"s3.endpoint": self.endpoint_url, "s3.region": "us-east-1"}
 
 
 class LakeTables:
     """Tables of both formats, as a plain client reaches them.
 
     Args:
-        server: of the catalog.
         members: of the job's store.
     """
 
     def __init__(
-        self, folder: Path, place: Place, server: RestCatalog, members: Sequence[str]
+        self, folder: Path, place: Place, of_iceberg: LakeCatalog, members: Sequence[str]
     ) -> None:
-        self.folder, self.place, self.server = folder, place, server
+        self.folder, self.place, self.of_iceberg = folder, place, of_iceberg
         self.members = list(members)
         self._opened: dict[str, deltalake.DeltaTable] = {}
 
@@ -114,7 +105,7 @@ class LakeTables:
             )
 
     def catalog(self) -> Any:
-        return load_catalog("lake", **self.server.options, **self.place.of_pyiceberg)
+        return load_catalog("lake", **self.of_iceberg.of_clients, **self.place.of_pyiceberg)
 
     def delta(self, name: str) -> str:
         return f"{self.place.url}/delta/{name}"
@@ -132,8 +123,8 @@ class LakeTables:
         """Returns what reads the epoch of each sink's marker."""
         found: dict[str, Callable[[], int]] = {}
         for name in TABLES:
-            found[f"delta_{name}"] = lambda name=name: self._of_delta(name)
-            found[f"iceberg_{name}"] = lambda name=name: self.marks().get(name, 0) & _EPOCH
+            found[f"delta_{name}"] = partial(self._of_delta, name)
+            found[f"iceberg_{name}"] = partial(self._of_iceberg, name)
         return found
 
     def _of_delta(self, name: str) -> int:
@@ -143,16 +134,8 @@ class LakeTables:
         (table := self._opened[name]).update_incremental()
         return (table.transaction_version(owner.application(repeatable=False)) or 0) & _EPOCH
 
-    def marks(self) -> dict[str, int]:
-        """Returns the marker of each Iceberg table, all as of one moment."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self.server.port)) as client:
-            headers = {"Authorization": f"Bearer {TOKEN}"}
-            client.request("GET", f"/v1/marks/{SPACE}", headers=headers)
-            answer = client.getresponse()
-            text = answer.read()
-        assert answer.status == 200, text
-        found: dict[str, int] = json.loads(text)
-        return found
+    def _of_iceberg(self, name: str) -> int:
+        return self.of_iceberg.mark(name) & _EPOCH
 
     def rows(self, reader: str, name: str) -> Rows:
         return Counter(tuple(row[c] for c in COLUMNS) for row in READERS[reader](self, name))
@@ -181,10 +164,10 @@ class LakeTables:
 
     def _local(self, name: str) -> Path:
         """Returns the folder of a table of Delta Lake, or of a copy of what the bucket has now."""
-        if self.place.server is None:
+        if not self.place.endpoint_url:
             return Path(self.delta(name))
         bucket, _, prefix = self.delta(name).removeprefix("s3://").partition("/")
-        client = boto3.client("s3", endpoint_url=self.place.server.endpoint_url)
+        client = boto3.client("s3", endpoint_url=self.place.endpoint_url)
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
         target = Path(tempfile.mkdtemp(dir=self.folder))
         for key in [one["Key"] for page in pages for one in page.get("Contents", ())]:
@@ -217,6 +200,8 @@ LOCAL_READERS = {"DuckDB Iceberg", "polars Iceberg"}
 class Beside:
     """Does something again and again on a thread of its own, until it is stopped.
 
+    A catalog that is down is met by the next look.
+
     Attributes:
         failures: what it must not have met.
     """
@@ -244,6 +229,8 @@ class Beside:
         while not self._over.wait(self.rng.uniform(*self.every_s)):
             try:
                 self.once()
+            except DOWN:
+                continue
             except Exception as error:  # nobody else would see it
                 self.failures.append(f"{type(self).__name__}: {type(error).__name__}: {error}")
 
@@ -251,12 +238,14 @@ class Beside:
 class OtherWriter(Beside):
     """Appends rows of keys that the job does not have."""
 
-    every_s = (0.5, 3.0)
+    every_s = (1.0, 4.0)
     _number = 0
 
     def __init__(self, tables: LakeTables, seed: int) -> None:
         super().__init__(tables, seed)
         self.appended: dict[str, Rows] = {f: Counter() for f in ("plain", "keyed", "delta")}
+        self.unknown: Rows = Counter()
+        """Rows that were on their way when the catalog was killed."""
 
     def once(self) -> None:
         self._number += 1
@@ -276,13 +265,16 @@ class OtherWriter(Beside):
                     catalog.load_table(f"{SPACE}.{place}").append(rows)
                 except CommitFailedException:  # the job came first
                     return
+                except DOWN:
+                    self.unknown[row] += 1
+                    return
         self.appended[place][row] += 1
 
 
 class Maintenance(Beside):
     """Ours, of all tables."""
 
-    every_s = (0.5, 3.0)
+    every_s = (2.0, 8.0)
 
     def __init__(self, tables: LakeTables, seed: int) -> None:
         super().__init__(tables, seed)
@@ -311,18 +303,28 @@ class Maintenance(Beside):
 class CutWatch(Beside):
     """Looks whether the tables of one catalog show one cut."""
 
-    every_s = (0.01, 0.1)
+    every_s = (0.02, 0.2)
 
-    def __init__(self, tables: LakeTables, seed: int) -> None:
+    def __init__(self, tables: LakeTables, seed: int, catalog: RestCatalog) -> None:
         super().__init__(tables, seed)
+        self._catalog = catalog
         self.looks, self.cuts, self.mixed = 0, set[int](), list[dict[str, int]]()
 
     def once(self) -> None:
-        marks = self.tables.marks()
+        marks = self._catalog.marks()
         self.looks += 1
         self.cuts |= set(marks.values())
         if len(set(marks.values())) > 1:
             self.mixed.append(marks)
+
+    def notes(self) -> str:
+        return f"{self.looks} looks, {len(self.cuts)} cuts, {len(self.mixed)} mixed; "
+
+    def broken(self) -> list[str]:
+        found = [f"{len(self.mixed)} mixed cuts: {self.mixed[:3]}"] if self.mixed else []
+        if len(self.cuts) < 3:
+            found.append(f"the tables were never seen between commits: {self.cuts}")
+        return found
 
 
 class Recoveries(Beside):
@@ -334,14 +336,23 @@ class Recoveries(Beside):
 
     every_s = (0.1, 0.3)
     seen = 0
+    _read = 0
 
     def once(self) -> None:
-        said = (self.tables.folder / "driver.out").read_text(errors="replace")
-        restored = re.findall(r"^ExecutionStarted\(.*restored_epoch_id=(\d+)", said, re.MULTILINE)
-        for epoch in map(int, restored[self.seen :]):
-            self.seen += 1
-            if not any(self._are_at(epoch) for _ in range(3)):
-                self.failures.append(f"after the recovery of epoch {epoch} a table lacks it")
+        with (self.tables.folder / "driver.out").open("rb") as said:
+            said.seek(self._read)
+            lines = said.read().splitlines(keepends=True)
+        for line in lines:
+            if not line.endswith(b"\n"):
+                return
+            if found := re.match(rb"ExecutionStarted\(.*restored_epoch_id=(\d+)", line):
+                self._check(int(found[1]))
+            self._read += len(line)
+
+    def _check(self, epoch: int) -> None:
+        if not any(self._are_at(epoch) for _ in range(3)):
+            self.failures.append(f"after the recovery of epoch {epoch} a table lacks it")
+        self.seen += 1
 
     def _are_at(self, epoch: int) -> bool:
         """An epoch without rows leaves no marker. A commit may come between two of the reads."""

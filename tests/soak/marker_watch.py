@@ -90,7 +90,7 @@ class MarkerWatch:
     def _watch(self) -> None:
         try:
             with Jet(store=list(self._members)) as jet:
-                while not self._over.wait(0.05):
+                while not self._over.wait(0.5):
                     self._look(jet)
                 self._look(jet)
         except Exception as error:  # nobody else would see it
@@ -106,16 +106,16 @@ class MarkerWatch:
             with suppress(KafkaException, psycopg.Error, OSError):
                 markers[sink] = read()
         with suppress(JetError):
+            record = jet.job(JOB).record()
+            decided = 0 if record is None or record.snapshot is None else record.snapshot.epoch_id
             for sink, epoch in markers.items():
-                self._compare(sink, epoch, jet)
+                self._compare(sink, epoch, decided)
         with suppress(JetError):
             self._compare_ledger(ledger, markers, jet.job(JOB))
 
-    def _compare(self, sink: str, epoch: int, jet: Jet) -> None:
+    def _compare(self, sink: str, epoch: int, decided: int) -> None:
         if epoch == 0:
             return
-        record = jet.job(JOB).record()
-        decided = 0 if record is None or record.snapshot is None else record.snapshot.epoch_id
         self.looked[sink] += 1
         if epoch > decided:
             self.ahead.append(f"{sink} has epoch {epoch}, the record {decided}")

@@ -25,8 +25,12 @@ from ..integration.world import random_rows, write_input
 from .driver import OUTPUTS
 from .patience import Waiting
 
-VICTIMS = ("driver", "jvm", "worker", "executor", "member", "broker", "database", "point")
+SERVERS = ("member", "broker", "database", "catalog", "point")
+VICTIMS = ("driver", "jvm", "worker", "executor", *SERVERS)
 UNDER_DAGSTER = ("run worker", "daemon", "webserver", "code server")
+LAKE_PLACES = ("local", "s3", "rest-s3", "rest")
+"""A local folder or a bucket, and a catalog in a file, or a REST server. The bucket is moto's, or a
+real server's behind the REST catalog."""
 _PROGRESS_S = 300.0
 """So long a job that is not killed may take to its next committed epoch, start included, on a
 machine of our own."""
@@ -49,10 +53,9 @@ class Setting:
     """Rows come from Kafka and go to Kafka."""
     three_sinks: bool = False
     """Rows come from Kafka and files, and go to Kafka, PostgreSQL and Parquet."""
-    lake: bool = False
-    """Rows come from Kafka and go to tables of Delta Lake and Iceberg, and to Kafka."""
-    s3: bool = False
-    """The tables of `lake` are in a bucket."""
+    lake: str = ""
+    """Rows come from Kafka and go to tables of Delta Lake and Iceberg, and to Kafka: which of
+    `LAKE_PLACES` has the tables."""
     postgres: bool = False
     """Rows come from Kafka and go to tables of PostgreSQL. Under Dagster: its storage is there."""
     held: bool = False
@@ -62,7 +65,16 @@ class Setting:
 
     @property
     def has_servers(self) -> bool:
-        return not self.dagster and (self.kafka or self.three_sinks or self.postgres or self.lake)
+        sinks = self.kafka or self.three_sinks or self.postgres or bool(self.lake)
+        return sinks and not self.dagster
+
+    @property
+    def is_in_bucket(self) -> bool:
+        return self.lake.endswith("s3")
+
+    @property
+    def has_rest_catalog(self) -> bool:
+        return self.lake.startswith("rest")
 
     @property
     def tasks(self) -> int | None:
@@ -83,6 +95,7 @@ class Setting:
         with_database = self.three_sinks or self.postgres
         absent |= {"broker"} if not (self.kafka or with_database or self.lake) else set()
         absent |= {"point"} if not self.lake else set()
+        absent |= {"catalog"} if not self.has_rest_catalog else set()
         absent |= {"database"} if not with_database else set()
         return [victim for victim in VICTIMS if victim not in absent]
 
@@ -110,8 +123,15 @@ class Round:
 
     driver_module = "tests.soak.driver"
 
-    def __init__(self, folder: Path, setting: Setting, tell: Callable[[str], None]) -> None:
-        self.folder, self.setting, self._tell = folder, setting, tell
+    def __init__(
+        self,
+        folder: Path,
+        setting: Setting,
+        tell: Callable[[str], None],
+        until: float = float("inf"),
+    ) -> None:
+        """`until`, on the monotonic clock: nobody is killed any more, and the rows are compared."""
+        self.folder, self.setting, self._tell, self._until = folder, setting, tell, until
         self._rng = random.Random(setting.seed)
         self.verdict = Verdict(setting)
         self._servers: list[RedisServer] = []
@@ -194,7 +214,7 @@ class Round:
             self._start(until)
 
     def _kill_all(self) -> None:
-        while self.verdict.kills.total() < self.setting.kills:
+        while self.verdict.kills.total() < self.setting.kills and time.monotonic() < self._until:
             self._wait_for_a_moment()
             self._kill_someone()
 
@@ -225,7 +245,7 @@ class Round:
     def _kill_someone(self) -> None:
         victim = self._rng.choice(self.setting.victims)
         self._restart_if_dead("stopped")
-        if victim in ("member", "broker", "database", "point"):
+        if victim in SERVERS:
             self._kill_server(victim)
             return
         found = list(self._processes(victim))

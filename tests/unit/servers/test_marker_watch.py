@@ -69,14 +69,16 @@ def watch(**markers: int) -> MarkerWatch:
 def test_a_sink_that_is_ahead_is_told() -> None:
     watching = MarkerWatch((), {})
     for epoch in (0, 3, 4):
-        watching._compare("to_table", epoch, Job(4))
+        watching._compare("to_table", epoch, 4)
     assert watching.ahead == [] and watching.looked == {"to_table": 2}, "0: no marker yet"
-    watching._compare("to_table", 5, Job(4))
-    watching._compare("to_kafka", 1, Job(None))
-    assert watching.ahead == [
-        "to_table has epoch 5, the record 4",
-        "to_kafka has epoch 1, the record 0",
-    ]
+    watching._compare("to_table", 5, 4)
+    assert watching.ahead == ["to_table has epoch 5, the record 4"]
+
+
+def test_a_marker_without_a_decision_is_told() -> None:
+    watching = watch(table=1)
+    watching._look(Job(None))
+    assert watching.ahead == ["table has epoch 1, the record 0"]
 
 
 def test_a_ledger_that_is_as_far_as_the_markers_is_true() -> None:
