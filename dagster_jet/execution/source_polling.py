@@ -33,8 +33,9 @@ _T = TypeVar("_T")
 
 GRACE_S = 0.05
 """Seconds that one look waits for outstanding poll results. Each result is waited for once."""
-QUICK_S = 0.02
-"""A poll up to this many seconds is repeated right before an epoch."""
+_STALE = 2
+"""A poll is repeated right before an epoch once its answer is older than this multiple of its own
+duration."""
 REPORT_AFTER_S = 10.0
 """Outages shorter than this many seconds are shown, but emit no event."""
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 10.0
@@ -59,8 +60,10 @@ class PollResult:
     source: str
     found: Any = None
     error: Exception | None = None
+    asked_at: float = 0.0
+    """When the call began that has answered, by `SourcePolling.clock`."""
     took_s: float = 0.0
-    """Duration of the call that has answered."""
+    """Duration of this call."""
 
 
 class SourceThread:
@@ -119,6 +122,7 @@ class SourcePolling:
     """Reports that an outage lasts (False) or is over (True). Called on a source's thread."""
     retried: Callable[[str, str | None], None] = lambda source, reason: None
     """Reports why a source is polled again; None once it answers. Called on its thread."""
+    clock: Callable[[], float] = time.monotonic
     answers: queue.SimpleQueue[PollResult] = field(default_factory=queue.SimpleQueue)
     outages: dict[str, Outage] = field(default_factory=dict)
     _asked_at: dict[str, float] = field(default_factory=dict)
@@ -127,8 +131,6 @@ class SourcePolling:
     """Whether the input has ended: only backlogs are read."""
     _heard: set[str] = field(default_factory=set)
     """Sources that have answered at least once."""
-    _slow: set[str] = field(default_factory=set)
-    """Sources whose last poll took longer than `QUICK_S`."""
     _closing: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -144,7 +146,7 @@ class SourcePolling:
         """Starts a poll of every source without a running one. Also called while an epoch's tasks
         run, so that the next epoch need not wait for the answers."""
         for name in self._read_on() - self._asked_at.keys() - besides:
-            self._asked_at[name] = time.monotonic()
+            self._asked_at[name] = self.clock()
             self.threads[name].do(lambda name=name: self._poll(name))  # type: ignore[misc]
 
     def accept(self, answer: PollResult) -> None:
@@ -160,30 +162,36 @@ class SourcePolling:
             raise answer.error
         self.readers[answer.source].accept(answer.found)
         self._heard.add(answer.source)
-        (self._slow.add if answer.took_s > QUICK_S else self._slow.discard)(answer.source)
 
     def poll(self) -> None:
         """Accepts the available results, polls again and waits briefly for the results, so that an
-        epoch takes what is there when it begins. A source with input whose poll takes long is not
-        polled again. Raises the errors of `accept`."""
-        fresh = {name for name in self._accept_all() if self.readers[name].waiting().items}
-        self.ask(besides=fresh & self._slow)
+        epoch takes what is there when it begins. A source with input is not polled again if that
+        would take long. Raises the errors of `accept`."""
+        fresh = {answer.source for answer in self._accept_all() if not self._is_repeated(answer)}
+        self.ask(besides=fresh)
         while self._asked_at:
-            wait_s = max(self._asked_at.values()) + GRACE_S - time.monotonic()
+            wait_s = max(self._asked_at.values()) + GRACE_S - self.clock()
             try:
                 self.accept(self.answers.get(wait_s > 0, max(wait_s, 0)))
             except queue.Empty:
                 return
 
-    def _accept_all(self) -> Iterator[str]:
-        """Accepts the available answers; yields their sources."""
+    def _is_repeated(self, answer: PollResult) -> bool:
+        """Whether another poll finds more rows than it costs time, or none are known."""
+        if not self.readers[answer.source].waiting().items:
+            return True
+        age_s = self.clock() - answer.asked_at
+        return answer.took_s <= GRACE_S and age_s > _STALE * answer.took_s
+
+    def _accept_all(self) -> Iterator[PollResult]:
+        """Accepts the available answers; yields them."""
         while True:
             try:
                 answer = self.answers.get_nowait()
             except queue.Empty:
                 return
             self.accept(answer)
-            yield answer.source
+            yield answer
 
     def poll_all(self, give_up: Callable[[], bool]) -> None:
         """Accepts from every source the result of a poll that began after this call.
@@ -277,10 +285,10 @@ class SourcePolling:
         reader, reported = self.readers[name], False
         began = time.monotonic()
         while not self._closing.is_set():
-            asked_at = time.monotonic()
+            asked_at = self.clock()
             try:
                 found = reader.poll()
-                answer = PollResult(name, found, took_s=time.monotonic() - asked_at)
+                answer = PollResult(name, found, None, asked_at, self.clock() - asked_at)
             except Exception as error:  # noqa: BLE001 - the connector decides the reaction
                 reaction = reaction_to(error, reader)
                 if reaction is Reaction.RETRY:

@@ -131,7 +131,7 @@ def test_a_slow_source_with_input_is_not_polled_again(
     readers: dict[str, Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless nothing waits: the answer may be as old as the epoch, and rows have come since."""
-    monkeypatch.setattr(source_polling, "QUICK_S", 0.0)
+    monkeypatch.setattr(source_polling, "GRACE_S", 0.0)
     fast = readers["fast"]
     polling = Watched({"fast": fast}).polling
 
@@ -150,6 +150,25 @@ def test_a_slow_source_with_input_is_not_polled_again(
     while "new" not in fast.accepted:
         polling.poll()
     assert fast.accepted == ["some", "none", "new"] and fast.polls.qsize() == 3
+
+
+@pytest.mark.parametrize(("age_s", "polls"), [(0.055, 1), (0.065, 2)])
+def test_an_answer_that_is_old_for_what_a_poll_costs_is_asked_for_again(
+    readers: dict[str, Scripted], age_s: float, polls: int
+) -> None:
+    fast, now_s = readers["fast"], 0.0
+    polling = Watched({"fast": fast}).polling
+    polling.clock = lambda: now_s
+    polling.ask()
+    fast.polls.get()
+    now_s = 0.03
+    fast.script.put("beside the epoch")
+    while polling.answers.empty():
+        time.sleep(0.001)
+    now_s = age_s
+    fast.script.put("before the next")
+    polling.poll()
+    assert len(fast.accepted) == polls
 
 
 def test_an_epoch_takes_what_is_there_when_it_begins(readers: dict[str, Scripted]) -> None:
