@@ -152,9 +152,14 @@ class EpochAccounting:
             watermarks.observe(name, rows, top_ms, now_ms, seen.partition_tops_ms)
         if epoch.latest_ms or any(stage.clock_ms for stage in epoch.stages.values()):
             watermarks.clock_ms = epoch.clock_ms
+        own_ms = {ack.vertex: ack.watermark_ms for ack in output.acks}
         for name, stage in epoch.stages.items():
-            watermarks.reached_ms[name] = stage.after_ms
-            watermarks.expire(name, context.plan.operator(name).expired_until(stage.now_ms))
+            own = own_ms.get(name)
+            watermarks.reach(name, stage.after_ms, own)
+            expired = context.plan.operator(name).expired_until(
+                stage.now_ms if own is None else own
+            )
+            watermarks.expire(name, expired)
         shown = [name for name, stage in epoch.stages.items() if stage.early]
         self.early.acked(shown, output.acks, now_ms)
 

@@ -38,6 +38,7 @@ from dagster_jet.snapshot.store_reactions import StoreCall
 from dagster_jet.spark.epoch import EpochRunner
 from dagster_jet.spark.epoch_contract import EpochInput, EpochOutput
 from dagster_jet.spark.tasks.barrier import saving_folder
+from dagster_jet.spark.tasks.own_watermark import OwnWatermark
 from dagster_jet.spark.tasks.stage_input import StageInput
 from dagster_jet.state.runs import delete_runs
 from dagster_jet.system.failpoint import fail_point
@@ -72,6 +73,8 @@ class EpochDriver:
     """Number of acked epochs."""
     _accounting: EpochAccounting = field(init=False)
     _last_epoch_ms: int = 0
+    _rows_taken_ms: int = 0
+    """When the last epoch with input was planned, by wall clock."""
     _spreads: bool = False
     """Whether it has requested a restart because executors have joined."""
 
@@ -144,9 +147,12 @@ class EpochDriver:
 
     def _stage_times(self) -> dict[str, StageTime]:
         watermarks = self.sources.watermarks
+        elapsed_ms = self.context.clock.now_ms() - self._rows_taken_ms
         return {
             stage.name: StageTime(
-                watermarks.reached_ms[stage.name], watermarks.floored_ms(stage.name)
+                watermarks.reached_ms[stage.name],
+                watermarks.floored_ms(stage.name),
+                watermarks.expected_ms(stage.name, elapsed_ms),
             )
             for stage in self.context.graph.stages
         }
@@ -170,6 +176,8 @@ class EpochDriver:
         chains = {name: view.shards[name][0].chain for name in readers}
         epoch = self._epoch(command, view, splits, few_rows=few_rows)
         clock.end(Phase.PLANNING)
+        if splits:
+            self._rows_taken_ms = context.clock.now_ms()
         try:
 
             def meanwhile() -> None:
@@ -268,7 +276,7 @@ class EpochDriver:
                 snapshot_id=command.snapshot_id,
             ),
             splits=splits,
-            stages=self._stage_inputs(view, now_ms, final=command.final),
+            stages=self._stage_inputs(view, splits, now_ms, final=command.final),
             ingestion_ms=watermarks.ingestion_ms(now_ms),
             latest_ms=watermarks.latest_ms(clock_ms),
             clock_ms=clock_ms,
@@ -277,7 +285,7 @@ class EpochDriver:
         )
 
     def _stage_inputs(
-        self, view: CoordinatorView, now_ms: int, *, final: bool
+        self, view: CoordinatorView, splits: Mapping[str, Any], now_ms: int, *, final: bool
     ) -> dict[str, StageInput]:
         context, watermarks = self.context, self.sources.watermarks
         obsolete = self._accounting.take_obsolete()
@@ -286,6 +294,7 @@ class EpochDriver:
             obsolete = ()
         early, clocks_ms = self.early.due(now_ms), watermarks.clocks_ms(now_ms)
         after_ms = self.planner.watermarks(self._stage_times(), final=final)
+        own = {} if final else self._own_watermarks(splits)
         return {
             stage.name: StageInput(
                 shards=view.shards[stage.name],
@@ -295,6 +304,28 @@ class EpochDriver:
                 obsolete=obsolete,
                 early=stage.name in early,
                 clock_ms=clocks_ms.get(stage.name),
+                own_watermark=None if stage.follows_clock else own.get(stage.name),
             )
             for stage in context.graph.stages
+        }
+
+    def _own_watermarks(self, splits: Mapping[str, Any]) -> dict[str, OwnWatermark | None]:
+        """Event time by stage, for tasks that advance their watermark by the epoch's own rows."""
+        plan, readers, watermarks = self.context.plan, self.sources.readers, self.sources.watermarks
+        counted_by = {
+            name: one.counted_by
+            for name, one in plan.timestamps.items()
+            if one.counted_by is not None
+        }
+        read = {}
+        for node, source in plan.partitioned.items():
+            if source in splits:
+                parameters = readers[source].split_parameters(splits[source])
+                if parameters is None:
+                    counted_by.pop(node, None)
+                else:
+                    read[node] = parameters.partitions
+        return {
+            stage.name: watermarks.own_watermark(stage.name, counted_by, read)
+            for stage in self.context.graph.stages
         }

@@ -41,6 +41,8 @@ class StageTime:
     """Watermark of the stage's last epoch."""
     watermark_ms: int | None
     """Watermark known now, rounded to a boundary of the stage's windows."""
+    expected_ms: int | None = None
+    """See `WatermarkTracker.expected_ms`."""
 
 
 def next_watermark(time: StageTime, *, final: bool) -> int | None:
@@ -124,7 +126,7 @@ class EpochPlanner:
             stop=self._stop(inputs, asked, view, closes=closes or is_due),
             wants_snapshot=wants_snapshot or (inputs.is_held and not inputs.waiting),
             writes_nothing=bool(self.output_stages)
-            and moving.isdisjoint(self.output_stages)
+            and self.output_stages.isdisjoint(moving | self._expected_to_move(inputs))
             and not (inputs.early_due or rings),
         )
 
@@ -151,6 +153,17 @@ class EpochPlanner:
         """Returns the stages that have windows to close without new input."""
         after_ms = self.watermarks(inputs.stages, final=False)
         return frozenset(n for n, t in inputs.stages.items() if after_ms[n] != t.reached_ms)
+
+    def _expected_to_move(self, inputs: Inputs) -> frozenset[str]:
+        """Returns the stages that will probably close windows by the rows of the next epoch."""
+        if not inputs.waiting:
+            return frozenset()
+        return frozenset(
+            name
+            for name, time in inputs.stages.items()
+            if time.expected_ms is not None
+            and (time.reached_ms is None or time.expected_ms > time.reached_ms)
+        )
 
     def watermarks(self, stages: Mapping[str, StageTime], *, final: bool) -> dict[str, int | None]:
         """Returns the watermark of each stage for the next epoch, as known before the epoch's own

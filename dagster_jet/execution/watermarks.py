@@ -1,8 +1,9 @@
 """Computes the watermark of each stateful stage from the events observed at the sources.
 
 An epoch runs under the watermark known when it was planned; its own events advance the watermark of
-the next epoch. So a stage first takes in the epoch's rows, then closes windows up to its watermark,
-and a downstream stage receives these results before the same watermark.
+the next epoch, or of this one where the stage's task has all of them (`OwnWatermark`). So a stage
+first takes in the epoch's rows, then closes windows up to its watermark, and a downstream stage
+receives these results before the same watermark.
 
 The minimum is taken twice: over the partitions of a source, then over the inputs of a stage. With a
 maximum retention, the highest of these watermarks overrides both minima once it has that age.
@@ -10,7 +11,7 @@ maximum retention, the highest of these watermarks overrides both minima once it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any
@@ -21,8 +22,12 @@ from dagster_jet.dag.watermark import (
     coalesced_minimum,
 )
 from dagster_jet.pipeline.graph import Graph, TimestampsNode
+from dagster_jet.spark.tasks.input_statistics import InputRef
+from dagster_jet.spark.tasks.own_watermark import NodeTime, OwnWatermark
 
 _AHEAD_STEP_MIN_MS = 10_000
+_BACKLOG = 2
+"""Event time that grows by this multiple of the clock is that of a backlog."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,9 @@ class WatermarkTracker:
         self._retained: dict[str, RetainedTops] = {}
         if self.max_retention_ms is not None:
             self._retained = {stage: RetainedTops(self.max_retention_ms) for stage in self._stages}
+        self._own: dict[str, tuple[int, int]] = {}
+        """Per stage whose task has advanced its watermark by the last epoch's rows: that watermark,
+        and by how much it had grown since the epoch before."""
         self._passed_ms: dict[str, int] = {}
         """Highest watermark per stage that retention has let pass."""
         self._awaited: set[str] = set()
@@ -188,6 +196,19 @@ class WatermarkTracker:
                     state = state.check_idle(idle_ms, now_ms)
                     states[partition] = state.check_lull(lull_ms, now_ms)
 
+    def reach(self, stage: str, watermark_ms: int | None, own_ms: int | None) -> None:
+        """Notes the watermark of a stage's acked epoch.
+
+        Args:
+            watermark_ms: the planned one.
+            own_ms: the one to which the stage's task has advanced it; None if it has not.
+        """
+        before = self._own.pop(stage, None)
+        if own_ms is not None:
+            watermark_ms = self._stages[stage].floor_watermark(own_ms)
+            self._own[stage] = own_ms, 0 if before is None else own_ms - before[0]
+        self.reached_ms[stage] = watermark_ms
+
     def expire(self, stage: str, until_ms: int | None) -> None:
         """Marks rows of a stage's state up to this time as expired; None for no rows. Never
         reverted."""
@@ -257,6 +278,40 @@ class WatermarkTracker:
         known = [one for one in (least, self._passed_ms.get(stage)) if one is not None]
         return max(known, default=None)
 
+    def own_watermark(
+        self, stage: str, counted_by: Mapping[str, InputRef], read: Mapping[str, Sequence[str]]
+    ) -> OwnWatermark | None:
+        """Returns the stage's event time before an epoch, for the task that has all its rows; None
+        if tasks do not count the events of all its timestamps nodes.
+
+        Args:
+            counted_by: by timestamps node, the input whose task counts its events.
+            read: by timestamps node, the partitions that the epoch reads, by their index.
+        """
+        if any(node.name not in counted_by for node, _ in self._inputs[stage]):
+            return None
+        nodes = (
+            self._node_time(node.name, delay_ms, counted_by[node.name], read.get(node.name, ()))
+            for node, delay_ms in self._inputs[stage]
+        )
+        return OwnWatermark(tuple(nodes), self._passed_ms.get(stage))
+
+    def _node_time(
+        self, node: str, delay_ms: int, counted_by: InputRef, read: Sequence[str]
+    ) -> NodeTime:
+        whole = self.nodes[node]
+        states = self.partitions.get(node, {})
+        others = (states[one] for one in self._expected.get(node, {}).keys() - set(read))
+        now = (states.get(one, EventTimeState()) for one in read)
+        return NodeTime(
+            counted_by,
+            self._timestamps[node].allowed_lag_ms,
+            delay_ms,
+            (whole.watermark_ms, whole.idle),
+            tuple((state.watermark_ms, state.idle) for state in now),
+            coalesced_minimum((state.watermark_ms, state.idle) for state in others),
+        )
+
     def held_back_by(self, stage: str) -> StageWatermarkHold | None:
         """Returns the source that holds the stage's watermark back, and since when (wall clock).
 
@@ -294,6 +349,22 @@ class WatermarkTracker:
         next epoch."""
         watermark_ms = self.watermark_ms(stage)
         return None if watermark_ms is None else self._stages[stage].floor_watermark(watermark_ms)
+
+    def expected_ms(self, stage: str, elapsed_ms: int) -> int | None:
+        """Returns the watermark that the rows of the stage's next epoch will probably bring,
+        rounded as `floored_ms`; None if they advance the watermark of the epoch after it.
+
+        Args:
+            elapsed_ms: time since the last epoch took its rows. Event time grows as fast; that of a
+                backlog grows much faster, about as in the last epoch.
+        """
+        if stage not in self._own:
+            return None
+        own_ms, growth_ms = self._own[stage]
+        is_backlog = growth_ms > _BACKLOG * elapsed_ms
+        return self._stages[stage].floor_watermark(
+            own_ms + (growth_ms if is_backlog else elapsed_ms)
+        )
 
     # --- snapshots ------------------------------------------------------------------------------
 

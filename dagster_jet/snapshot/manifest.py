@@ -100,6 +100,13 @@ class Arrived:
     rows: int
     rows_with_time: int
     top_event_ms: int | None
+    partition_tops_ms: tuple[tuple[int, int], ...] = ()
+    """(index of the source's partition, its newest event time), if the stage's tasks know them."""
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Arrived:
+        tops = tuple((partition, top_ms) for partition, top_ms in fields["partition_tops_ms"])
+        return cls(**{**fields, "partition_tops_ms": tops})
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,10 @@ class Ack:
     groups: int = 0
     """Distinct (key, window) groups that arrived; the amount of merging."""
     arrived: tuple[Arrived, ...] = ()
-    """Input statistics per input ordinal; empty unless the stage's tasks are asked for them."""
+    """Input statistics per input ordinal; empty unless the stage's tasks are asked for them. The
+    first shard of a task has them for all of its shards."""
+    watermark_ms: int | None = None
+    """Watermark of the stage after the epoch, if the task has advanced it with the epoch's rows."""
     saved: tuple[Run, ...] = ()
     unsaved: tuple[Run, ...] = ()
     obsolete: tuple[str, ...] = ()
@@ -167,7 +177,7 @@ class Ack:
         fields["saved"] = tuple(Run(**run) for run in fields["saved"])
         fields["unsaved"] = tuple(Run(**run) for run in fields["unsaved"])
         fields["obsolete"] = tuple(fields["obsolete"])
-        fields["arrived"] = tuple(Arrived(**arrived) for arrived in fields["arrived"])
+        fields["arrived"] = tuple(Arrived.from_json(arrived) for arrived in fields["arrived"])
         if fields["chunk_set"] is not None:
             fields["chunk_set"] = ChunkSet(**fields["chunk_set"])
         if fields["saving"] is not None:

@@ -16,7 +16,7 @@ from dagster_jet.pipeline import Stage
 from dagster_jet.spark.planning.analysis import analyse
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.runtime import SparkRuntime
-from dagster_jet.spark.tasks.fusion import InputRef
+from dagster_jet.spark.tasks.input_statistics import InputRef
 
 from .partitioned_log import PartitionedLog
 

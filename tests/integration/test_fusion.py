@@ -17,6 +17,7 @@ import pytest
 from dagster_jet import JobConfig, Pipeline, State, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.execution import epoch_driver
+from dagster_jet.execution.events import SnapshotCommitted
 from dagster_jet.operators.rows.hashes import is_hashable, key_hashes
 from dagster_jet.pipeline import LateStage, Stage
 from dagster_jet.spark import epoch
@@ -25,9 +26,10 @@ from dagster_jet.spark.frames.epoch_frames import EpochFrames
 from dagster_jet.spark.planning.analysis import analyse
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.runtime import SparkRuntime
-from dagster_jet.spark.tasks.fusion import InputRef
+from dagster_jet.spark.tasks.input_statistics import InputRef
 from tests.long import long
 
+from .oracle import committed
 from .test_operators import processed
 from .world import World, write_input
 
@@ -366,3 +368,33 @@ def test_rows_are_those_of_frames_made_in_each_epoch(
     assert all(found["once"].values())
     assert found["once"] == found["each_time"]
     assert made["once"] <= 4 < 6 <= made["each_time"], "in both executions: with rows, without"
+
+
+# --- the watermark of an epoch's own rows ---------------------------------------------------------
+
+
+def test_rows_close_windows_in_the_epoch_that_reads_them(world: World) -> None:
+    """Their results are in the first snapshot, not in the second."""
+    rows = [{"k": "a", "ts": ts, "v": 1} for ts in (500, 1_500, 900, 4_600)]
+    write_input(world.folder / "in", 1, rows)
+    p = Pipeline("at_once")
+    read = p.read_from(sources.files(f"{world.folder}/in", format="json", schema=SCHEMA), name="in")
+    counts = (
+        read.with_timestamps("ts", allowed_lag="500 ms")
+        .group_by("k")
+        .window(SECOND)
+        .aggregate(n=agg.count(), name="counts")
+    )
+    pairs = counts.group_by("k").window(windows.tumbling("2 seconds"))
+    pairs.aggregate(n=agg.sum("n"), name="pairs").write_to(
+        sinks.files(f"{world.folder}/out", format="json"), name="out"
+    )
+    with world.jet() as jet:
+        jet.run(p, until="drained", on_event=world.see)
+    first = world.events_of(SnapshotCommitted)[0]
+    assert first.stages["in"].rows_in == len(rows), "one epoch has read them all"
+    found = {name: (s.watermark_ms, s.rows_out) for name, s in first.stages.items()}
+    assert found["counts"] == (4_100, 2)
+    assert found["pairs"] == (4_100, 1)
+    [row] = committed(world.folder / "out", ("k", "n"))
+    assert row == ("a", 3)

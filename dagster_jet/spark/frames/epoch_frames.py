@@ -47,7 +47,7 @@ from dagster_jet.spark.plans.repeatable import Repeat, again
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.epoch_parameters import PreparedTask
 from dagster_jet.spark.tasks.epoch_rows import IngestionTime, LateRows
-from dagster_jet.spark.tasks.fusion import InputRef
+from dagster_jet.spark.tasks.input_statistics import InputRef
 from dagster_jet.spark.tasks.sink_task import SinkTask
 from dagster_jet.spark.tasks.stage_input import StageInput
 
@@ -247,7 +247,7 @@ class EpochFrames:
                 rows = map_in_arrow(rows, IngestionTime(node.name, column), result, node.name)
         plan = self._plan.timestamps[node.name]
         if plan.counted_by is not None:
-            self._observations.expect_report(node.name, plan.counted_by)
+            self._observations.expect_report(node.name, plan.counted_by, plan.partitions_of)
             return rows
         if node.name in self._epoch.latest_ms:
             plan = plan.up_to(self._epoch.latest_ms[node.name])
@@ -279,7 +279,10 @@ class EpochFrames:
         """Rows of an input fed by Spark, in the operator's schema."""
         wiring, node = self._plan.stages[head.stage], self._plan.graph[head.stage]
         with planning_of(self._plan.job, node.name):
-            rows = self._input(node.upstream[head.ordinal])
+            upstream = node.upstream[head.ordinal]
+            rows = self._input(upstream)
+            if rows is not None and wiring.plan.counts_partitions:
+                rows = self._whole[self._plan.graph[upstream].upstream[0]]
             given = self._epoch.stages[node.name]
             shapes = wiring.plan.shapes
             if rows is not None and wiring.takes_out_late(head.ordinal):

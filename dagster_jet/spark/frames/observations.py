@@ -14,8 +14,7 @@ from dagster_jet.spark.epoch_contract import Observed
 from dagster_jet.spark.planning.event_time import TimestampsPlan
 from dagster_jet.spark.planning.partition_tops import read_tops
 from dagster_jet.spark.plans.counters import Counters
-from dagster_jet.spark.tasks.fusion import InputRef
-from dagster_jet.spark.tasks.input_statistics import total_of
+from dagster_jet.spark.tasks.input_statistics import InputRef, total_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -41,8 +40,9 @@ class Observations:
         self._late_rows: dict[tuple[str, int], str] = {}
         self._timestamps: dict[str, tuple[str, int, str | None]] = {}
         """With the number of totals, and the source whose partitions are observed one by one."""
-        self._reported: dict[str, InputRef] = {}
-        """Timestamps nodes whose rows a stage's tasks count."""
+        self._reported: dict[str, tuple[InputRef, str | None]] = {}
+        """Timestamps nodes whose rows a stage's tasks count; with the source whose partitions they
+        count one by one."""
 
     def count_source(self, source: str, rows: DataFrame) -> DataFrame:
         name = self._source_rows[source] = f"rows {source}"
@@ -64,9 +64,9 @@ class Observations:
         self._timestamps[node] = name, len(plan.totals), source
         return rows.observe(name, *plan.totals, *(plan.per_partition if per_partition else ()))
 
-    def expect_report(self, node: str, counted_by: InputRef) -> None:
+    def expect_report(self, node: str, counted_by: InputRef, partitions_of: str | None) -> None:
         """The rows of this timestamps node are counted in the acks."""
-        self._reported[node] = counted_by
+        self._reported[node] = counted_by, partitions_of
 
     # --- after the action -----------------------------------------------------------------------
 
@@ -98,17 +98,26 @@ class Observations:
         self, counters: Counters, acks: Sequence[Ack], partitions: Mapping[str, Sequence[str]]
     ) -> dict[str, Observed]:
         results = {}
-        for node, ref in self._reported.items():
-            parts = [ack.arrived[ref.ordinal] for ack in acks if ack.vertex == ref.stage]
-            results[node] = Observed(total_of(parts))
+        for node, (ref, source) in self._reported.items():
+            total = total_of(
+                ack.arrived[ref.ordinal] for ack in acks if ack.vertex == ref.stage and ack.arrived
+            )
+            tops = dict(total.partition_tops_ms) if source is not None else {}
+            results[node] = Observed(total, _by_name(tops, source, partitions))
         for node, (name, count, source) in self._timestamps.items():
             texts = counters.texts(name)
             rows, timed, top, *ahead = (None if t is None else int(t) for t in texts[:count])
             assert rows is not None and timed is not None
-            seen = {}
-            if source is not None:
-                names = partitions[source]
-                seen = {names[index]: newest for index, newest in read_tops(*texts[count:]).items()}
+            tops = read_tops(*texts[count:]) if source is not None else {}
+            seen = _by_name(tops, source, partitions)
             far, farthest_ms = ahead or (0, top)
             results[node] = Observed(Arrived(rows, timed, top), seen, far or 0, farthest_ms)
         return results
+
+
+def _by_name(
+    tops: Mapping[int, int], source: str | None, partitions: Mapping[str, Sequence[str]]
+) -> dict[str, int]:
+    """Newest event time by the name of the source's partition."""
+    names = () if source is None else partitions[source]
+    return {names[index]: top_ms for index, top_ms in tops.items() if 0 <= index < len(names)}

@@ -5,12 +5,12 @@ The operator's first stage (`operators/first_stage.py`) defines its computation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from dagster_jet.contract import SOURCE_PARTITION_COLUMN
 from dagster_jet.core.ddl import is_reference
 from dagster_jet.operators.aggregates.aggregation import Aggregation
 from dagster_jet.operators.bounded_sessions import BoundedSessions
@@ -41,17 +41,21 @@ from dagster_jet.spark.planning.operator_plan import (
     time_sql,
 )
 from dagster_jet.spark.plans.row_by_row import check_row_by_row
-from dagster_jet.spark.tasks.input_statistics import STATISTICS_COLUMNS, TIMED_COLUMN, TOP_COLUMN
+from dagster_jet.spark.tasks.input_statistics import (
+    READ_FROM_COLUMN,
+    TIMED_COLUMN,
+    TOP_COLUMN,
+    Statistics,
+)
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from dagster_jet.operators.operator import Operator
 
 
 def plan_windows(
-    node: AggregateNode, source: DataFrame, partitions: Partitions, reports_statistics: bool
+    node: AggregateNode, source: DataFrame, partitions: Partitions, statistics: Statistics
 ) -> OperatorPlan:
     """Tumbling and sliding windows: partials per (key, frame)."""
     assert not isinstance(node.window, SessionWindow)
@@ -68,17 +72,9 @@ def plan_windows(
         corrected=node.allowed_lateness_ms is not None,
     )
     ((_, end_sql),) = stage.group_columns(time)
-    if reports_statistics:
-        shape = _shape(stage, source, time, partitions, _statistics(time))
-    return _plan(
-        operator,
-        stage,
-        shape,
-        partitions,
-        node.time,
-        Late(F.expr(end_sql), frames.late_until),
-        STATISTICS_COLUMNS if reports_statistics else (),
-    )
+    shape = _shape(stage, source, time, partitions, statistics)
+    late = Late(F.expr(end_sql), frames.late_until)
+    return _plan(operator, stage, shape, partitions, node.time, late, statistics)
 
 
 def plan_sessions(node: AggregateNode, source: DataFrame, partitions: Partitions) -> OperatorPlan:
@@ -103,7 +99,7 @@ def plan_sessions(node: AggregateNode, source: DataFrame, partitions: Partitions
 
 
 def plan_rolling(
-    node: RollingNode, source: DataFrame, partitions: Partitions, reports_statistics: bool
+    node: RollingNode, source: DataFrame, partitions: Partitions, statistics: Statistics
 ) -> OperatorPlan:
     """Totals over all time: partials per key."""
     if node.ttl_ms is not None:
@@ -120,9 +116,7 @@ def plan_rolling(
         aggregation=aggregation,
         result_time=None if node.time is None else node.time.column,
     )
-    if reports_statistics:
-        shape = _shape(stage, source, time, partitions, _statistics(time))
-    statistics = STATISTICS_COLUMNS if reports_statistics else ()
+    shape = _shape(stage, source, time, partitions, statistics)
     return _plan(operator, stage, shape, partitions, event_time, None, statistics)
 
 
@@ -153,7 +147,7 @@ def _plan(
     partitions: Partitions,
     time: EventTime | None,
     late: Late | None,
-    statistics_columns: tuple[pa.Field, ...] = (),
+    statistics: Statistics = Statistics.NONE,
 ) -> OperatorPlan:
     rows = row_input(operator, 0, stage.keys, partitions, time, first_stage=stage)
     return OperatorPlan(
@@ -163,14 +157,8 @@ def _plan(
         late=() if late is None else (late,),
         filters_late=stage.late_rows_are_left_out,
         result_type=spark_schema(operator.result_schema),
-        statistics_columns=statistics_columns,
+        statistics_columns=statistics.value,
     )
-
-
-def _statistics(time: str) -> list[Column]:
-    """`STATISTICS_COLUMNS`."""
-    moment = F.expr(time)
-    return [F.count(moment).alias(TIMED_COLUMN), F.max(moment).alias(TOP_COLUMN)]
 
 
 def _shape(
@@ -178,7 +166,7 @@ def _shape(
     source: DataFrame,
     time: str,
     partitions: Partitions,
-    statistics: Sequence[Column] = (),
+    statistics: Statistics = Statistics.NONE,
 ) -> Shape:
     address = {
         PARTITION_COLUMN: partitions.of(stage.keys),
@@ -189,12 +177,15 @@ def _shape(
         *quoted(stage.keys),
         *(F.expr(sql).alias(name) for name, sql in stage.group_columns(time)),
     ]
+    if statistics is Statistics.OF_PARTITIONS:
+        groups.append(F.col(SOURCE_PARTITION_COLUMN).alias(READ_FROM_COLUMN))
     partials = [F.expr(sql).alias(name) for name, sql in stage.aggregate_columns(time)]
-    columns = quoted([*stage.input_columns, *(f.name for f in STATISTICS_COLUMNS if statistics)])
+    if statistics is not Statistics.NONE:
+        moment = F.expr(time)
+        partials += [F.count(moment).alias(TIMED_COLUMN), F.max(moment).alias(TOP_COLUMN)]
+    columns = quoted([*stage.input_columns, *(field.name for field in statistics.value)])
     computed = with_expressions(stage.aggregation, source)
-    return lambda frame: (
-        computed(frame).groupBy(*groups).agg(*partials, *statistics).select(*columns)
-    )
+    return lambda frame: computed(frame).groupBy(*groups).agg(*partials).select(*columns)
 
 
 def with_expressions(aggregation: Aggregation, source: DataFrame) -> Shape:

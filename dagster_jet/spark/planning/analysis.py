@@ -24,7 +24,7 @@ from dagster_jet.pipeline.graph import (
     TimestampsNode,
     TransformNode,
 )
-from dagster_jet.pipeline.stateful import StatefulNode
+from dagster_jet.pipeline.stateful import AggregateNode, StatefulNode
 from dagster_jet.spark.cluster.session import empty_frame
 from dagster_jet.spark.planning.as_analysed import declared_schema
 from dagster_jet.spark.planning.distinct_columns import check_distinct_columns
@@ -48,7 +48,7 @@ from dagster_jet.spark.plans.row_by_row import check_row_by_row, check_seeds
 from dagster_jet.spark.plans.used_columns import UsedColumns
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
-from dagster_jet.spark.tasks.fusion import InputRef
+from dagster_jet.spark.tasks.input_statistics import InputRef, Statistics
 from dagster_jet.system.own_task import naming
 
 if TYPE_CHECKING:
@@ -225,9 +225,16 @@ class _Analysis:
         return frame
 
     def _stateful(self, node: StatefulNode, inputs: list[DataFrame]) -> DataFrame:
-        counted = counted_inputs(self.graph, node, self.paths)
+        watched = {name for name, path in self.paths.items() if self.kept.keys() >= set(path)}
+        by_partition = isinstance(node, AggregateNode) and not watched.isdisjoint(node.upstream)
+        counted = counted_inputs(self.graph, node, () if by_partition else watched)
+        statistics = Statistics.OF_PARTITIONS if by_partition else Statistics.OF_GROUPS
         plan = self.operators[node.name] = plan_operator(
-            self.runtime.job, node, inputs, self.partition_count, reports_statistics=any(counted)
+            self.runtime.job,
+            node,
+            inputs,
+            self.partition_count,
+            statistics=statistics if any(counted) else Statistics.NONE,
         )
         self.counted[node.name] = () if plan.filters_late or not any(counted) else counted
         # The frame after a stateful stage is a new one: its state covers all epochs.
@@ -273,6 +280,8 @@ class _Analysis:
         for name, wiring in stages.items():
             for ordinal, upstream in enumerate(self.graph[name].upstream):
                 rows = self.frames[upstream]
+                if wiring.plan.counts_partitions:
+                    rows = self.whole[self.graph[upstream].upstream[0]]
                 if wiring.takes_out_late(ordinal):
                     rows = rows.where(~wiring.plan.late[ordinal].condition(0, None))
                 yield wiring.plan.shapes[ordinal](rows)

@@ -13,7 +13,7 @@ from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.graph import TimestampsNode
 from dagster_jet.spark.planning.operator_plan import event_time_ms
 from dagster_jet.spark.planning.partition_tops import newest_per_partition
-from dagster_jet.spark.tasks.fusion import InputRef
+from dagster_jet.spark.tasks.input_statistics import InputRef
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -24,7 +24,8 @@ from dagster_jet.pipeline.stateful import (
 from dagster_jet.spark.planning.tagged_frames import TaggedFrames
 from dagster_jet.spark.planning.wiring import StageWiring
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
-from dagster_jet.spark.tasks.fusion import Fusion, InputRef, Link
+from dagster_jet.spark.tasks.fusion import Fusion, Link
+from dagster_jet.spark.tasks.input_statistics import InputRef
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from dagster_jet.operators.lateness import LateUntil, before_watermark
 from dagster_jet.operators.operator import PARTITION_COLUMN, Operator
 from dagster_jet.operators.row_input import RowInput
 from dagster_jet.pipeline.event_time import EventTime
+from dagster_jet.spark.tasks.input_statistics import READ_FROM_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -73,6 +74,11 @@ class OperatorPlan:
     """Per input: shape of rows from which late ones are not removed; empty: `shapes`."""
     statistics_columns: tuple[pa.Field, ...] = ()
     """Columns after the operator's, from which the task computes its input statistics."""
+
+    @property
+    def counts_partitions(self) -> bool:
+        """Whether the shapes need the column with the partition of a row."""
+        return any(field.name == READ_FROM_COLUMN for field in self.statistics_columns)
 
 
 @dataclass(frozen=True)

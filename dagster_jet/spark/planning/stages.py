@@ -34,6 +34,7 @@ from dagster_jet.spark.planning.rows import (
     plan_map_in_batches,
     plan_processor,
 )
+from dagster_jet.spark.tasks.input_statistics import Statistics
 from dagster_jet.system.own_task import naming
 
 if TYPE_CHECKING:
@@ -48,18 +49,18 @@ def plan_operator(
     sources: Sequence[DataFrame],
     partition_count: int,
     *,
-    reports_statistics: bool = False,
+    statistics: Statistics = Statistics.NONE,
 ) -> OperatorPlan:
     """Analyses the stage on its inputs' schemas.
 
     Args:
-        reports_statistics: its tasks should report input statistics, if they can.
+        statistics: input statistics that its tasks should report, if they can.
 
     Raises:
         PipelineError: a key or an event-time column does not exist, or types do not fit.
     """
     with naming(node.name, job):
-        plan = _planned(job, node, sources, Partitions(partition_count), reports_statistics)
+        plan = _planned(job, node, sources, Partitions(partition_count), statistics)
         return replace(plan, operator=_as_it_is(job, node, plan.operator))
 
 
@@ -68,17 +69,17 @@ def _planned(
     node: StatefulNode,
     sources: Sequence[DataFrame],
     partitions: Partitions,
-    reports_statistics: bool,
+    statistics: Statistics,
 ) -> OperatorPlan:
     match node:
         case AggregateNode(window=SessionWindow()):
             return plan_sessions(node, sources[0], partitions)
         case AggregateNode():
-            return plan_windows(node, sources[0], partitions, reports_statistics)
+            return plan_windows(node, sources[0], partitions, statistics)
         case CountWindowNode():
             return plan_count_windows(node, sources[0], partitions)
         case RollingNode():
-            return plan_rolling(node, sources[0], partitions, reports_statistics)
+            return plan_rolling(node, sources[0], partitions, statistics)
         case DeduplicateNode():
             return plan_deduplicate(node, sources[0], partitions)
         case JoinNode():

@@ -14,7 +14,7 @@ from dagster_jet.pipeline.stateful import ProcessorNode, StatefulNode
 from dagster_jet.spark.planning.operator_plan import OperatorPlan
 from dagster_jet.spark.tasks.barrier import ACK_COLUMN
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
-from dagster_jet.spark.tasks.fusion import InputRef
+from dagster_jet.spark.tasks.input_statistics import InputRef
 from dagster_jet.spark.tasks.stage_input import OwnSink, StageSpec
 
 ACK_TYPE = StructType([StructField(ACK_COLUMN, BinaryType())])
@@ -84,7 +84,7 @@ def wire_stage(
         operator=plan.operator,
         sinks=tuple(own),
         dead_letter_sinks=tuple(OwnSink(n.name, n.sink) for n in letter_sinks),
-        reports_statistics=bool(counted),
+        counted_inputs=tuple(n for n, name in enumerate(counted) if name is not None),
         statistics_columns=plan.statistics_columns,
         leaves_out_late=bool(late) and isinstance(node, ProcessorNode),
     )
@@ -150,7 +150,11 @@ def counted_inputs(
     graph: Graph, node: StatefulNode, watched: Collection[str]
 ) -> tuple[str | None, ...]:
     """By input, the timestamps node all of whose rows go to this stage and no other node. With a
-    `max_ahead` Spark observes them: a group of rows does not tell which of them are ahead."""
+    `max_ahead` Spark observes them: a group of rows does not tell which of them are ahead.
+
+    Args:
+        watched: nodes whose partitions Spark observes one by one.
+    """
     if any(isinstance(n, SinkNode) and n.of_late for n in graph.downstream(node.name)):
         return ()  # late rows are removed before
     return tuple(

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.operators.operator import PARTITION_COLUMN
-from dagster_jet.snapshot.manifest import Ack
+from dagster_jet.snapshot.manifest import Ack, Arrived
 from dagster_jet.spark.tasks.barrier import SHARD_COLUMN, Barrier, ack_batch, new_attempt
 from dagster_jet.spark.tasks.epoch_parameters import EpochParameters
-from dagster_jet.spark.tasks.fusion import Fusion, InputRef
+from dagster_jet.spark.tasks.fusion import Fusion
+from dagster_jet.spark.tasks.input_statistics import InputRef, count_arrived
 from dagster_jet.spark.tasks.sink_writers import SinkWriters
-from dagster_jet.spark.tasks.stage_input import StageInput
+from dagster_jet.spark.tasks.stage_input import StageInput, StageSpec
 from dagster_jet.spark.tasks.stage_task import ShardRun, StageTask
 from dagster_jet.state import upload as saving
 from dagster_jet.state.runs import delete_runs
@@ -54,18 +55,24 @@ class FusedTask:
         owned = self._owned(table)
         if len(owned) == 1:
             table = _without_anchors(table)
+        statistics = self._statistics(table)
+        advanced = self._advanced(statistics) if len(owned) == self.shard_count else {}
         passed: dict[str, list[pa.Table]] = {link.source: [] for link in self.fusion.links}
         runs: list[tuple[str, ShardRun]] = []
         with ThreadPoolExecutor(saving.AT_ONCE, "jet-save") as savers, ExitStack() as opened:
             for stage in self.fusion.stages:
                 fail_point("stage.before")
                 name, given = stage.vertex, self.given[stage.vertex]
+                if name in advanced:
+                    given = replace(given, after_ms=advanced[name])
                 delete_runs(given.obsolete)
                 task = StageTask(self.barrier, stage, given)
                 began = time.monotonic()
                 with at_stage(name):
                     linked, late = self._linked(name, passed)
                 shaping_s = time.monotonic() - began
+                counted = _of_stage(stage, statistics)
+                has_all_times = all(one.rows == one.rows_with_time for one in counted)
                 results, dead_letters = (
                     opened.enter_context(SinkWriters(self.barrier, sinks, owned[0], attempt))
                     for sinks in (stage.sinks, stage.dead_letter_sinks)
@@ -74,8 +81,13 @@ class FusedTask:
                     began = time.monotonic() - shaping_s
                     arrived = self._arrived(task, table, linked, shard, alone=len(owned) == 1)
                     with at_stage(name):
-                        run = task.run_shard(shard, arrived, attempt, savers)
+                        run = (
+                            task.run_shard(shard, arrived, attempt, savers)
+                            if has_all_times
+                            else task.refuse(shard, attempt)
+                        )
                     run, shaping_s = run.with_work(time.monotonic() - began), 0.0
+                    run, counted = run.with_event_time(counted, advanced.get(name)), ()
                     if late:
                         run, late = run.with_late(late), 0
                     runs.append((name, run))
@@ -114,6 +126,25 @@ class FusedTask:
         owned: list[int] = pc.unique(table.column(SHARD_COLUMN)).to_pylist()
         assert len(owned) == 1, f"the placement gave this task the shards {owned}, expected one"
         return owned
+
+    def _statistics(self, table: pa.Table) -> dict[InputRef, Arrived]:
+        """Statistics of the inputs that the task counts."""
+        inputs, counted = self.fusion.inputs, self.fusion.counted
+        return {
+            head: count_arrived(inputs.rows_of(table, tag))
+            for tag, head in enumerate(self.fusion.heads)
+            if head in counted
+        }
+
+    def _advanced(self, statistics: Mapping[InputRef, Arrived]) -> dict[str, int]:
+        """Watermarks of stages after the epoch's own rows, all of which are in this task."""
+        found = {}
+        for stage, given in self.given.items():
+            own = given.own_watermark
+            after_ms = None if own is None else own.after(statistics)
+            if after_ms is not None:
+                found[stage] = after_ms if given.after_ms is None else max(after_ms, given.after_ms)
+        return found
 
     def _linked(
         self, stage: str, passed: Mapping[str, list[pa.Table]]
@@ -172,6 +203,14 @@ class FusedTask:
 
     def _ack(self, ack: Ack) -> pa.RecordBatch:
         return self.fusion.outputs.batch(Fusion.ack_tag, ack_batch(ack))
+
+
+def _of_stage(stage: StageSpec, statistics: Mapping[InputRef, Arrived]) -> tuple[Arrived, ...]:
+    """Statistics per input of a stage; empty if none is counted."""
+    if not stage.counted_inputs:
+        return ()
+    inputs = range(len(stage.operator.input_schemas))
+    return tuple(statistics.get(InputRef(stage.vertex, n), Arrived(0, 0, None)) for n in inputs)
 
 
 def _shards(table: pa.Table, count: int) -> pa.ChunkedArray:

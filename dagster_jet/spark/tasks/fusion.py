@@ -21,16 +21,9 @@ from dagster_jet.operators.row_input import RowInput
 from dagster_jet.operators.user.dead_letters import DEAD_LETTER_SCHEMA
 from dagster_jet.spark.tasks.barrier import ACK_SCHEMA
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
+from dagster_jet.spark.tasks.input_statistics import InputRef
 from dagster_jet.spark.tasks.stage_input import StageSpec
 from dagster_jet.spark.tasks.tagged_rows import TaggedRows
-
-
-@dataclass(frozen=True)
-class InputRef:
-    """One input of a stateful stage."""
-
-    stage: str
-    ordinal: int
 
 
 @dataclass(frozen=True)
@@ -68,6 +61,13 @@ class Fusion:
     @cached_property
     def by_name(self) -> dict[str, StageSpec]:
         return {stage.vertex: stage for stage in self.stages}
+
+    @cached_property
+    def counted(self) -> frozenset[InputRef]:
+        """Inputs whose statistics the acks carry."""
+        return frozenset(
+            InputRef(stage.vertex, n) for stage in self.stages for n in stage.counted_inputs
+        )
 
     @cached_property
     def inputs(self) -> TaggedRows:

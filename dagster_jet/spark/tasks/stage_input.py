@@ -13,6 +13,7 @@ from dagster_jet.operators.operator import Operator
 from dagster_jet.snapshot.manifest import ShardState
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
 from dagster_jet.spark.tasks.each_pickled import EachPickled
+from dagster_jet.spark.tasks.own_watermark import OwnWatermark
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class StageSpec:
     """Sinks of the results."""
     dead_letter_sinks: tuple[OwnSink, ...] = ()
     """Sinks of the operator's dead letters."""
-    reports_statistics: bool = False
-    """The acks carry input statistics (`input_statistics.py`)."""
+    counted_inputs: tuple[int, ...] = ()
+    """Ordinals of the inputs whose statistics the acks carry (`input_statistics.py`)."""
     statistics_columns: tuple[pa.Field, ...] = ()
     """Extra trailing columns the statistics are computed from; dropped before `Operator.step`."""
     leaves_out_late: bool = False
@@ -57,7 +58,8 @@ class StageInput:
     before_ms: int | None
     """The stage's watermark after earlier epochs: rows that it has passed are late."""
     after_ms: int | None
-    """The stage's watermark after this epoch: results that it closes are emitted."""
+    """The stage's watermark after this epoch: results that it closes are emitted. Without this
+    epoch's events, if `own_watermark` is set."""
     expired_until_ms: int | None
     """Time up to which state expired in earlier epochs. May differ from the operator's expiry at
     `before_ms`: the operator may have changed since then, and state it kept must be emitted."""
@@ -67,6 +69,8 @@ class StageInput:
     """Early results of windows are emitted in this epoch."""
     clock_ms: int | None = None
     """Clock of the epoch, if the stage has timers in processing time. Never goes back."""
+    own_watermark: OwnWatermark | None = None
+    """Set if a task with all rows of the epoch may advance `after_ms` by their events."""
 
     @property
     def now_ms(self) -> int | None:

@@ -12,9 +12,8 @@ import pyarrow as pa
 from dagster_jet.errors import StoreError
 from dagster_jet.operators.lateness import leave_out_late
 from dagster_jet.operators.operator import CountsGroups, Operator, Step, StepInput, merge_whole
-from dagster_jet.snapshot.manifest import Ack, ChunkSet
+from dagster_jet.snapshot.manifest import Ack, Arrived, ChunkSet
 from dagster_jet.spark.tasks.barrier import Barrier, saving_folder
-from dagster_jet.spark.tasks.input_statistics import count_arrived
 from dagster_jet.spark.tasks.stage_input import StageInput, StageSpec
 from dagster_jet.spark.tasks.state_save import StateSave
 from dagster_jet.state import upload as saving
@@ -36,6 +35,10 @@ class ShardRun:
         """Adds rows that were left out as late before the step."""
         ack = replace(self.ack, rows_in=self.ack.rows_in + late, late=self.ack.late + late)
         return replace(self, ack=ack)
+
+    def with_event_time(self, arrived: tuple[Arrived, ...], watermark_ms: int | None) -> ShardRun:
+        """Adds the statistics of the task's input, and the watermark that they have advanced."""
+        return replace(self, ack=replace(self.ack, arrived=arrived, watermark_ms=watermark_ms))
 
     def with_work(self, seconds: float) -> ShardRun:
         """Sets the duration of the step and its surrounding work."""
@@ -71,19 +74,19 @@ class StageTask:
     def shard_count(self) -> int:
         return len(self.given.shards)
 
+    def refuse(self, shard: int, attempt: str) -> ShardRun:
+        """Runs no step, because rows have no event time. The driver refuses the epoch: it knows the
+        rows' source."""
+        operator = self.stage.operator
+        nothing = Step(operator.result_schema.empty_table(), operator.state_schema.empty_table(), 0)
+        return ShardRun(nothing, Ack(self.stage.vertex, shard, attempt), None)
+
     def run_shard(
         self, shard: int, arrived: tuple[pa.Table, ...], attempt: str, savers: Executor
     ) -> ShardRun:
         """Runs one step. A crash inside leaves run files and chunks without references."""
         stage, given, operator = self.stage, self.given, self.stage.operator
         state = given.shards[shard]
-        statistics = tuple(map(count_arrived, arrived)) if stage.reports_statistics else ()
-        if any(one.rows != one.rows_with_time for one in statistics):
-            # The driver refuses the epoch; it knows the rows' source.
-            nothing = Step(
-                operator.result_schema.empty_table(), operator.state_schema.empty_table(), 0
-            )
-            return ShardRun(nothing, Ack(stage.vertex, shard, attempt, arrived=statistics), None)
         late = 0
         if stage.leaves_out_late:
             (rows,) = arrived
@@ -171,7 +174,6 @@ class StageTask:
             late=step.late,
             rejected=0 if step.rejected is None else step.rejected.num_rows,
             groups=_groups(operator, arrived),
-            arrived=statistics,
             saved=saved,
             unsaved=unsaved,
             obsolete=tuple(runs.obsolete),

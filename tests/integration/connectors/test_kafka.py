@@ -521,6 +521,34 @@ def test_uneven_partitions_and_a_new_one_while_the_job_runs(kafka: KafkaWorld, j
     assert last.stages["counts"].late == 0
 
 
+def test_windows_over_uneven_partitions_close_in_the_epoch_that_reads_their_rows(
+    kafka: KafkaWorld, jet: Jet
+):
+    """The stage's own task knows the newest event of each partition. Each key is in both."""
+    topic, sent = kafka.topic(2), []
+    for partition, count in ((0, 240), (1, 24)):
+        values = [{"k": n % 3, "at": n * 40_000 // count} for n in range(count)]
+        kafka.send(topic, values, partition=partition)
+        sent += values
+    forget("windows")
+    p, events = Pipeline("uneven_windows"), []
+    source = sources.kafka(kafka.servers, topics=[topic], schema="k int, at bigint")
+    rows = p.read_from(source, name="topic").with_timestamps("at", allowed_lag="0 ms")
+    rows.group_by("k").window(windows.tumbling("2 seconds")).aggregate(
+        n=agg.count(), name="counts"
+    ).write_to(sinks.collect("windows"), name="windows")
+    config = JobConfig(snapshot_interval="0 ms", max_items_per_epoch=50)
+    jet.run(p, config, until="completed", on_event=events.append)
+    found = collected("windows").to_pylist()
+    assert Counter(
+        {(r["k"], int(r["window_start"].timestamp())): r["n"] for r in found}
+    ) == Counter((row["k"], row["at"] // 2_000 * 2) for row in sent)
+    told = [event.stages["counts"] for event in events if isinstance(event, SnapshotCommitted)]
+    assert told[-1].late == 0
+    first = next(stage for stage in told if stage.rows_in)
+    assert first.rows_out > 0, "an epoch of both partitions has closed windows"
+
+
 def test_a_topic_that_was_made_anew_ends_the_job(kafka: KafkaWorld, jet: Jet):
     topic = kafka.topic()
     source = partial(sources.kafka, kafka.servers, topics=[topic], schema="v long")

@@ -59,6 +59,11 @@ def test_an_epoch_writes_nothing_until_a_window_closes() -> None:
     assert not writes_nothing(windows, early_due=True)
     assert not writes_nothing(windows, always_rings=True)
     assert writes_nothing(windows, stages={**SAVED, "before it": StageTime(1, 2)})
+    assert not writes_nothing(windows, stages={"hourly": StageTime(100, 100, 160)}), "by its rows"
+    assert writes_nothing(windows, stages={"hourly": StageTime(100, 100, 100)})
+    assert windows.tick(
+        inputs(stages={"hourly": StageTime(100, 100, 160)}), None, READY
+    ).writes_nothing, "there are no rows"
 
 
 def silence(*earliest_ms: int | None) -> CoordinatorView:

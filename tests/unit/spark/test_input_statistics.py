@@ -10,7 +10,7 @@ from dagster_jet.operators.operator import TIME_COLUMN
 from dagster_jet.pipeline import LateStage, Stage
 from dagster_jet.snapshot.manifest import Ack, Arrived
 from dagster_jet.spark.planning.wiring import counted_inputs
-from dagster_jet.spark.tasks.input_statistics import STATISTICS_COLUMNS, count_arrived, total_of
+from dagster_jet.spark.tasks.input_statistics import Statistics, count_arrived, total_of
 
 NOTHING = Arrived(0, 0, None)
 
@@ -34,19 +34,29 @@ def test_of_rows(times: list[int | None], expected: Arrived) -> None:
 def test_of_groups(rows: list, timed: list, tops: list, expected: Arrived) -> None:
     columns = {
         ROW_COUNT: rows,
-        **dict(zip((f.name for f in STATISTICS_COLUMNS), (timed, tops), strict=True)),
+        **dict(zip((f.name for f in Statistics.OF_GROUPS.value), (timed, tops), strict=True)),
     }
     table = pa.table({name: pa.array(column, pa.int64()) for name, column in columns.items()})
     assert count_arrived(table) == expected
 
 
-def test_of_all_shards() -> None:
+def test_of_groups_of_partitions() -> None:
+    columns = ([1, 2, 3, 4], [1, 2, 3, 0], [7, 9, 8, None], [1, 0, 1, 2])
+    names = (ROW_COUNT, *(f.name for f in Statistics.OF_PARTITIONS.value))
+    found = count_arrived(pa.table(dict(zip(names, columns, strict=True))))
+    assert (found.rows, found.rows_with_time, found.top_event_ms) == (10, 6, 9)
+    assert dict(found.partition_tops_ms) == {1: 8, 0: 9}, "partition 2 has no event time"
+
+
+def test_of_all_tasks() -> None:
     assert total_of([Arrived(2, 1, 5), NOTHING, Arrived(3, 3, -4)]) == Arrived(5, 4, 5)
     assert total_of([]) == NOTHING
+    parts = [Arrived(1, 1, 5, ((0, 5), (3, 4))), Arrived(1, 1, 6, ((3, 6),))]
+    assert dict(total_of(parts).partition_tops_ms) == {0: 5, 3: 6}
 
 
 def test_it_travels_in_acks() -> None:
-    ack = Ack("counts", 0, "1.a", arrived=(Arrived(2, 1, 5), NOTHING))
+    ack = Ack("counts", 0, "1.a", arrived=(Arrived(2, 1, 5, ((0, 5),)), NOTHING), watermark_ms=4)
     assert Ack.from_bytes(ack.to_bytes()) == ack
 
 

@@ -27,7 +27,8 @@ from dagster_jet.snapshot.storage.snapshot_store import Retained, SnapshotStore
 from dagster_jet.spark.tasks import fused_task
 from dagster_jet.spark.tasks.barrier import ACK_COLUMN, SHARD_COLUMN
 from dagster_jet.spark.tasks.fused_task import FusedTask
-from dagster_jet.spark.tasks.fusion import Fusion, InputRef
+from dagster_jet.spark.tasks.fusion import Fusion
+from dagster_jet.spark.tasks.input_statistics import InputRef
 from dagster_jet.spark.tasks.stage_input import StageInput, StageSpec
 from dagster_jet.store import Store
 from tests.unit.operators.stepping import PARTITIONS, addressed, as_input
