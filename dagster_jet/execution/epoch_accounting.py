@@ -142,6 +142,8 @@ class EpochAccounting:
                     "them to a sink with dead_letter_to().",
                 )
             rows_of[source] = arrived.rows
+        counts = (one for ack in output.acks for one in ack.arrived)
+        assert all(one.rows == one.rows_with_time for one in counts), "a task has run no step"
         return rows_of
 
     def _move_watermarks(self, epoch: EpochInput, output: EpochOutput) -> None:

@@ -53,8 +53,7 @@ class FusedTask:
         attempt = new_attempt()
         table = self._read(batches)
         owned = self._owned(table)
-        if len(owned) == 1:
-            table = _without_anchors(table)
+        table = _without_anchors(table)
         statistics = self._statistics(table)
         advanced = self._advanced(statistics) if len(owned) == self.shard_count else {}
         passed: dict[str, list[pa.Table]] = {link.source: [] for link in self.fusion.links}
@@ -220,13 +219,11 @@ def _shards(table: pa.Table, count: int) -> pa.ChunkedArray:
 
 
 def _of_shard(table: pa.Table, shard: int) -> pa.Table:
-    """Rows of one shard, without anchor rows, which have no partition."""
-    mine = pc.equal(table.column(SHARD_COLUMN), shard)
-    return table.filter(pc.and_(mine, pc.is_valid(table.column(PARTITION_COLUMN))))
+    return table.filter(pc.equal(table.column(SHARD_COLUMN), shard))
 
 
 def _without_anchors(table: pa.Table) -> pa.Table:
-    """Removes the anchor row by slicing, because a filter would copy the whole input."""
+    """Removes anchor rows, which have no partition, by slicing: a filter would copy all input."""
     partitions = table.column(PARTITION_COLUMN)
     if partitions.null_count == 0:
         return table
