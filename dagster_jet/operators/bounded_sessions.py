@@ -34,7 +34,7 @@ from dagster_jet.operators.operator import (
     first_at_least,
     with_version,
 )
-from dagster_jet.operators.partials_operator import PartialsOperator
+from dagster_jet.operators.partials_operator import VersionedPartials
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.rows.sorting import distinct, is_among, order_by
 from dagster_jet.operators.session import (
@@ -50,7 +50,7 @@ _ALL = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
-class BoundedSessions(PartialsOperator):
+class BoundedSessions(VersionedPartials):
     """Operator for sessions of limited duration.
 
     A session is [first event, end): its end is the last event + gap, at most the first event + the

@@ -30,7 +30,7 @@ from dagster_jet.operators.operator import (
     StepInput,
     with_version,
 )
-from dagster_jet.operators.partials_operator import PartialsOperator
+from dagster_jet.operators.partials_operator import VersionedPartials
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.rows.sorting import distinct
 from dagster_jet.operators.session import hashes, sessions_of, timely_partials
@@ -38,7 +38,7 @@ from dagster_jet.operators.window_results import TIMESTAMP, timestamps
 
 
 @dataclass(frozen=True)
-class ExpiringTotals(PartialsOperator):
+class ExpiringTotals(VersionedPartials):
     """Operator that emits, for each key with rows in a step, the totals of its newest life.
 
     An event before the watermark is late. Changing the time to live in the code: lives in the state

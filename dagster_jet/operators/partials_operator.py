@@ -1,4 +1,4 @@
-"""Base of operators over partial aggregates. Subclasses are frozen dataclasses."""
+"""Bases of operators over partial aggregates. Subclasses are frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dagster_jet.operators.operator import TIME_COLUMN, VERSION_COLUMN, Operator
 
 
 class PartialsOperator(Operator):
-    """Operator over partial aggregates of a first stage, with a versioned state."""
+    """Operator over partial aggregates of a first stage."""
 
     if TYPE_CHECKING:  # fields of the subclasses
 
@@ -36,8 +36,15 @@ class PartialsOperator(Operator):
 
     @cached_property
     def state_schema(self) -> pa.Schema:
-        state = self.aggregation.state_schema(self.input_schema)
-        return state.append(pa.field(VERSION_COLUMN, pa.int64()))
+        return self.aggregation.state_schema(self.input_schema)
+
+
+class VersionedPartials(PartialsOperator):
+    """The same with a versioned state, whose rows expire by the time of their newest event."""
+
+    @cached_property
+    def state_schema(self) -> pa.Schema:
+        return super().state_schema.append(pa.field(VERSION_COLUMN, pa.int64()))
 
     @property
     def time_column(self) -> str:

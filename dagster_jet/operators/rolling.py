@@ -45,9 +45,9 @@ class RollingAggregate(PartialsOperator):
     result_time: str | None = None
     """Name of a result column with the key's newest event time, for later event-time stages."""
 
-    @cached_property
-    def state_schema(self) -> pa.Schema:
-        return self.aggregation.state_schema(self.input_schema)
+    @property
+    def time_column(self) -> str:
+        return TIME_COLUMN
 
     @cached_property
     def result_schema(self) -> pa.Schema:

@@ -35,7 +35,7 @@ from dagster_jet.operators.operator import (
     newest_version,
     with_version,
 )
-from dagster_jet.operators.partials_operator import PartialsOperator
+from dagster_jet.operators.partials_operator import VersionedPartials
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.rows.sorting import distinct, is_among, order_by
 from dagster_jet.operators.session_pieces import (
@@ -58,7 +58,7 @@ FOLDED_BY = 4
 
 
 @dataclass(frozen=True)
-class SessionWindows(PartialsOperator):
+class SessionWindows(VersionedPartials):
     """Operator for sessions. A session is [first event, last event + gap).
 
     It closes when its end is *before* the watermark, and an event is late when its time is: an

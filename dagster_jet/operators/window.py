@@ -24,10 +24,10 @@ import pyarrow as pa
 
 from dagster_jet.core.window_frames import Frames
 from dagster_jet.errors import BadRowError
-from dagster_jet.operators.address import check_columns
 from dagster_jet.operators.aggregates.aggregation import ROW_COUNT, Aggregation, row_count
 from dagster_jet.operators.aggregates.grouping import rows_where
 from dagster_jet.operators.operator import PARTITION_COLUMN, StateReader, Step, StepInput
+from dagster_jet.operators.partials_operator import PartialsOperator
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.window_results import (
     check_times,
@@ -48,7 +48,7 @@ _IS_DENSE = 0.75
 
 
 @dataclass(frozen=True)
-class SlidingWindows:
+class SlidingWindows(PartialsOperator):
     """Operator for windows; with `Frames.per_window` = 1 they are tumbling.
 
     Every window with rows whose end is at or before the watermark is emitted once. A row is late if
@@ -70,17 +70,6 @@ class SlidingWindows:
     early_results: bool = False
     corrected: bool = False
     """Results have the column `CORRECTION`."""
-
-    def __post_init__(self) -> None:
-        check_columns(self, self.keys)
-
-    @property
-    def input_schemas(self) -> tuple[pa.Schema, ...]:
-        return (self.input_schema,)
-
-    @cached_property
-    def state_schema(self) -> pa.Schema:
-        return self.aggregation.state_schema(self.input_schema)
 
     @cached_property
     def result_schema(self) -> pa.Schema:
