@@ -158,10 +158,8 @@ class EpochAccounting:
         for name, stage in epoch.stages.items():
             own = own_ms.get(name)
             watermarks.reach(name, stage.after_ms, own)
-            expired = context.plan.operator(name).expired_until(
-                stage.now_ms if own is None else own
-            )
-            watermarks.expire(name, expired)
+            advanced = stage if own is None else replace(stage, after_ms=own)
+            watermarks.expire(name, context.plan.operator(name).expired_until(advanced.now_ms))
         shown = [name for name, stage in epoch.stages.items() if stage.early]
         self.early.acked(shown, output.acks, now_ms)
 

@@ -264,7 +264,9 @@ class EpochDriver:
             # It is empty between snapshots, and cleaners of temporary folders remove empty folders.
             saving_folder(context.work_dir).mkdir(parents=True, exist_ok=True)
         shards = max((len(view.shards[stage.name]) for stage in context.graph.stages), default=1)
-        few_groups = shards == 1 or self._accounting.groups <= FEW_GROUPS
+        is_local = context.runtime.is_local
+        few_groups = is_local and (shards == 1 or self._accounting.groups <= FEW_GROUPS)
+        has_own = not command.final and (few_groups or shards == 1)
         watermarks = self.sources.watermarks
         now_ms = context.clock.now_ms()
         clock_ms = watermarks.next_clock_ms(now_ms)
@@ -276,16 +278,23 @@ class EpochDriver:
                 snapshot_id=command.snapshot_id,
             ),
             splits=splits,
-            stages=self._stage_inputs(view, splits, now_ms, final=command.final),
+            stages=self._stage_inputs(
+                view, now_ms, self._own_watermarks(splits) if has_own else {}, final=command.final
+            ),
             ingestion_ms=watermarks.ingestion_ms(now_ms),
             latest_ms=watermarks.latest_ms(clock_ms),
             clock_ms=clock_ms,
-            few_groups=context.runtime.is_local and few_groups,
+            few_groups=few_groups,
             few_rows=few_rows,
         )
 
     def _stage_inputs(
-        self, view: CoordinatorView, splits: Mapping[str, Any], now_ms: int, *, final: bool
+        self,
+        view: CoordinatorView,
+        now_ms: int,
+        own: Mapping[str, OwnWatermark | None],
+        *,
+        final: bool,
     ) -> dict[str, StageInput]:
         context, watermarks = self.context, self.sources.watermarks
         obsolete = self._accounting.take_obsolete()
@@ -294,7 +303,6 @@ class EpochDriver:
             obsolete = ()
         early, clocks_ms = self.early.due(now_ms), watermarks.clocks_ms(now_ms)
         after_ms = self.planner.watermarks(self._stage_times(), final=final)
-        own = {} if final else self._own_watermarks(splits)
         return {
             stage.name: StageInput(
                 shards=view.shards[stage.name],
@@ -312,12 +320,7 @@ class EpochDriver:
     def _own_watermarks(self, splits: Mapping[str, Any]) -> dict[str, OwnWatermark | None]:
         """Event time by stage, for tasks that advance their watermark by the epoch's own rows."""
         plan, readers, watermarks = self.context.plan, self.sources.readers, self.sources.watermarks
-        counted_by = {
-            name: one.counted_by
-            for name, one in plan.timestamps.items()
-            if one.counted_by is not None
-        }
-        read = {}
+        counted_by, read = dict(plan.counted_by), {}
         for node, source in plan.partitioned.items():
             if source in splits:
                 parameters = readers[source].split_parameters(splits[source])

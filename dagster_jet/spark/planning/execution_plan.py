@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dagster_jet.operators.in_event_order import InEventOrder
@@ -15,6 +16,7 @@ from dagster_jet.snapshot.plan import COLUMNS
 from dagster_jet.spark.planning.event_time import TimestampsPlan
 from dagster_jet.spark.planning.fusing import Fusions
 from dagster_jet.spark.planning.wiring import StageWiring
+from dagster_jet.spark.tasks.input_statistics import InputRef
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,6 +59,12 @@ class ExecutionPlan:
             for name, plan in self.timestamps.items()
             if plan.partitions_of is not None
         }
+
+    @cached_property
+    def counted_by(self) -> Mapping[str, InputRef]:
+        """The input whose tasks count the events, of every timestamps node that tasks count."""
+        counted = {name: plan.counted_by for name, plan in self.timestamps.items()}
+        return {name: one for name, one in counted.items() if one is not None}
 
     @property
     def transforms(self) -> tuple[str, ...]:
