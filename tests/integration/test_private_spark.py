@@ -17,17 +17,20 @@ from pyspark.sql import functions as F
 import dagster_jet
 from dagster_jet.spark.cluster import session as sessions
 from dagster_jet.spark.plans import repeatable, row_by_row, used_columns
+from dagster_jet.spark.plans.cached import from_cache
 from dagster_jet.spark.plans.counters import Counters
 from dagster_jet.spark.plans.nodes import (
     analyzed,
     children,
     elements,
+    frame_of,
     kind,
     leaves,
     optimized,
     physical,
     schema_json,
 )
+from dagster_jet.spark.plans.union import union_all
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,6 +52,7 @@ CLASSES = {
     "AttributeReference": [f"{CATALYST}.expressions.AttributeReference"],
     "BroadcastExchangeExec": [f"{EXECUTION}.exchange.BroadcastExchangeExec"],
     "Join": [f"{CATALYST}.plans.logical.Join"],
+    "Union": [f"{CATALYST}.plans.logical.Union"],
     "Project": [f"{CATALYST}.plans.logical.Project"],
     "Range": [f"{CATALYST}.plans.logical.Range"],
     **{name.rpartition(".")[2]: [name] for name in sessions.LOOKED_UP_OFTEN},
@@ -126,6 +130,12 @@ METHODS: dict[str, tuple[Callable[[DataFrame], Any], Any]] = {
         "WholeStageCodegenExec",
     ),
     "QueryExecution.observedMetrics": (lambda f: counted(f).count("seen"), 3),
+    "Union": (lambda f: union_all([f, f, f]).count(), 9),
+    "Dataset.ofRows": (lambda f: kind(analyzed(frame_of(f.sparkSession, chosen(f)))), "Project"),
+    "CacheManager.lookupCachedData, cachedRepresentation": (
+        lambda f: kind(analyzed(from_cache(f.select("v").persist()))),
+        "InMemoryRelation",
+    ),
     "TreeNode.children": (lambda f: [kind(one) for one in children(chosen(f))] != [], True),
     "QueryPlan.subqueries": (
         lambda f: elements(chosen(f).subqueries()),

@@ -9,7 +9,7 @@ All branches end in frames of acks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -44,6 +44,7 @@ from dagster_jet.spark.planning.stateless import (
 )
 from dagster_jet.spark.planning.wiring import ACK_TYPE, own_sink
 from dagster_jet.spark.plans.repeatable import Repeat, again
+from dagster_jet.spark.plans.union import union_all
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.epoch_parameters import PreparedTask
 from dagster_jet.spark.tasks.epoch_rows import IngestionTime, LateRows
@@ -109,7 +110,7 @@ class EpochFrames:
 
     def _plan_action(self) -> DataFrame | None:
         acked = [frame for node in self._plan.graph for frame in self._acks_of(node)]
-        return reduce(lambda a, b: a.union(b), acked) if acked else None
+        return union_all(acked) if acked else None
 
     def begin_again(self, how: Repeat) -> None:
         """Makes prepared frames ready for one more epoch, after `release`."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError
 
 from dagster_jet.spark.cluster.placement import Placement
+from dagster_jet.spark.plans.cached import from_cache
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,9 +20,14 @@ class SharedFrames:
     def __init__(self) -> None:
         self._frames: list[DataFrame] = []
 
-    def add(self, frame: DataFrame) -> DataFrame:
+    def add(self, frame: DataFrame, *, is_prepared: bool = False) -> DataFrame:
+        """Returns the frame from which branches read.
+
+        Args:
+            is_prepared: it is persisted `again` for later epochs, with another cache in each.
+        """
         self._frames.append(frame.persist())
-        return frame
+        return frame if is_prepared else from_cache(frame)
 
     def __bool__(self) -> bool:
         return bool(self._frames)

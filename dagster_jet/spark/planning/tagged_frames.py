@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.spark.planning.operator_plan import spark_schema
+from dagster_jet.spark.plans.union import union_all
 from dagster_jet.spark.tasks.tagged_rows import TAG_COLUMN, TaggedRows, column_name
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class TaggedFrames:
         if self.rows.is_one:
             return frames.get(0)
         own = [frame.select(*self._into[tag]) for tag, frame in frames.items()]
-        return reduce(lambda a, b: a.union(b), own) if own else None
+        return union_all(own) if own else None
 
     def take(self, frame: DataFrame, tag: int) -> DataFrame:
         """The rows with one tag, as they were put in."""
@@ -61,8 +62,8 @@ class TaggedFrames:
             (
                 *common,
                 *(
-                    F.col(quoted_name(column_name(tag, field.name))).alias(field.name)
-                    for field in tagged.own(tag)
+                    F.col(column_name(column)).alias(field.name)
+                    for column, field in zip(tagged.columns(tag), tagged.own(tag), strict=True)
                 ),
             )
             for tag in range(len(tagged.kinds))
@@ -72,12 +73,12 @@ class TaggedFrames:
         tagged = self.rows
         columns = [] if tagged.shared is None else [F.col(quoted_name(tagged.shared.name))]
         columns.append(F.lit(tag).alias(TAG_COLUMN))
-        for other in range(len(tagged.kinds)):
-            for field in tagged.own(other):
-                own = (
-                    F.col(quoted_name(field.name))
-                    if other == tag
-                    else F.lit(None).cast(from_arrow_type(field.type))
-                )
-                columns.append(own.alias(column_name(other, field.name)))
+        own = dict(zip(tagged.columns(tag), tagged.own(tag), strict=True))
+        for column, each in enumerate(tagged.types):
+            value = (
+                F.col(quoted_name(own[column].name))
+                if column in own
+                else F.lit(None).cast(from_arrow_type(each))
+            )
+            columns.append(value.alias(column_name(column)))
         return tuple(columns)

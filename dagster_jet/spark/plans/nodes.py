@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def analyzed(frame: DataFrame) -> Any:
@@ -25,6 +25,14 @@ def physical(frame: DataFrame, *, prepared: bool) -> Any:
     """
     execution = frame._jdf.queryExecution()
     return execution.executedPlan() if prepared else execution.sparkPlan()
+
+
+def frame_of(session: SparkSession, logical: Any) -> DataFrame:
+    """A frame with this logical plan."""
+    from pyspark.sql import DataFrame
+
+    dataset = getattr(session._jvm, "org.apache.spark.sql.classic.Dataset")
+    return DataFrame(dataset.ofRows(session._jsparkSession, logical), session)
 
 
 def schema_json(frame: DataFrame) -> str:

@@ -9,6 +9,7 @@ from dagster_jet.spark.plans.nodes import (
     analyzed,
     children,
     elements,
+    frame_of,
     kind,
     not_deterministic,
     optimized,
@@ -80,19 +81,15 @@ def repeat(
 
 def again(frame: DataFrame, how: Repeat) -> DataFrame:
     """The frame, to be run once more."""
-    from pyspark.sql import DataFrame
-
     if how is Repeat.AS_IT_IS:
         return frame
     session = frame.sparkSession
-    jvm = session._jvm
     logical = analyzed(frame)
     if how is Repeat.COPIED:
         # Spark copies the physical plan before it prepares it, with new shuffles.
-        stage = getattr(jvm, "org.apache.spark.sql.execution.adaptive.LogicalQueryStage")
+        stage = getattr(session._jvm, "org.apache.spark.sql.execution.adaptive.LogicalQueryStage")
         logical = stage(optimized(frame), physical(frame, prepared=False))
-    dataset = getattr(jvm, "org.apache.spark.sql.classic.Dataset")
-    return DataFrame(dataset.ofRows(session._jsparkSession, logical), session)
+    return frame_of(session, logical)
 
 
 def _begins_anew(plan: Any) -> bool:

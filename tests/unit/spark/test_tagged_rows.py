@@ -18,14 +18,24 @@ def test_one_kind_is_not_changed() -> None:
     assert tagged.rows_of(rows, 0).column_names == ["p", "name"]
 
 
-def test_what_all_kinds_share_is_there_once() -> None:
+def test_kinds_share_columns_by_type() -> None:
     tagged = TaggedRows((PEOPLE, SIZES), pa.field("p", pa.int32()))
-    assert tagged.schema.names == ["p", TAG_COLUMN, "0_name", "1_name", "1_x"]
+    assert tagged.schema.names == ["p", TAG_COLUMN, "__0", "__1", "__2"]
+    names = pa.schema(
+        [("p", pa.int32()), ("x", pa.float64()), ("a", pa.string()), ("b", pa.string())]
+    )
+    wide = TaggedRows((PEOPLE, SIZES, names, PEOPLE), pa.field("p", pa.int32()))
+    assert wide.types == (pa.string(), pa.int64(), pa.float64(), pa.string())
+    assert [wide.columns(tag) for tag in range(4)] == [(0,), (1, 2), (2, 0, 3), (0,)]
+
+
+def test_the_column_of_all_kinds_is_there_once() -> None:
+    tagged = TaggedRows((PEOPLE, SIZES), pa.field("p", pa.int32()))
     rows = pa.Table.from_pylist(
         [
-            {"p": 1, TAG_COLUMN: 0, "0_name": "a"},
-            {"p": 2, TAG_COLUMN: 1, "1_name": 5, "1_x": 0.5},
-            {"p": 3, TAG_COLUMN: 0, "0_name": None},
+            {"p": 1, TAG_COLUMN: 0, "__0": "a"},
+            {"p": 2, TAG_COLUMN: 1, "__1": 5, "__2": 0.5},
+            {"p": 3, TAG_COLUMN: 0, "__0": None},
         ],
         tagged.schema,
     )
