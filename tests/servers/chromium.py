@@ -24,6 +24,17 @@ _FLAGS = (
     "--hide-scrollbars",
 )
 
+_CALM = """
+window.requestAnimationFrame = draw => setTimeout(() => draw(performance.now()), 200);
+window.cancelAnimationFrame = clearTimeout;
+const still = new CSSStyleSheet();
+still.replaceSync(
+  '*, *::before, *::after { animation: none !important; transition: none !important }'
+);
+document.adoptedStyleSheets = [still];
+"""
+"""Without a graphics card a page that spins takes most of a core, and here nobody looks at it."""
+
 
 def install() -> None:
     """Once, before the tests."""
@@ -52,6 +63,7 @@ def start_chromium(profile: Path, width: int, height: int, *, log_requests: bool
     # With both paths given, Selenium looks for nothing on the network.
     service = webdriver.ChromeService(executable_path=str(driver))
     browser = webdriver.Chrome(options=options, service=service)
+    browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": _CALM})
     # The window has borders also where nobody sees it: ask for the page's own size.
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
