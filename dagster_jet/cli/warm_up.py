@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -56,7 +57,8 @@ def _made(archive: ClassArchive | None) -> str:
     if not archive.claim():
         return "Another process is writing the archive."
     try:
-        _record(archive)
+        if not _record(archive):
+            return f"The archive was not written within {_END_S} s; Spark starts without one."
         if archive.publish():
             return f"Spark's classes are in {archive.path}."
         return "This Java does not support an archive of classes; Spark starts without one."
@@ -64,8 +66,9 @@ def _made(archive: ClassArchive | None) -> str:
         archive.give_back()
 
 
-def _record(archive: ClassArchive) -> None:
-    """Runs a small job with typical stages; its JVM writes the archive when it exits."""
+def _record(archive: ClassArchive) -> bool:
+    """Runs a small job with typical stages; its JVM writes the archive when it exits. Returns
+    whether it has exited in time."""
 
     from pyspark import SparkContext
 
@@ -83,4 +86,10 @@ def _record(archive: ClassArchive) -> None:
     jvm = getattr(SparkContext._gateway, "proc", None)
     assert jvm is not None, "this process has started it"
     jvm.stdin.close()  # the JVM exits when its parent closes the pipe
-    jvm.wait(_END_S)
+    try:
+        jvm.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        jvm.kill()
+        archive.hidden.unlink(missing_ok=True)
+        return False
+    return True

@@ -279,9 +279,8 @@ def retries_in_local_mode(session: SparkSession) -> bool:
 
 def keeps_workers(session: SparkSession) -> bool:
     """Whether Python workers of this host stay alive after their task."""
-    conf = session.sparkContext.getConf()
     settings = ("spark.python.worker.reuse", "spark.python.use.daemon")
-    return is_local(session) and all(conf.get(key, "true") == "true" for key in settings)
+    return is_local(session) and all(session.conf.get(key, "true") == "true" for key in settings)
 
 
 def _is_local_master(master: str) -> bool:
