@@ -12,11 +12,12 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import PythonFileTarget
 from dagster_webserver.webserver import DagsterWebserver
 
 from tests.long import long
+
+from .code_server import loaded
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # starlette wants another HTTP client than dagster brings
@@ -143,7 +144,7 @@ def shown(folder: Path, text: str) -> Iterator[Ui]:
     (folder / "home").mkdir()
     with (
         dg.instance_for_test(AT_ONCE, temp_dir=str(folder / "home")) as instance,
-        WorkspaceProcessContext(instance, target) as context,
+        loaded(instance, target) as context,
     ):
         yield Ui(TestClient(DagsterWebserver(context).create_asgi_app()), instance)
 

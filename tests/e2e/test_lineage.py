@@ -9,9 +9,10 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import PythonFileTarget
 from dagster_webserver.webserver import DagsterWebserver
+
+from .code_server import loaded
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # starlette wants another HTTP client than dagster brings
@@ -47,7 +48,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     home = str(tmp_path_factory.mktemp("home"))
     with (
         dg.instance_for_test(temp_dir=home) as instance,
-        WorkspaceProcessContext(instance, target) as context,
+        loaded(instance, target) as context,
     ):
         yield TestClient(DagsterWebserver(context).create_asgi_app())
 

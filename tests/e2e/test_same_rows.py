@@ -10,7 +10,6 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import PythonFileTarget
 from dagster.components.testing.utils import component_defs
 from dagster_webserver.webserver import DagsterWebserver
@@ -18,6 +17,7 @@ from dagster_webserver.webserver import DagsterWebserver
 from dagster_jet import JetPipelineComponent
 from tests.long import long
 
+from .code_server import loaded
 from .run_worker import REPOSITORY, TIMEOUT_SECONDS
 from .test_drained_schedule import scheduled_run
 from .test_materialize import materialize
@@ -83,7 +83,7 @@ def by_the_ui(folder: Path) -> None:
         dg.instance_for_test(
             {"run_coordinator": at_once}, temp_dir=str(folder / "home")
         ) as instance,
-        WorkspaceProcessContext(instance, target) as context,
+        loaded(instance, target) as context,
     ):
         client = TestClient(DagsterWebserver(context).create_asgi_app())
         selector = {

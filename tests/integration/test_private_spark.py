@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 import dagster_jet
 from dagster_jet.spark.cluster import session as sessions
 from dagster_jet.spark.plans import repeatable, row_by_row, used_columns
-from dagster_jet.spark.plans.cached import from_cache
+from dagster_jet.spark.plans.cached import Cache
 from dagster_jet.spark.plans.counters import Counters
 from dagster_jet.spark.plans.nodes import (
     analyzed,
@@ -105,6 +105,11 @@ def scan(frame: DataFrame) -> Any:
     return leaf
 
 
+def scan_of_cache(frame: DataFrame) -> Any:
+    (leaf,) = leaves(physical(Cache(frame.select("k")).rows, prepared=False))
+    return leaf
+
+
 def counted(frame: DataFrame) -> Counters:
     action = frame.observe("seen", F.count(F.lit(1)).alias("rows"))
     assert action.collect()
@@ -132,9 +137,14 @@ METHODS: dict[str, tuple[Callable[[DataFrame], Any], Any]] = {
     "QueryExecution.observedMetrics": (lambda f: counted(f).count("seen"), 3),
     "Union": (lambda f: union_all([f, f, f]).count(), 9),
     "Dataset.ofRows": (lambda f: kind(analyzed(frame_of(f.sparkSession, chosen(f)))), "Project"),
-    "CacheManager.lookupCachedData, cachedRepresentation": (
-        lambda f: kind(analyzed(from_cache(f.select("v").persist()))),
+    "InMemoryRelation.apply, withOutput": (
+        lambda f: kind(analyzed(Cache(f.select("v")).rows)),
         "InMemoryRelation",
+    ),
+    "CachedRDDBuilder.clearCache": (lambda f: Cache(f).clear(), None),
+    "InMemoryTableScanExec.relation().cachedPlan": (
+        lambda f: kind(scan_of_cache(f).relation().cachedPlan()),
+        "WholeStageCodegenExec",
     ),
     "TreeNode.children": (lambda f: [kind(one) for one in children(chosen(f))] != [], True),
     "QueryPlan.subqueries": (

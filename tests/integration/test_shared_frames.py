@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
 from dagster_jet.spark.frames.shared import SharedFrames
 from dagster_jet.spark.plans.nodes import analyzed, kind
+from dagster_jet.spark.plans.repeatable import Repeat, again, repeat
 from dagster_jet.spark.plans.union import union_all
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
 
@@ -44,9 +48,38 @@ def test_frames_with_equal_rows_keep_their_names(spark: SparkSession, shared: Sh
     assert sorted(one.join(other, F.col("x") == F.col("y")).collect()) == [(0, 0), (1, 1), (2, 2)]
 
 
-def test_nothing_stays_in_the_cache(spark: SparkSession) -> None:
-    shared, frame = SharedFrames(), spark.range(3).selectExpr("id * 7 AS a")
-    assert shared.add(frame).count() == 3
-    assert frame.storageLevel.useMemory
+def test_a_cleared_cache_is_filled_anew(spark: SparkSession, tmp_path: Path) -> None:
+    """By the same physical plan, when it is copied: `Repeat.COPIED`."""
+    ran = tmp_path / "ran"
+
+    def numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with open(ran, "a") as file:
+            file.write("x")
+        for _ in batches:
+            yield pa.record_batch({"n": [ran.stat().st_size]})
+
+    shared = SharedFrames()
+    branch = shared.add(spark.range(1, numPartitions=1).mapInArrow(numbered, "n long"))
+    both = union_all([branch, branch])
+    assert repeat(both, several_readers=True, caches=shared.frames) is Repeat.COPIED
+    for run in (1, 2, 3):
+        assert again(both, Repeat.COPIED).collect() == [(run,), (run,)]
+        shared.release()
+    assert ran.read_text() == "xxx"
+
+
+def test_what_is_below_a_cache_begins_anew_as_well(spark: SparkSession) -> None:
+    for below in (F.rand(), F.current_timestamp(), F.expr("(SELECT max(id) FROM range(3))")):
+        shared = SharedFrames()
+        branch = shared.add(spark.range(3).select(below.alias("a")))
+        assert repeat(branch, several_readers=True, caches=shared.frames) is None
+        shared.release()
+
+
+def test_a_frame_that_has_branches_is_persisted(spark: SparkSession, shared: SharedFrames) -> None:
+    frame = spark.range(50).select(F.rand().alias("a"))
+    one, other = frame.where("a < 2"), frame.select("a")
+    shared.persist(frame)
+    assert one.collect() == other.collect()
     shared.release()
     assert not frame.storageLevel.useMemory

@@ -79,7 +79,7 @@ class EpochFrames:
         self.partitions: Mapping[str, Sequence[str]] = {}
         """By source, `SourceFrame.partitions` of the running epoch, for prepared frames."""
         self._observations = Observations()
-        self.shared = SharedFrames()
+        self.shared = SharedFrames(are_planned_again=prepared is not None and not runtime.is_local)
         self.written_sinks: dict[str, DataFrame | None] = {}
         """The rows of each sink; None if the stage's own task writes them."""
         self._own_sinks = {n for stage in plan.stages.values() for n in stage.own_sinks}
@@ -204,8 +204,8 @@ class EpochFrames:
         else:
             source = self._prepared[node.name]
         self._sources[node.name] = source
-        if source.shared is not None:
-            self._kept(source.shared)
+        if source.shared is not None and self._prepared is None:
+            self.shared.persist(source.shared)
         rows = source.rows
         check_as_declared(self._plan.job, node, rows)
         if reader.is_partitioned and node.name not in self._plan.partition_columns:

@@ -71,7 +71,7 @@ def fusion_frames(
     rows_in = _by_shard(source, epoch, runtime)
     out = map_in_arrow(rows_in, run, plan.outputs.type, ", ".join(fusion.by_name))
     if not fusion.outputs.is_one:
-        out = shared.add(out, is_prepared=is_prepared)
+        out = shared.add(out)
     return FusionFrames(
         plan.outputs.take(out, Fusion.ack_tag),
         {

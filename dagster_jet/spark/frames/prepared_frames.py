@@ -117,7 +117,7 @@ class PreparedFrames:
                 action,
                 several_readers=self._rows_are_read_twice,
                 exchanges=not self._is_local,
-                caches=bool(frames.shared),
+                caches=frames.shared.frames,
             )
             frames.release()
             if found is None:

@@ -1,4 +1,4 @@
-"""Frames of one epoch that several branches read: persisted, so that all read the same rows."""
+"""Frames of one epoch that several branches read: cached, so that all read the same rows."""
 
 from __future__ import annotations
 
@@ -8,40 +8,52 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError
 
 from dagster_jet.spark.cluster.placement import Placement
-from dagster_jet.spark.plans.cached import from_cache
+from dagster_jet.spark.plans.cached import Cache
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
 class SharedFrames:
-    """The persisted frames, upstream ones first."""
+    """The cached frames, upstream ones first."""
 
-    def __init__(self) -> None:
-        self._frames: list[DataFrame] = []
-
-    def add(self, frame: DataFrame, *, is_prepared: bool = False) -> DataFrame:
-        """Returns the frame from which branches read.
-
-        Args:
-            is_prepared: it is persisted `again` for later epochs, with another cache in each.
+    def __init__(self, *, are_planned_again: bool = False) -> None:
         """
-        self._frames.append(frame.persist())
-        return frame if is_prepared else from_cache(frame)
+        Args:
+            are_planned_again: later epochs plan the same frames again, and what is below a cache,
+                too. It has shuffles, whose rows Spark keeps.
+        """
+        self._are_planned_again = are_planned_again
+        self.frames: list[DataFrame] = []
+        """As they were added."""
+        self._persisted: list[DataFrame] = []
+        self._caches: list[Cache] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._frames)
+    def add(self, frame: DataFrame) -> DataFrame:
+        """Returns the frame that branches read."""
+        self.frames.append(frame)
+        if self._are_planned_again:
+            self.persist(frame)
+            return frame
+        self._caches.append(Cache(frame))
+        return self._caches[-1].rows
+
+    def persist(self, frame: DataFrame) -> None:
+        """For a frame that has branches already."""
+        self._persisted.append(frame.persist())
 
     def again(self) -> None:
-        """Persists them for the next epoch, after `release`."""
-        for frame in self._frames:
+        """Prepares them for the next epoch, after `release`."""
+        for frame in self._persisted:
             frame.persist()
 
     def fill(self, placement: Placement) -> None:
-        for frame in self._frames:
+        for frame in (*self._persisted, *(cache.rows for cache in self._caches)):
             placement.fill(frame)
 
     def release(self) -> None:
-        for frame in self._frames:
-            with suppress(Py4JError, OSError):  # a dead JVM has released everything
+        with suppress(Py4JError, OSError):  # a dead JVM has released everything
+            for frame in self._persisted:
                 frame.unpersist()
+            for cache in self._caches:
+                cache.clear()

@@ -1,13 +1,13 @@
-"""A persisted frame as a leaf of the plans above it.
+"""A cache of a frame, which is a leaf of the plans above it.
 
-By itself, Spark keeps the whole plan below a persisted frame in every frame above it, analyses it
-with each, and replaces it by the cache only when it plans. With several stages one behind the other
-these plans grow with each branch.
+`DataFrame.persist` keeps the whole plan below in every frame above. Spark analyses it with each,
+and replaces it only when it plans, after it has compared it with all persisted frames of the
+session. With several stages one behind the other these plans grow with each branch.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dagster_jet.spark.plans.nodes import analyzed, frame_of
 
@@ -15,11 +15,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def from_cache(persisted: DataFrame) -> DataFrame:
-    """The rows of a frame as its cache has them. The frame stays persisted, or the rows are made
-    and kept again."""
-    session = persisted.sparkSession
-    manager = session._jsparkSession.sharedState().cacheManager()
-    relation = manager.lookupCachedData(persisted._jdf).get().cachedRepresentation()
-    # The cache may be that of an equal frame with other names.
-    return frame_of(session, relation.withOutput(analyzed(persisted).output()))
+class Cache:
+    """Filled by the first job that reads `rows`. After `clear` the next job fills it again."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        jvm: Any = frame.sparkSession._jvm
+        companion = getattr(jvm, "org.apache.spark.sql.execution.columnar.InMemoryRelation$")
+        level = getattr(jvm, "org.apache.spark.storage.StorageLevel").MEMORY_AND_DISK()
+        no_name = jvm.scala.Option.empty()
+        plan = frame._jdf.queryExecution()
+        relation = getattr(companion, "MODULE$").apply(level, plan, no_name)
+        self._builder = relation.cacheBuilder()
+        own = relation.withOutput(analyzed(frame).output())
+        self.rows = frame_of(frame.sparkSession, own)
+
+    def clear(self) -> None:
+        is_awaited = False
+        self._builder.clearCache(is_awaited)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,8 @@ _FUNCTIONS = frozenset(("BatchEvalPython", "ArrowEvalPython"))
 _EXCHANGED = frozenset(("ShuffleExchange", "ShuffledHashJoin", "InMemoryTableScan"))
 """Physical nodes between the tasks of a cluster: a shuffle, and the join with the shards' anchors,
 the only frame that is cached for the whole execution."""
+_CACHED = frozenset(("InMemoryTableScan",))
+"""Reads a cache that is cleared after each epoch (`plans.cached`)."""
 
 
 class Repeat(Enum):
@@ -50,13 +53,17 @@ class Repeat(Enum):
     AS_IT_IS = "as it is"
     """No run leaves data that the next one would read."""
     COPIED = "copied"
-    """Its physical plan is copied, because Spark would read the shuffle of the last run again."""
+    """Its physical plan is copied: Spark's nodes keep the shuffles and caches of the last run."""
     PLANNED = "planned"
-    """It is planned again, because it reads frames that are cached in each epoch."""
+    """It is planned again: frames that are cached in each epoch are made by shuffles."""
 
 
 def repeat(
-    frame: DataFrame, *, several_readers: bool, exchanges: bool = False, caches: bool = False
+    frame: DataFrame,
+    *,
+    several_readers: bool,
+    exchanges: bool = False,
+    caches: Sequence[DataFrame] = (),
 ) -> Repeat | None:
     """How the frame can run again for other rows; None: it cannot. Plans it without running it.
 
@@ -64,19 +71,23 @@ def repeat(
         several_readers: each of several branches makes the rows again, and they must agree. Users'
             functions may return different values for the same row.
         exchanges: its tasks are on several executors.
-        caches: it reads frames that are cached in each epoch.
+        caches: frames below it that are cached in each epoch.
     """
-    logical = analyzed(frame)
+    logical = [analyzed(one) for one in (*caches, frame)]
     # The seed of `rand()` is part of the plan.
-    if not _begins_anew(logical) or _is_folded_when_planned(frame, logical):
+    if not all(map(_begins_anew, logical)):
         return None
-    if caches:
-        return None if several_readers and _calls_functions(frame, logical) else Repeat.PLANNED
+    if any(_is_folded_when_planned(frame, plan) for plan in logical):
+        return None
+    if caches and exchanges:
+        calls = several_readers and any(_calls_functions(frame, plan) for plan in logical)
+        return None if calls else Repeat.PLANNED
     known = _RUN_ANEW if several_readers else _RUN_ANEW | _FUNCTIONS
     plan = physical(frame, prepared=True)
     if _are_all(known, plan):
         return Repeat.AS_IT_IS
-    return Repeat.COPIED if exchanges and _are_all(known | _EXCHANGED, plan) else None
+    kept = _EXCHANGED if exchanges else _CACHED if caches else frozenset()
+    return Repeat.COPIED if _are_all(known | kept, plan) else None
 
 
 def again(frame: DataFrame, how: Repeat) -> DataFrame:
@@ -141,4 +152,6 @@ def _are_all(known: frozenset[str], plan: Any) -> bool:
     name = kind(plan).removesuffix("Exec")
     if name == "BroadcastExchange":
         return all(_are_all(_OF_TABLES, child) for child in children(plan))
+    if name == "InMemoryTableScan":
+        return name in known and _are_all(known, plan.relation().cachedPlan())
     return name in known and all(_are_all(known, child) for child in children(plan))
