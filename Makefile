@@ -62,7 +62,8 @@ check: $(STAMP) lint
 	$(BIN)/pytest -n 2 --dist loadfile -m 'not long' tests/unit tests/simulation
 
 # What is needed first comes two at a time: each of it waits for the network, or has one core.
-# Then in the order of the folders: the light unit tests come last and fill both cores to the end.
+# Then in the order of the folders (tests/conftest.py mixes two): the light unit tests come last and
+# fill both cores to the end.
 # Three workers for two cores: where servers are met, a test waits for most of its time.
 # A worker that crashes ends the run: with another in its place pytest-xdist waits for ever.
 test: $(STAMP)

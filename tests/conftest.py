@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
 
@@ -30,6 +31,23 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if not _is_xdist_worker():
         shared.new_run()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start many processes, or wait for servers, come among those that compute: side by
+    side the first would wait for each other.
+
+    With pytest-xdist each worker takes the next file when it is done with one.
+    """
+    mixed = [Path(__file__).parent / folder for folder in ("e2e", "integration")]
+    ours = [n for n, item in enumerate(items) if any(map(item.path.is_relative_to, mixed))]
+    folders: dict[Path, dict[Path, None]] = defaultdict(dict)
+    for n in ours:
+        folders[items[n].path.parent][items[n].path] = None
+    place = {path: n / len(files) for files in folders.values() for n, path in enumerate(files)}
+    ordered = sorted((items[n] for n in ours), key=lambda item: place[item.path])
+    for n, item in zip(ours, ordered, strict=True):
+        items[n] = item
 
 
 def pytest_unconfigure() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,21 +18,6 @@ from .world import World
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that wait for servers come among those that compute: side by side they fill the cores.
-
-    With pytest-xdist each worker takes the next file when it is done with one.
-    """
-    ours = [n for n, item in enumerate(items) if item.path.is_relative_to(Path(__file__).parent)]
-    folders: dict[Path, dict[Path, None]] = defaultdict(dict)
-    for n in ours:
-        folders[items[n].path.parent][items[n].path] = None
-    place = {path: n / len(files) for files in folders.values() for n, path in enumerate(files)}
-    ordered = sorted((items[n] for n in ours), key=lambda item: place[item.path])
-    for n, item in zip(ours, ordered, strict=True):
-        items[n] = item
 
 
 @pytest.fixture(scope="session")
