@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from dagster_jet.spark.frames.shared import SharedFrames
+from dagster_jet.spark.plans.counters import Counters
 from dagster_jet.spark.plans.nodes import analyzed, kind
 from dagster_jet.spark.plans.repeatable import Repeat, again, repeat
 from dagster_jet.spark.plans.union import union_all
@@ -66,6 +67,18 @@ def test_a_cleared_cache_is_filled_anew(spark: SparkSession, tmp_path: Path) -> 
         assert again(both, Repeat.COPIED).collect() == [(run,), (run,)]
         shared.release()
     assert ran.read_text() == "xxx"
+
+
+def test_what_is_counted_below_a_cache_is_counted_in_each_run(spark: SparkSession) -> None:
+    shared = SharedFrames()
+    rows = spark.range(7).observe("seen", F.count(F.lit(1)).alias("rows"))
+    branch = shared.add(rows)
+    both = union_all([branch, branch])
+    for _ in range(3):
+        action = again(both, Repeat.COPIED)
+        assert len(action.collect()) == 14
+        assert Counters(action).count("seen") == 7
+        shared.release()
 
 
 def test_what_is_below_a_cache_begins_anew_as_well(spark: SparkSession) -> None:
