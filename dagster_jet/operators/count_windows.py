@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from dagster_jet.operators.aggregates.aggregation import ROW_COUNT, Aggregation
 from dagster_jet.operators.partials.partial import Merger
+from dagster_jet.operators.rows.casting import cast_rows
 from dagster_jet.operators.rows.keys import key_codes
 
 NEWEST = "__newest"
@@ -81,7 +82,7 @@ class CountWindows:
 
     def _merged(self, known: pa.Table, arrived: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Merges partials by key and window; returns those of full and those of open windows."""
-        both = pa.concat_tables([known, arrived.cast(known.schema)])
+        both = pa.concat_tables([known, cast_rows(arrived, known.schema)])
         merged = self.aggregation.merge(both, [*self.keys, WINDOW], self._newest)
         is_full = pc.equal(merged.column(ROW_COUNT), self.size)
         return merged.filter(is_full), merged.filter(pc.invert(is_full))

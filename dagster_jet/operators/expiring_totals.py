@@ -31,6 +31,7 @@ from dagster_jet.operators.operator import (
     with_version,
 )
 from dagster_jet.operators.partials_operator import VersionedPartials
+from dagster_jet.operators.rows.casting import cast_column
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.rows.sorting import distinct
 from dagster_jet.operators.session import hashes, sessions_of, timely_partials
@@ -101,7 +102,7 @@ class ExpiringTotals(VersionedPartials):
         columns = [totals.column(key) for key in self.keys]
         columns.append(timestamps(event_times(totals) + self.time_lag_ms))
         columns += self.aggregation.finish(totals)
-        arrays = [c.cast(f.type) for c, f in zip(columns, self.result_schema, strict=True)]
+        arrays = [cast_column(c, f.type) for c, f in zip(columns, self.result_schema, strict=True)]
         return pa.Table.from_arrays(arrays, schema=self.result_schema)
 
 

@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.dag import Guarantee
+from dagster_jet.operators.rows.casting import cast_rows
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.snapshot.storage.chunks import PARTITION_COLUMN
 
@@ -218,7 +219,7 @@ def merge_whole(operator: Operator, tables: Sequence[pa.Table]) -> pa.Table:
 def with_version(rows: pa.Table, version: int, schema: pa.Schema) -> pa.Table:
     """Returns rows as a step's delta to a versioned state of this schema."""
     versions = pa.repeat(pa.scalar(version, pa.int64()), rows.num_rows)
-    return rows.append_column(VERSION_COLUMN, versions).cast(schema)
+    return cast_rows(rows.append_column(VERSION_COLUMN, versions), schema)
 
 
 def newest_version(tables: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:

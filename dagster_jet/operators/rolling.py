@@ -28,6 +28,7 @@ from dagster_jet.operators.operator import (
     StepInput,
 )
 from dagster_jet.operators.partials_operator import PartialsOperator
+from dagster_jet.operators.rows.casting import cast_column, cast_rows
 from dagster_jet.operators.rows.sorting import distinct
 from dagster_jet.operators.window_results import TIMESTAMP, check_times, timestamps
 
@@ -60,7 +61,7 @@ class RollingAggregate(PartialsOperator):
     def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
         """One row per key."""
         table = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
-        return self._merged(table).select(self.state_schema.names).cast(self.state_schema)
+        return cast_rows(self._merged(table), self.state_schema)
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived
@@ -89,7 +90,7 @@ class RollingAggregate(PartialsOperator):
             check_times(newest)
             columns.append(timestamps(newest))
         columns += self.aggregation.finish(totals)
-        arrays = [c.cast(f.type) for c, f in zip(columns, self.result_schema, strict=True)]
+        arrays = [cast_column(c, f.type) for c, f in zip(columns, self.result_schema, strict=True)]
         return pa.Table.from_arrays(arrays, schema=self.result_schema)
 
 

@@ -20,6 +20,7 @@ from dagster_jet.operators.operator import (
     PARTITION_COLUMN,
     TIME_COLUMN,
 )
+from dagster_jet.operators.rows.casting import cast_rows
 from dagster_jet.operators.rows.hashes import is_hashable, key_hashes
 
 _ADDRESS = (PARTITION_COLUMN, HASH_COLUMN, TIME_COLUMN, ARRIVAL_COLUMN)
@@ -91,7 +92,7 @@ class RowInput:
         addressed, late = pa.table({**address, **columns}), 0
         if self.first_stage is not None:
             addressed, late = self.first_stage.partials(addressed, before_ms)
-        return addressed.select(self.schema.names).cast(self.schema), late
+        return cast_rows(addressed, self.schema), late
 
     def _times(self, rows: pa.Table) -> pa.Array:
         if self.time is None:

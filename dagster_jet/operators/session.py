@@ -36,6 +36,7 @@ from dagster_jet.operators.operator import (
     with_version,
 )
 from dagster_jet.operators.partials_operator import VersionedPartials
+from dagster_jet.operators.rows.casting import cast_column
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.rows.sorting import distinct, is_among, order_by
 from dagster_jet.operators.session_pieces import (
@@ -253,7 +254,7 @@ class SessionWindows(VersionedPartials):
                 elif content is None:
                     column = pa.chunked_array([pa.nulls(len(sessions), field.type)])
                 else:
-                    column = content.column(field.name).cast(field.type)
+                    column = cast_column(content.column(field.name), field.type)
                 columns.append(column)
             return pa.Table.from_arrays(columns, schema=self.state_schema)
 
@@ -288,7 +289,9 @@ class SessionWindows(VersionedPartials):
         merged = self.aggregation.merge(pieces.append_column(_SESSION, numbers), [_SESSION])
         whose = kept.headers.take(pa.array(headers[merged.column(_SESSION).to_numpy()]))
         arrays = [
-            (merged if field.name in self._content else whose).column(field.name).cast(field.type)
+            cast_column(
+                (merged if field.name in self._content else whose).column(field.name), field.type
+            )
             for field in self.state_schema
         ]
         return pa.Table.from_arrays(arrays, schema=self.state_schema)

@@ -28,6 +28,7 @@ from dagster_jet.operators.aggregates.aggregation import ROW_COUNT, Aggregation,
 from dagster_jet.operators.aggregates.grouping import rows_where
 from dagster_jet.operators.operator import PARTITION_COLUMN, StateReader, Step, StepInput
 from dagster_jet.operators.partials_operator import PartialsOperator
+from dagster_jet.operators.rows.casting import cast_rows
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.window_results import (
     check_times,
@@ -89,7 +90,7 @@ class SlidingWindows(PartialsOperator):
         """One row per (key, frame)."""
         table = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
         merged = self.aggregation.merge(table, [PARTITION_COLUMN, *self.keys, WINDOW_END_MS])
-        return merged.select(self.state_schema.names).cast(self.state_schema)
+        return cast_rows(merged, self.state_schema)
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from dagster_jet.errors import BadRowError
 from dagster_jet.operators.aggregates.aggregation import Aggregation
+from dagster_jet.operators.rows.casting import cast_column
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
@@ -58,7 +59,7 @@ def window_results(
     constants = {IS_EARLY: pa.scalar(early), CORRECTION: pa.scalar(correction, pa.int64())}
     for name in schema.names[len(columns) :]:
         columns.append(pa.repeat(constants[name], merged.num_rows))
-    arrays = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+    arrays = [cast_column(c, field.type) for c, field in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dagster_jet.operators.rows.casting import cast_rows
 from dagster_jet.operators.saved_rows import living_rows
 from dagster_jet.snapshot.manifest import ChunkSet
 from dagster_jet.snapshot.storage.chains import ChainReader
@@ -47,4 +48,4 @@ class StateTask:
                 rows = table
                 if self.plan is not None:
                     rows = living_rows(rows, self.plan, self.expired_until_ms)
-                yield from rows.select(self.schema.names).cast(self.schema).to_batches()
+                yield from cast_rows(rows, self.schema).to_batches()
