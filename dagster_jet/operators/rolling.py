@@ -61,7 +61,8 @@ class RollingAggregate(PartialsOperator):
     def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
         """One row per key."""
         table = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
-        return cast_rows(self._merged(table), self.state_schema)
+        merged = self._merged(table).select(self.state_schema.names)
+        return cast_rows(merged, self.state_schema)
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived

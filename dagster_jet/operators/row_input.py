@@ -92,7 +92,7 @@ class RowInput:
         addressed, late = pa.table({**address, **columns}), 0
         if self.first_stage is not None:
             addressed, late = self.first_stage.partials(addressed, before_ms)
-        return cast_rows(addressed, self.schema), late
+        return cast_rows(addressed.select(self.schema.names), self.schema), late
 
     def _times(self, rows: pa.Table) -> pa.Array:
         if self.time is None:

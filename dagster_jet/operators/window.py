@@ -90,7 +90,7 @@ class SlidingWindows(PartialsOperator):
         """One row per (key, frame)."""
         table = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
         merged = self.aggregation.merge(table, [PARTITION_COLUMN, *self.keys, WINDOW_END_MS])
-        return cast_rows(merged, self.state_schema)
+        return cast_rows(merged.select(self.state_schema.names), self.state_schema)
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived

@@ -14,6 +14,15 @@ def cast_column(column: pa.ChunkedArray | pa.Array, to: pa.DataType) -> pa.Chunk
 
 
 def cast_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of `schema`, in its types and in its order."""
-    columns = [cast_column(rows.column(field.name), field.type) for field in schema]
+    """As `rows.cast(schema)`.
+
+    Raises:
+        ValueError: the columns have other names, or one without nulls has some.
+    """
+    if rows.column_names != schema.names:
+        raise ValueError(f"the columns are {rows.column_names}, expected {schema.names}")
+    for column, field in zip(rows.columns, schema, strict=True):
+        if not field.nullable and column.null_count:
+            raise ValueError(f"the column {field.name!r} has nulls")
+    columns = [cast_column(c, f.type) for c, f in zip(rows.columns, schema, strict=True)]
     return pa.Table.from_arrays(columns, schema=schema)

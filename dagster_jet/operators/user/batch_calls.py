@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.errors import UserFunctionError, where_raised
+from dagster_jet.operators.rows.casting import cast_column
 
 Condition = Callable[[pa.Table], Any]
 """Called with candidate pairs, in the columns of an inner join; returns a boolean for each."""
@@ -141,7 +142,7 @@ class Returned:
         reason = ""
         if _is_of_kind(column.type, field.type):
             try:
-                column = column if column.type == field.type else column.cast(field.type)
+                column = cast_column(column, field.type)
             except pa.ArrowException as error:
                 reason = f" ({error})"
         if column.type != field.type:

@@ -48,4 +48,4 @@ class StateTask:
                 rows = table
                 if self.plan is not None:
                     rows = living_rows(rows, self.plan, self.expired_until_ms)
-                yield from cast_rows(rows, self.schema).to_batches()
+                yield from cast_rows(rows.select(self.schema.names), self.schema).to_batches()

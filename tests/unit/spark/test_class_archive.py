@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyspark
 import pytest
 
+from dagster_jet.cli import warm_up
+from dagster_jet.jobs import sample_job
 from dagster_jet.spark.cluster import class_archive
+from dagster_jet.spark.cluster import session as sessions
 from dagster_jet.spark.cluster.class_archive import ClassArchive
 
 
@@ -142,3 +149,19 @@ def test_asked_for_beside_a_process_that_does_not_end(
     monkeypatch.setattr(class_archive, "_LONG_LIVED_S", 0.01)
     class_archive.make_later(archive)
     assert begun.wait(30)
+
+
+def test_a_java_that_takes_too_long_is_ended(
+    archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jvm = subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE)
+    session = SimpleNamespace(stop=lambda: archive.hidden.write_bytes(b"cla"))
+    monkeypatch.setattr(pyspark.SparkContext, "_gateway", SimpleNamespace(proc=jvm))
+    monkeypatch.setattr(sessions, "open_session", lambda _: session)
+    monkeypatch.setattr(sample_job, "run_sample", lambda *_: None)
+    monkeypatch.setattr(warm_up, "_END_S", 0.1)
+    monkeypatch.setenv(class_archive.VARIABLE, "")
+    said = warm_up._made(archive)
+    assert said == "The archive was not written within 0.1 s; Spark starts without one."
+    assert jvm.wait(10) == -signal.SIGKILL
+    assert not archive.hidden.exists() and archive.is_wanted
