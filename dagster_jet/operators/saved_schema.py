@@ -16,6 +16,7 @@ from dagster_jet.operators.in_event_order import ROW_COLUMN, InEventOrder
 from dagster_jet.operators.interval_join import IntervalJoin
 from dagster_jet.operators.newest_versions import NewestVersions
 from dagster_jet.operators.operator import Operator
+from dagster_jet.operators.rows.casting import cast_column
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 from dagster_jet.snapshot.plan import KEYS
 
@@ -74,7 +75,7 @@ def _column(table: pa.Table, field: pa.Field, stage: str) -> pa.ChunkedArray:
         return _waiting_rows(column, field.type, stage)
     try:
         pa.unify_schemas([pa.schema([table.schema.field(place)]), pa.schema([field])])
-        return column.cast(field.type)
+        return cast_column(column, field.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         raise _refusal(
             stage, f"has {field.name!r} as {column.type}, it is {field.type} now"

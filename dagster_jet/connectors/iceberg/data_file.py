@@ -12,6 +12,7 @@ import pyarrow as pa
 from dagster_jet.connectors.iceberg.partition_fields import PartitionField, Values, divided
 from dagster_jet.connectors.lake.staged_file import kept_in
 from dagster_jet.connectors.lake.statistics import Statistics, short_text
+from dagster_jet.operators.rows.casting import cast_column
 from dagster_jet.snapshot.manifest import Artifact
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class IcebergLayout:
     def as_written(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns rows as a file has them."""
         return pa.RecordBatch.from_arrays(
-            [batch.column(field.name).cast(field.type) for field in self.columns],
+            [cast_column(batch.column(field.name), field.type) for field in self.columns],
             schema=self.columns,
         )
 

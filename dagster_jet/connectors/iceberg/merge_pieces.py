@@ -18,6 +18,7 @@ from dagster_jet.connectors.lake.folding import Folded
 from dagster_jet.connectors.lake.key_numbers import KeyNumbers
 from dagster_jet.connectors.lake.staged_changes import StagedChanges
 from dagster_jet.contract import TransactionId
+from dagster_jet.operators.rows.casting import cast_column
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.failpoint import fail_point
 
@@ -46,9 +47,9 @@ class Merge(OldRows):
         """Returns the changed rows, as the table has them."""
         found = self.changes.folded().rows
         columns = [
-            found.column(field.name).cast(field.type)
+            cast_column(found.column(field.name), field.type)
             if field.name in found.column_names
-            else pa.nulls(found.num_rows, field.type)
+            else cast_column(pa.nulls(found.num_rows, field.type), field.type)
             for field in self.layout.columns
         ]
         return pa.table(columns, self.layout.columns.names)

@@ -17,6 +17,7 @@ from dagster_jet.connectors.iceberg.storage import place_of
 from dagster_jet.connectors.lake.data_writer import DataWriter
 from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.errors import SinkMismatchError
+from dagster_jet.operators.rows.casting import cast_column
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,9 @@ class OldRows:
             names = [known[id].name for one in wanted if (id := layout.ids[one.name]) in known]
             for batch in opened.iter_batches(columns=names):
                 arrays = [
-                    batch.column(known[id].name).cast(one.type)
+                    cast_column(batch.column(known[id].name), one.type)
                     if (id := layout.ids[one.name]) in known
-                    else pa.nulls(batch.num_rows, one.type)
+                    else cast_column(pa.nulls(batch.num_rows, one.type), one.type)
                     for one in wanted
                 ]
                 yield pa.RecordBatch.from_arrays(arrays, [one.name for one in wanted])

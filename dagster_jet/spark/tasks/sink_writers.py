@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from dagster_jet.contract import Refused, SinkWriter, TransactionId
 from dagster_jet.errors import BadRowError
+from dagster_jet.operators.rows.casting import writable
 from dagster_jet.operators.user.dead_letters import dead_letter_table
 from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.spark.tasks.barrier import Barrier
@@ -38,7 +39,7 @@ class _Open:
 
     def write(self, batch: pa.RecordBatch) -> None:
         began = time.monotonic()
-        rows = self.own.rows(batch)
+        rows = writable(self.own.rows(batch))
         self.rows += rows.num_rows
         refused = self.own.sink.refused(rows)
         if refused:
