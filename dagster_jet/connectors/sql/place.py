@@ -116,10 +116,7 @@ class SqlPlace:
                 cure=f"pip install '{_PACKAGES.get(driver, driver)}'",
             ) from None
         if family == "sqlite":
-            # The driver would begin a transaction later than required, and without its lock.
-            alchemy.event.listen(
-                engine, "begin", lambda c: c.exec_driver_sql("begin immediate") and None
-            )
+            alchemy.event.listen(engine, "begin", _begin_on_sqlite)
         elif family in ("mysql", "mariadb"):
             alchemy.event.listen(engine, "connect", _prepare_mysql)
         elif family == "postgresql":
@@ -166,6 +163,13 @@ class SqlPlace:
         ):
             text = text.replace(str(secret), "***") if secret else text
         return text
+
+
+def _begin_on_sqlite(connection: Connection) -> None:
+    """Takes the lock of a writer at once: the driver would do so later than required. A connection
+    whose statements are transactions must hold no lock between them."""
+    if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        connection.exec_driver_sql("begin immediate")
 
 
 def is_postgres(connection: Connection) -> bool:

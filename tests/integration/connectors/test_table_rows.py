@@ -155,6 +155,18 @@ def test_values_of_sqlite(tmp_path: Path) -> None:
     reader.close()
 
 
+def test_a_writer_of_sqlite_is_not_locked_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with closing(sqlite3.connect(path, timeout=0)) as writer:
+        writer.execute("create table t (id integer primary key)")
+        reader = opened(f"sqlite:///{path}")
+        for number in range(3):
+            with writer:
+                writer.execute("insert into t values (?)", [number])
+            assert read(reader) == [(number,)]
+        reader.close()
+
+
 def test_what_a_start_finds(database: PostgresDatabase) -> None:
     database.run("create table found (id bigint primary key, n bigint, text text unique)")
 
