@@ -10,15 +10,24 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
+from dagster_jet.connectors.carried_rows import BYTES_MAX, can_be_carried, carried_frame
 from dagster_jet.connectors.messages import ReadMessages
 from dagster_jet.connectors.values import JsonObjects, RawValues
-from dagster_jet.contract import Acknowledges, Backlog, BadRowRule, Lag, SourceFrame, SourceReader
+from dagster_jet.contract import (
+    Acknowledges,
+    Backlog,
+    BadRowRule,
+    Lag,
+    SourceFrame,
+    SourceReader,
+    SplitParameters,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -133,9 +142,24 @@ class MessageReader(SourceReader, Generic[M]):
         return tuple(taken) or None
 
     def frame(self, spark: SparkSession, split: tuple[M, ...]) -> SourceFrame:
+        return self._frame(self._messages(spark, split))
+
+    def prepared_frame(
+        self, spark: SparkSession, split: Callable[[], pa.Table], partitions: int
+    ) -> SourceFrame | None:
+        messages = carried_frame(spark, split, self._table(()), self.stage)
+        return None if messages is None else self._frame(messages)
+
+    def split_parameters(self, split: tuple[M, ...]) -> SplitParameters | None:
+        if sum(len(message.body) for message in split) > BYTES_MAX:
+            return None
+        messages = self._table(split)
+        return SplitParameters(messages) if can_be_carried(messages) else None
+
+    def _frame(self, messages: DataFrame) -> SourceFrame:
         from pyspark.sql import functions as F
 
-        messages, position = self._messages(spark, split), F.col(POSITION_COLUMN)
+        position = F.col(POSITION_COLUMN)
         frames = self._values.frames(messages, self._bad_rows, self.stage, position)
         return replace(frames, rows=frames.rows.drop(POSITION_COLUMN))
 

@@ -70,15 +70,15 @@ class CountedFrames(epoch_frames.EpochFrames):
         CountedFrames.made += 1
 
 
-def made_for(jet: Jet, p: Pipeline) -> tuple[int, int]:
-    """Runs a pipeline with a file per epoch. Returns the number of its epochs, and for how many of
-    them, or kinds of them, frames were made."""
+def made_for(jet: Jet, p: Pipeline, rows: int = 1) -> tuple[int, int]:
+    """Runs a pipeline with a file, or this number of rows, per epoch. Returns the number of its
+    epochs, and for how many of them, or kinds of them, frames were made."""
     CountedFrames.made = 0
     with (
         mock.patch.object(epoch, "EpochFrames", CountedFrames),
         mock.patch.object(prepared_frames, "EpochFrames", CountedFrames),
     ):
-        result = jet.run(p, JobConfig(max_items_per_epoch=1, parallelism=3), until="completed")
+        result = jet.run(p, JobConfig(max_items_per_epoch=rows, parallelism=3), until="completed")
     return result.epochs, CountedFrames.made
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -13,6 +19,7 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 
 from dagster_jet import Pipeline, sinks, sources, tables, windows
 from dagster_jet import aggregates as agg
+from dagster_jet.connectors.carried_rows import BYTES_MAX, ROWS_MAX, can_be_carried, carried_frame
 from dagster_jet.connectors.files.files_source import FilesSource
 from dagster_jet.contract import BadRowRule
 from dagster_jet.operators.lateness import before_watermark
@@ -28,6 +35,9 @@ from dagster_jet.spark.tasks.barrier import Barrier
 from dagster_jet.spark.tasks.epoch_parameters import EpochParameters
 from dagster_jet.spark.tasks.epoch_rows import IngestionTime, LateRows
 from dagster_jet.spark.tasks.stage_input import StageInput
+
+from .child import open_jet
+from .small_epochs import made_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -309,3 +319,56 @@ def test_generated_rows_are_the_same_either_way(spark: SparkSession, source: Any
         assert prepared is not None and repeat(prepared.rows, several_readers=True)
         found, made = (frame.rows.collect() for frame in (prepared, reader.frame(spark, split)))
         assert sorted(map(repr, found)) == sorted(map(repr, made)) and len(found) == rows
+
+
+CARRIED = pa.table(
+    {
+        "n": pa.array([1, None], pa.int64()),
+        "d": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
+        "t": pa.array([datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=timezone.utc), None],
+                      pa.timestamp("us", "UTC")),
+        "day": pa.array([date(1890, 1, 2), None]),
+        "b": pa.array([b"\x00", None]),
+        "s": pa.array([{"x": [1.5, None]}, None]),
+        "__position": pa.array(["0:1", None]),
+    }
+)  # fmt: skip
+
+
+def test_rows_that_the_driver_has_read_are_the_same_either_way(spark: SparkSession) -> None:
+    carried = carried_frame(spark, lambda: CARRIED, CARRIED.slice(0, 0), "rows")
+    assert carried is not None and repeat(carried, several_readers=True)
+    made = spark.createDataFrame(CARRIED)
+    assert carried.schema == made.schema
+    assert carried.collect() == made.collect()
+    assert can_be_carried(CARRIED)
+    assert not can_be_carried(pa.table({"n": pa.nulls(ROWS_MAX + 1, pa.int8())}))
+    assert not can_be_carried(pa.table({"b": [bytes(BYTES_MAX)]}))
+
+
+def test_rows_of_a_users_do_not_go_into_an_event_log() -> None:
+    session = mock.MagicMock()
+    session.sparkContext.getConf().get.return_value = "true"
+    assert carried_frame(session, lambda: CARRIED, CARRIED, "rows") is None
+    session.sparkContext.getConf().get.assert_called_with("spark.eventLog.enabled", "false")
+
+
+def test_epochs_of_a_table_have_the_same_frames(spark: SparkSession, tmp_path: Path) -> None:
+    """SQLite, with a writer beside the job: each epoch reads what was committed since."""
+    path = tmp_path / "a.db"
+    p = Pipeline("carried")
+    with closing(sqlite3.connect(path)) as writer:
+        writer.execute("create table t (id integer primary key, k text)")
+        writer.executemany("insert into t values (?, ?)", [(n, f"k{n % 2}") for n in range(60)])
+        writer.commit()
+    rows = p.read_from(sources.sql(f"sqlite:///{path}", table="t", column="id"), name="rows")
+    counts = rows.group_by("k").rolling_aggregate(n=agg.count(), name="counts")
+    counts.write_to(sinks.files(str(tmp_path / "out"), format="json"), name="out")
+    with open_jet(tmp_path, "a", 0) as jet:
+        epochs, made = made_for(jet, p, rows=5)
+    assert epochs >= 12 and made <= 3
+    found = [json.loads(line) for path in (tmp_path / "out").glob("*.json")
+             for line in path.read_text().splitlines()]  # fmt: skip
+    assert {k: max(row["n"] for row in found if row["k"] == k) for k in ("k0", "k1")} == {
+        "k0": 30, "k1": 30,
+    }  # fmt: skip

@@ -14,7 +14,7 @@ from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.lake.table_read import TableRead
-from dagster_jet.connectors.task_shares import FixedShares
+from dagster_jet.connectors.task_shares import FixedShares, TaskShares
 from dagster_jet.errors import BadRowError
 from dagster_jet.system.own_task import OwnTask
 
@@ -53,17 +53,21 @@ class Piece:
     """Number of the row behind the last one; None: to the end."""
 
 
+def shares_of(spark: SparkSession, split: Sequence[Piece]) -> TaskShares[Piece]:
+    """Each task reads neighbouring pieces."""
+    tasks = min(len(split), max(1, int(spark.sparkContext.defaultParallelism)))
+    each = -(-len(split) // tasks)
+    return FixedShares(tuple(tuple(split[n : n + each]) for n in range(0, len(split), each)))
+
+
 def frame_of(
-    spark: SparkSession, table: TableRead, split: Sequence[Piece], stage: str
+    spark: SparkSession, table: TableRead, shares: TaskShares[Piece], stage: str
 ) -> DataFrame:
-    """Returns the rows of a split; each task reads neighbouring pieces."""
+    """Returns the rows of the pieces."""
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
     columns = cast(StructType, StructType.fromDDL(table.schema))
-    tasks = min(len(split), max(1, int(spark.sparkContext.defaultParallelism)))
-    each = -(-len(split) // tasks)
-    shares = FixedShares(tuple(tuple(split[n : n + each]) for n in range(0, len(split), each)))
     schema = to_arrow_schema(columns, timezone="UTC")
     read = ReadPieces(table, shares, schema)
     return spark.range(0, shares.tasks, 1, shares.tasks).mapInArrow(OwnTask(read, stage), columns)
@@ -75,7 +79,8 @@ def whole_frame_of(
     """Returns all rows of the files."""
     if not files:
         return spark.createDataFrame([], table.schema)
-    return frame_of(spark, table, [Piece(file, 0, None) for file in files], stage)
+    pieces = [Piece(file, 0, None) for file in files]
+    return frame_of(spark, table, shares_of(spark, pieces), stage)
 
 
 def are_there(url: str, options: StorageOptions, files: Iterable[AddedFile]) -> bool:
@@ -93,7 +98,7 @@ class ReadPieces:
     """Reads the pieces of the tasks whose numbers it gets."""
 
     table: TableRead
-    shares: FixedShares[Piece]
+    shares: TaskShares[Piece]
     columns: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from dagster_jet.connectors.lake.added_rows import AddedFile, Piece, frame_of
+from dagster_jet.connectors.lake.added_rows import AddedFile, Piece, frame_of, shares_of
 from dagster_jet.connectors.lake.table_read import TableRead
-from dagster_jet.contract import Lag, SourceFrame, SourceReader
+from dagster_jet.connectors.task_shares import WholeSplit
+from dagster_jet.contract import Lag, SourceFrame, SourceReader, SplitParameters
 from dagster_jet.errors import SourceError
 
 if TYPE_CHECKING:
@@ -147,7 +148,16 @@ class TableReader(SourceReader):
         return self._next_version, 0, 0
 
     def frame(self, spark: SparkSession, split: Sequence[Piece]) -> SourceFrame:
-        return SourceFrame(frame_of(spark, self.source, split, self.stage))
+        shares = shares_of(spark, split)
+        return SourceFrame(frame_of(spark, self.source, shares, self.stage))
+
+    def prepared_frame(
+        self, spark: SparkSession, split: Callable[[], Sequence[Piece]], partitions: int
+    ) -> SourceFrame | None:
+        return SourceFrame(frame_of(spark, self.source, WholeSplit(split), self.stage))
+
+    def split_parameters(self, split: Sequence[Piece]) -> SplitParameters | None:
+        return SplitParameters(tuple(split))
 
     def verify(self, split: Sequence[Piece], rows: int) -> None:
         if all(piece.file.rows is not None for piece in split):

@@ -14,7 +14,7 @@ far as the journal still has them.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from dagster_jet.connectors.maps.entry_columns import (
     existing,
     key_text,
 )
+from dagster_jet.connectors.task_shares import FixedShares, TaskShares, WholeSplit
 from dagster_jet.contract import (
     SOURCE_PARTITION_COLUMN,
     BadRowRule,
@@ -33,6 +34,7 @@ from dagster_jet.contract import (
     Source,
     SourceFrame,
     SourceReader,
+    SplitParameters,
 )
 from dagster_jet.core.choices import check_known
 from dagster_jet.errors import SourceError
@@ -51,6 +53,8 @@ _PARTITIONS_PER_BACKLOG_EPOCH = 64
 
 Range = tuple[int, int, int]
 """Partition, first sequence number, last sequence number + 1."""
+ObservedRange = tuple[int, int, int, int]
+"""A range, and the index of its partition in `SourceFrame.partitions`, or -1."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,16 @@ class JournalSplit:
     @property
     def rows(self) -> int:
         return sum(stop - start for _, start, stop in self.ranges)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """`SourceFrame.partitions`."""
+        return tuple(map(str, self.observed))
+
+    @property
+    def observed_ranges(self) -> tuple[ObservedRange, ...]:
+        index = {partition: at for at, partition in enumerate(self.observed)}
+        return tuple((*each, index.get(each[0], -1)) for each in self.ranges)
 
 
 @dataclass(frozen=True)
@@ -194,19 +208,30 @@ class MapJournalReader(SourceReader):
         return {str(p): stop - start for p, start, stop in self._waiting_ranges()}
 
     def frame(self, spark: SparkSession, split: JournalSplit) -> SourceFrame:
-        raw = self._raw(spark, split)
-        observed = tuple(map(str, split.observed))
+        return self._frame(self._raw(spark, self._shares(spark, split)), split.names)
+
+    def prepared_frame(
+        self, spark: SparkSession, split: Callable[[], Sequence[ObservedRange]], partitions: int
+    ) -> SourceFrame | None:
+        names = tuple(map(str, range(partitions)))
+        return self._frame(self._raw(spark, WholeSplit(split)), names)
+
+    def split_parameters(self, split: JournalSplit) -> SplitParameters | None:
+        return SplitParameters(split.observed_ranges, split.names)
+
+    def _frame(self, raw: DataFrame, names: tuple[str, ...]) -> SourceFrame:
         if self.bad_rows is None:
-            return SourceFrame(self.value.parsed(raw), partitions=observed)
+            return SourceFrame(self.value.parsed(raw), partitions=names)
         frame = self.value.split(raw, self.bad_rows, self.stage, _position_column())
-        return replace(frame, partitions=observed)
+        return replace(frame, partitions=names)
 
     def verify(self, split: JournalSplit, rows: int) -> None:
         # Missing events were overwritten between plan and task.
         self._lost += max(0, split.rows - rows)
 
     def locate_bad_row(self, spark: SparkSession, split: JournalSplit) -> str | None:
-        return self.value.first_bad(self._raw(spark, split), _position_column())
+        raw = self._raw(spark, self._shares(spark, split))
+        return self.value.first_bad(raw, _position_column())
 
     def position(self) -> dict[str, Any]:
         return {"next": {str(p): number for p, number in sorted((self._next or {}).items())}}
@@ -261,19 +286,18 @@ class MapJournalReader(SourceReader):
         self._next.update(alive)
         return [(p, alive[p], stop) for p, _, stop in ranges if alive[p] < stop]
 
-    def _raw(self, spark: SparkSession, split: JournalSplit) -> DataFrame:
+    def _shares(self, spark: SparkSession, split: JournalSplit) -> TaskShares[ObservedRange]:
         tasks = min(spark.sparkContext.defaultParallelism, -(-split.rows // _ROWS_PER_TASK))
-        task = JournalTask(
-            self.journal_handle(),
-            self.value,
-            _shares(split.ranges, tasks, split.rows),
-            {partition: index for index, partition in enumerate(split.observed)},
-        )
+        return FixedShares(_shares(split.observed_ranges, tasks, split.rows))
+
+    def _raw(self, spark: SparkSession, shares: TaskShares[ObservedRange]) -> DataFrame:
+        task = JournalTask(self.journal_handle(), self.value, shares)
         schema = (
             f"kind string, key string, value {self.value.raw_type}, partition int, "
             f"sequence bigint, timestamp timestamp, {SOURCE_PARTITION_COLUMN} int"
         )
-        return spark.range(0, tasks, 1, tasks).mapInArrow(OwnTask(task, self.stage), schema)
+        numbers = spark.range(0, shares.tasks, 1, shares.tasks)
+        return numbers.mapInArrow(OwnTask(task, self.stage), schema)
 
     def journal_handle(self) -> Journal:
         """Returns the journal with a picklable store handle, for tasks."""
@@ -295,18 +319,15 @@ class JournalTask:
 
     journal: Journal
     value: ValueColumn
-    shares: tuple[tuple[Range, ...], ...]
-    observed: Mapping[int, int]
-    """Index in `SourceFrame.partitions`, by observed partition."""
+    shares: TaskShares[ObservedRange]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for partition, start, stop in self.shares[number]:
-                    records = list(self.journal.read(partition, start, stop))
-                    yield self._rows(partition, records)
+        for ranges in self.shares.to(batches):
+            for partition, start, stop, index in ranges:
+                records = list(self.journal.read(partition, start, stop))
+                yield self._rows(partition, index, records)
 
-    def _rows(self, partition: int, records: list[Record]) -> pa.RecordBatch:
+    def _rows(self, partition: int, index: int, records: list[Record]) -> pa.RecordBatch:
         values = [self.value.of(r.value) if r.kind == PUT else None for r in records]
         times = pa.array([r.timestamp_ms * 1000 for r in records], pa.int64())
         return pa.RecordBatch.from_arrays(
@@ -317,7 +338,7 @@ class JournalTask:
                 pa.array([partition] * len(records), pa.int32()),
                 pa.array([r.version for r in records], pa.int64()),
                 times.cast(pa.timestamp("us", tz="UTC")),
-                pa.array([self.observed.get(partition, -1)] * len(records), pa.int32()),
+                pa.array([index] * len(records), pa.int32()),
             ],
             names=[
                 *("kind", "key", "value", "partition", "sequence", "timestamp"),
@@ -326,18 +347,20 @@ class JournalTask:
         )
 
 
-def _shares(split: tuple[Range, ...], tasks: int, rows: int) -> tuple[tuple[Range, ...], ...]:
+def _shares(
+    ranges: Sequence[ObservedRange], tasks: int, rows: int
+) -> tuple[tuple[ObservedRange, ...], ...]:
     """Divides the ranges into `tasks` shares with about the same number of rows."""
-    shares: list[list[Range]] = [[]]
+    shares: list[list[ObservedRange]] = [[]]
     room = share = -(-rows // tasks)
-    for partition, first, stop in split:
+    for partition, first, stop, index in ranges:
         start = first
         while start < stop:
             if room == 0:
                 shares.append([])
                 room = share
             until = min(stop, start + room)
-            shares[-1].append((partition, start, until))
+            shares[-1].append((partition, start, until, index))
             room -= until - start
             start = until
     return tuple(map(tuple, [*shares, *([[]] * (tasks - len(shares)))]))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dagster_jet.connectors.carried_rows import ROWS_MAX, can_be_carried, carried_frame
 from dagster_jet.connectors.postgres.change_rows import Row, lsn_of, lsn_text, tables_of
 from dagster_jet.connectors.postgres.pgoutput import Transaction, transactions
 from dagster_jet.connectors.postgres.published_table import PublishedTable
@@ -18,7 +19,15 @@ from dagster_jet.connectors.postgres.relations import ChangedTableError, Relatio
 from dagster_jet.connectors.postgres.server import Server, lacks, server_of
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
-from dagster_jet.contract import Acknowledges, Backlog, BadRowRule, Lag, SourceFrame, SourceReader
+from dagster_jet.contract import (
+    Acknowledges,
+    Backlog,
+    BadRowRule,
+    Lag,
+    SourceFrame,
+    SourceReader,
+    SplitParameters,
+)
 from dagster_jet.errors import InputLostError, Reaction, SourceError
 from dagster_jet.system.failpoint import fail_point
 
@@ -43,6 +52,7 @@ _PEEK = (
     "select data from pg_logical_slot_peek_binary_changes(:slot, null, :count, "
     "'proto_version', '1', 'publication_names', :publication)"
 )
+_Tables = tuple[pa.Table, pa.Table | None]
 _ADVANCE = "select pg_replication_slot_advance(:slot, cast(:lsn as pg_lsn))"
 
 
@@ -342,7 +352,24 @@ class ChangesReader(SourceReader):
             return SourceFrame(spark.createDataFrame(rows))
         return SourceFrame(spark.createDataFrame(rows), spark.createDataFrame(letters))
 
-    def _tables(self, split: Sequence[Row]) -> tuple[pa.Table, pa.Table | None]:
+    def prepared_frame(
+        self, spark: SparkSession, split: Callable[[], _Tables], partitions: int
+    ) -> SourceFrame | None:
+        empty, no_letters = self._tables(())
+        rows = carried_frame(spark, lambda: split()[0], empty, self.stage)
+        if rows is None or no_letters is None:
+            return None if rows is None else SourceFrame(rows)
+        letters = carried_frame(spark, lambda: split()[1], no_letters, self.stage)
+        return SourceFrame(rows, letters)
+
+    def split_parameters(self, split: tuple[Row, ...]) -> SplitParameters | None:
+        if len(split) > ROWS_MAX:
+            return None
+        tables = self._tables(split)
+        is_small = all(table is None or can_be_carried(table) for table in tables)
+        return SplitParameters(tables) if is_small else None
+
+    def _tables(self, split: Sequence[Row]) -> _Tables:
         return tables_of(split, self.table, self.bad_rows, self.job, self.stage)
 
     def position(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dagster_jet.connectors.carried_rows import ROWS_MAX, can_be_carried, carried_frame
 from dagster_jet.connectors.sql.arrow_rows import Row, arrow_table
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
-from dagster_jet.contract import Lag, SourceFrame, SourceReader
+from dagster_jet.contract import Lag, SourceFrame, SourceReader, SplitParameters
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,6 +93,18 @@ class TableRowsReader(SourceReader):
 
     def frame(self, spark: SparkSession, split: tuple[Row, ...]) -> SourceFrame:
         return SourceFrame(spark.createDataFrame(self.table(split)))
+
+    def prepared_frame(
+        self, spark: SparkSession, split: Callable[[], pa.Table], partitions: int
+    ) -> SourceFrame | None:
+        rows = carried_frame(spark, split, self.table(()), self.stage)
+        return None if rows is None else SourceFrame(rows)
+
+    def split_parameters(self, split: tuple[Row, ...]) -> SplitParameters | None:
+        if len(split) > ROWS_MAX:
+            return None
+        rows = self.table(split)
+        return SplitParameters(rows) if can_be_carried(rows) else None
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
         return arrow_table(self.columns, rows)

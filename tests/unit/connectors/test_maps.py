@@ -11,6 +11,7 @@ import pytest
 from dagster_jet import sinks, sources
 from dagster_jet.connectors.maps.journal import JournalTask, MapJournalReader, _shares
 from dagster_jet.connectors.maps.map_sink import MapSink
+from dagster_jet.connectors.task_shares import FixedShares
 from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import (
     ArtifactLostError,
@@ -53,9 +54,8 @@ def read(reader: MapJournalReader, max_rows: int = 10_000) -> list[tuple[str, st
     split = reader.plan(max_rows)
     if split is None:
         return []
-    task = JournalTask(
-        reader.journal_handle(), reader.value, _shares(split.ranges, 2, split.rows), {}
-    )
+    shares = FixedShares(_shares(split.observed_ranges, 2, split.rows))
+    task = JournalTask(reader.journal_handle(), reader.value, shares)
     batches = list(task([pa.record_batch([pa.array([0, 1])], names=["id"])]))
     found = [row for batch in batches for row in batch.to_pylist()]
     reader.verify(split, len(found))
