@@ -60,12 +60,14 @@ def run_metered(
     *,
     who: str,
     timeout_s: float,
+    python: str = sys.executable,
 ) -> M:
     """Runs `python -m module argument` to its end, in a process group of its own.
 
     Args:
         order: written to `argument` as JSON; the process's log goes to log.txt beside it.
         who: for messages.
+        python: of the environment that the engine needs.
 
     Raises:
         EngineFailedError: it ended with an error.
@@ -74,7 +76,7 @@ def run_metered(
     log_path = argument.parent / "log.txt"
     with open(log_path, "wb") as log:
         child = subprocess.Popen(
-            [sys.executable, "-m", module, str(argument)],
+            [python, "-m", module, str(argument)],
             cwd=_ROOT,
             stdout=log,
             stderr=subprocess.STDOUT,

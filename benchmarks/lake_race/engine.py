@@ -12,6 +12,8 @@ def main() -> None:
     order = Order.read(Path(sys.argv[1]))
     if order.engine == "peer":
         from benchmarks.lake_race.peer import run
+    elif order.engine == "flink":
+        from benchmarks.lake_race.flink import run
     else:
         from benchmarks.lake_race.ours import run
     run(order).write(order.folder)

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 Case = Literal["files", "kafka"]
-Engine = Literal["parquet", "lake", "peer"]
+Engine = Literal["parquet", "lake", "peer", "flink"]
 CASES: tuple[Case, ...] = ("files", "kafka")
-ENGINES: tuple[Engine, ...] = ("parquet", "lake", "peer")
+ENGINES: dict[Case, tuple[Engine, ...]] = {
+    "files": ("parquet", "lake", "peer"),
+    "kafka": ("parquet", "lake", "peer", "flink"),
+}
 SOURCES = {"files": "JSON files", "kafka": "Kafka"}
 LAKES = {"files": "Delta Lake", "kafka": "Iceberg"}
 
@@ -28,9 +31,9 @@ class Order:
     folder: str
     """For its output in `out`, its state, and what it tells."""
     trigger_rows: int | None = None
-    """Of the peer."""
+    """Of Structured Streaming."""
     jars: tuple[str, ...] = ()
-    """Of the peer."""
+    """Of the peers."""
 
     @property
     def out(self) -> str:

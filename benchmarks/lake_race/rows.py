@@ -10,9 +10,11 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import load_catalog
+from pyiceberg.table import StaticTable
 
 from benchmarks.kafka_race.answer import Verdict, of_rows
 from benchmarks.kafka_race.messages import Messages
+from benchmarks.lake_race.flink import metadata_of
 from benchmarks.lake_race.order import Order
 from benchmarks.lake_race.ours import TABLE, catalog_at
 from benchmarks.oracle import committed_files
@@ -40,6 +42,8 @@ def verdict(order: Order, messages: Messages) -> Verdict:
     elif order.engine == "lake":
         with closing(load_catalog("lake", **catalog_at(order.folder))) as catalog:
             written = catalog.load_table(TABLE).scan().to_arrow()
+    elif order.engine == "flink":
+        written = StaticTable.from_metadata(str(metadata_of(order.out))).scan().to_arrow()
     else:
         engine = "peer" if order.engine == "peer" else "ours"
         files = committed_files(engine, Path(order.out))

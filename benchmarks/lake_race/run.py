@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +22,7 @@ from benchmarks.kafka_race.report import slot_line
 from benchmarks.kafka_race.run import Clock, as_after_a_first_run, conditions, write
 from benchmarks.kafka_race.servers import Broker, PeerJars, peer_jars, started_broker
 from benchmarks.lake_race import commits, report
+from benchmarks.lake_race.flink_here import FLINK, ICEBERG, Flink, flink_here
 from benchmarks.lake_race.order import CASES, ENGINES, Case, Engine, Order
 from benchmarks.lake_race.rows import verdict, write_files
 from benchmarks.metered_child import EngineFailedError, run_metered
@@ -61,6 +63,8 @@ class Race:
     sizes: Sizes
     broker: Broker
     jars: PeerJars
+    flink: Flink | None
+    """None: it cannot be installed here."""
     folder: Path
     clock: Clock
     tell: Callable[[str], None]
@@ -82,9 +86,11 @@ class Race:
             begun = time.monotonic()
             for case in CASES:
                 slots = []
-                for engine in draw.sample(ENGINES, len(ENGINES)):
+                engines = [e for e in ENGINES[case] if e != "flink" or self.flink]
+                for engine in draw.sample(engines, len(engines)):
                     order = self._order(engine, case, sources[case])
-                    slots.append(run_slot(order, messages, self.clock.left_s))
+                    python = self.flink.python if self.flink and engine == "flink" else None
+                    slots.append(run_slot(order, messages, self.clock.left_s, python))
                     self.tell(slot_line(f"round {number + 1}", slots[-1]))
                 self.result["slots"].append({"case": case, "slots": [asdict(s) for s in slots]})
             took_s = time.monotonic() - begun
@@ -99,12 +105,21 @@ class Race:
             servers=self.broker.kafka,
             folder=str(self.folder / "slot"),
             trigger_rows=trigger if is_peer else None,
-            jars=self.jars.paths if is_peer and not reads_files else (),
+            jars=self._jars(engine) if not reads_files else (),
         )
 
+    def _jars(self, engine: Engine) -> tuple[str, ...]:
+        if engine == "flink":
+            assert self.flink is not None
+            return self.flink.jars
+        return self.jars.paths if engine == "peer" else ()
 
-def run_slot(order: Order, messages: Messages, timeout_s: float) -> Slot:
+
+def run_slot(order: Order, messages: Messages, timeout_s: float, python: str | None = None) -> Slot:
     """Runs, checks, measures.
+
+    Args:
+        python: of the engine's environment; None: the project's.
 
     Raises:
         EngineFailedError, TimeoutExpired: it did not come to its end.
@@ -121,6 +136,7 @@ def run_slot(order: Order, messages: Messages, timeout_s: float) -> Slot:
         Meter,
         who=who,
         timeout_s=max(_TIMEOUT_S, timeout_s),
+        python=python or sys.executable,
     )
     found = verdict(order, messages)
     demand(found, who)
@@ -154,12 +170,15 @@ def main(
     as_after_a_first_run(root, cache)
     jars = peer_jars()
     measuring = conditions(jars, "deltalake", "pyiceberg", quick=quick)
+    flink = flink_here(cache, tell) if "rates" in parts else None
+    if flink is not None:
+        measuring["versions"] |= {"flink": FLINK, "iceberg": ICEBERG}
     result: dict[str, Any] = {"rows": sizes.messages, **measuring}
     try:
         if "rates" in parts:
             with started_broker() as broker:
                 clock = Clock(sizes.limit_s)
-                Race(sizes, broker, jars, folder, clock, tell, result).run()
+                Race(sizes, broker, jars, flink, folder, clock, tell, result).run()
         if "commits" in parts:
             found = commits.run(folder / "commits", sizes.versions, tell)
             result["commits"] = [asdict(one) for one in found]
