@@ -185,7 +185,9 @@ class Coordinator:
     def _on_record_answer(self, event: RecordAnswer) -> list[Command]:
         ending = self.job.ending
         if event.outcome is WriteOutcome.FENCED:
-            return [ending.fenced(self.record)]
+            # The lease may be lost before the record is ours to look at.
+            is_claiming = self.recovery.state is RecoveryState.CLAIMING
+            return [ending.fenced(None if is_claiming else self.record)]
         match event.purpose:
             case Purpose.STARTING:
                 return self.recovery.on_ids_reserved(event)

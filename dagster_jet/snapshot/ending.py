@@ -45,9 +45,10 @@ class Ending:
         the commits that are under way."""
         return not (failed.restartable and self.may_begin_again)
 
-    def fenced(self, record: ExecutionRecord) -> Stop:
+    def fenced(self, record: ExecutionRecord | None) -> Stop:
         """A newer execution owns the job: the record is not written and nothing is deleted."""
-        return Stop(record.status, StopCause.FENCED, "a newer execution owns the job")
+        status = JobStatus.NOT_RUNNING if record is None else record.status
+        return Stop(status, StopCause.FENCED, "a newer execution owns the job")
 
     def undecided(self, record: ExecutionRecord) -> Stop:
         """Nothing is committed or deleted; the next execution reads the record."""

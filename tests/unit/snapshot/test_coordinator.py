@@ -703,6 +703,14 @@ def test_a_fenced_execution_stops_and_touches_nothing() -> None:
     assert tell(job, completed(2), tick(9000)) == []
 
 
+def test_a_lease_that_is_lost_before_the_claim_is_answered_ends_the_execution() -> None:
+    job = Coordinator(CONFIG)
+    job.begin()
+    (stop,) = tell(job, answer(Purpose.LEASE, WriteOutcome.FENCED))
+    assert isinstance(stop, Stop)
+    assert stop.cause is StopCause.FENCED and not stop.restart and not stop.write_status
+
+
 @pytest.mark.parametrize("outcome", [WRITTEN, WriteOutcome.UNAVAILABLE])
 def test_a_failure_beside_the_decision_does_not_write_the_record_over_it(
     outcome: WriteOutcome,
