@@ -206,6 +206,14 @@ def test_versions_for_all_rows_want_spark_which_copies_them(spark: SparkSession)
     assert all(not one.fusion.links for one in plan.by_shard.each)
 
 
+def test_rows_without_a_key_that_are_in_all_shards_leave_their_task(spark: SparkSession) -> None:
+    def build(rows: Stage) -> None:
+        of_rows = rows.join_as_of(rows.select("k", "ts"), on=[], versions_of="k", name="of_rows")
+        out(of_rows.window(SECOND).aggregate(n=agg.count(), name="in_all"))
+
+    assert tasks(planned(spark, build), of_one_shard=True) == [["of_rows"], ["in_all"]]
+
+
 # --- rows -----------------------------------------------------------------------------------------
 
 

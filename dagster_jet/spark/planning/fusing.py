@@ -145,6 +145,8 @@ def _stays_in_shard(graph: Graph, wirings: Mapping[str, StageWiring], link: Link
         return False  # a user's function may return rows of other keys
     plan = wirings[link.source].plan
     before, results = plan.inputs[0], plan.operator.result_schema
+    if before.is_spread:
+        return False  # its rows are in all shards, although they have no key
     taken = results.names if link.columns is None else list(link.columns.before)
     names = results.names if link.columns is None else list(link.columns.after)
     own = dict(zip(link.rows.names or names, taken, strict=True))
