@@ -26,6 +26,12 @@ def quoted_name(column: str) -> str:
     return "`" + column.replace("`", "``") + "`"
 
 
+def plain_name(column: str) -> str:
+    """Return a column's name without quotes, if it has them."""
+    is_quoted = len(column) > 2 and column[0] == column[-1] == "`"
+    return column[1:-1].replace("``", "`") if is_quoted else column
+
+
 def is_reference(column: str) -> bool:
     """Return whether a text names a column or a field of one, and is no other SQL expression."""
     return _REFERENCE.fullmatch(column) is not None

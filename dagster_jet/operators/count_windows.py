@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from dagster_jet.operators.aggregates.aggregation import ROW_COUNT, Aggregation
 from dagster_jet.operators.partials.partial import Merger
 from dagster_jet.operators.rows.casting import cast_rows
-from dagster_jet.operators.rows.keys import key_codes
+from dagster_jet.operators.rows.keys import key_codes, one_zero_and_nan
 
 NEWEST = "__newest"
 """Newest event time of the open window, as the stream has it."""
@@ -60,6 +60,7 @@ class CountWindows:
         return pa.schema([*(rows.field(name) for name in own), *results])
 
     def __call__(self, state: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+        state, rows = (with_equal_keys(table, self.keys) for table in (state, rows))
         counts = state.column(ROW_COUNT).fill_null(0).to_numpy()
         of_state, of_rows = key_codes(self.keys, state, rows)
         open_rows = np.zeros(state.num_rows + rows.num_rows, np.int64)
@@ -108,6 +109,16 @@ class CountWindows:
         names = (name for name, _ in self.aggregation.aggregates)
         columns |= zip(names, self.aggregation.finish(full), strict=True)
         return pa.table(columns)
+
+
+def with_equal_keys(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    """Gives equal keys the same bit pattern: Arrow groups by it."""
+    for key in keys:
+        if pa.types.is_floating(table.schema.field(key).type):
+            place = table.schema.get_field_index(key)
+            column = one_zero_and_nan(table.column(key))
+            table = table.set_column(place, table.schema.field(place), column)
+    return table
 
 
 def ranks(codes: np.ndarray) -> np.ndarray:

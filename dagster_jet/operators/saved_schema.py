@@ -12,6 +12,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from dagster_jet.errors import SnapshotInvalidError
+from dagster_jet.operators.deduplicate_in_order import LAST_ROW_COLUMN
 from dagster_jet.operators.in_event_order import ROW_COLUMN, InEventOrder
 from dagster_jet.operators.interval_join import IntervalJoin
 from dagster_jet.operators.newest_versions import NewestVersions
@@ -23,6 +24,9 @@ from dagster_jet.snapshot.plan import KEYS
 _SAVES_COLUMNS_OF_USERS = (IntervalJoin, NewestVersions, StatefulMapInBatches)
 """Operators that save other columns of users than keys. In all other states a column with a user's
 name is a key."""
+
+_ROWS = frozenset({ROW_COLUMN, LAST_ROW_COLUMN})
+"""Columns with whole rows of the stream, in which a column that is new is null."""
 
 
 def saved_columns(operator: Operator) -> dict[str, dict[str, str]]:
@@ -37,7 +41,7 @@ def saved_columns(operator: Operator) -> dict[str, dict[str, str]]:
     else:
         roles = {KEYS: getattr(operator, "keys", ())}
     taken = {name for names in roles.values() for name in names}
-    taken.add(ROW_COLUMN)  # waiting rows are converted when they are read
+    taken |= _ROWS  # converted when they are read
     roles["own"] = [name for name in schema.names if name not in taken]
     return {
         role: {name: _text(schema.field(name).type) for name in names}
@@ -71,7 +75,7 @@ def _column(table: pa.Table, field: pa.Field, stage: str) -> pa.ChunkedArray:
     column = table.column(place)
     if column.type == field.type:
         return column
-    if field.name == ROW_COLUMN:
+    if field.name in _ROWS:
         return _waiting_rows(column, field.type, stage)
     try:
         pa.unify_schemas([pa.schema([table.schema.field(place)]), pa.schema([field])])

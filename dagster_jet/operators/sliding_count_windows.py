@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.operators.aggregates.aggregation import ROW_COUNT
-from dagster_jet.operators.count_windows import WINDOW, CountWindows, ranks
+from dagster_jet.operators.count_windows import WINDOW, CountWindows, ranks, with_equal_keys
 from dagster_jet.operators.rows.keys import key_codes
 
 SEEN = "__seen"
@@ -48,6 +48,7 @@ class SlidingCountWindows(CountWindows):
         return CountWindows(self.keys, self.size, self.aggregation, self.time).output_schema(rows)
 
     def __call__(self, state: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+        state, rows = (with_equal_keys(table, self.keys) for table in (state, rows))
         seen = state.column(SEEN).fill_null(0).to_numpy()
         of_state, of_rows = key_codes(self.keys, state, rows)
         before = np.zeros(state.num_rows + rows.num_rows, np.int64)

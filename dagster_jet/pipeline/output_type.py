@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, cast
 
-from dagster_jet.core.ddl import quoted_name, split_ddl
+from dagster_jet.core.ddl import plain_name, quoted_name, split_ddl
 from dagster_jet.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def output_type(output_schema: str, stream: StructType, name: str | None = None)
         if column == ALL:
             fields += stream.fields
         elif like is not None:
-            kind_of = _type_of(like[2].strip(), like[1] is not None, stream, name)
+            kind_of = _type_of(plain_name(like[2].strip()), like[1] is not None, stream, name)
             fields.append(StructField(column, kind_of))
         else:
             own = StructType.fromDDL(f"{quoted_name(column)} {kind}")

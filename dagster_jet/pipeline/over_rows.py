@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, TypeVar
 
-from dagster_jet.core.ddl import quoted_name
+from dagster_jet.core.ddl import plain_name, quoted_name
 from dagster_jet.core.durations import Duration, to_ms
 from dagster_jet.pipeline.checks import refuse_moments, refuse_twice
 from dagster_jet.pipeline.point import Point
@@ -70,7 +70,8 @@ class OverRows(WithFunctions[StageT, LateT, DeadT, LateDeadT]):
             raise self._refusal(wrong, 'Give a ttl, for example ttl="1 day".', stage=name)
         running = Running(tuple(calls.items()))
         types = (
-            f"{quoted_name(column)} {_TYPES.get(call.function, 'type_of({})').format(call.column)}"
+            f"{quoted_name(column)} "
+            + _TYPES.get(call.function, "type_of({})").format(quoted_name(call.column))
             for column, call in calls.items()
         )
         in_event_order = self._in_event_order(order, name)
@@ -99,7 +100,7 @@ class OverRows(WithFunctions[StageT, LateT, DeadT, LateDeadT]):
         if (call[2] == "*" and function != "count") or int(call[3] or 1) < 1:
             wrong = f"{text!r} has no column, or an offset less than 1."
             raise self._refusal(wrong, "Only count has an asterisk.", stage=name)
-        return Call(function, call[2].strip("`"), int(call[3] or 1))
+        return Call(function, plain_name(call[2]), int(call[3] or 1))
 
     def match(
         self, *, within: Duration, name: str, unless: str | None = None, **steps: str
@@ -145,7 +146,7 @@ class OverRows(WithFunctions[StageT, LateT, DeadT, LateDeadT]):
         columns = (*map(quoted_name, own), f"struct(*) AS {ROW}", f"array({meets}) AS {MEETS}")
         within_ms = to_ms(within, "within")
         pattern = Pattern(self._keys, time.column, tuple(steps), within_ms)
-        kept = [f"{quoted_name(column)} type_of({column})" for column in own]
+        kept = [f"{quoted_name(column)} type_of({quoted_name(column)})" for column in own]
         rows = [f"{quoted_name(step)} type_of({ROW})" for step in steps]
         node = StatefulMapNode(
             name, (self._node,), self._keys, pattern, list, None, within_ms,

@@ -49,7 +49,7 @@ def restore_shards(
         # On the executors where the first epoch reads the runs.
         for ack in runtime.run_on_shards(RestoreTask(barrier, items)):
             old = chains[ack.vertex]
-            chain = old[ack.shard] if len(old) == count else ()
+            chain = old[ack.shard] if len(old) == count and not ack.unsaved else ()
             states[ack.vertex][ack.shard] = restored_state(ack, chain)
     return {vertex: tuple(shards) for vertex, shards in states.items()}
 

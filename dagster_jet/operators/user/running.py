@@ -100,9 +100,11 @@ class Running:
     """(state, row) -> the row with further columns."""
 
     calls: tuple[tuple[str, Call], ...]
+    names: tuple[str, ...] = ()
+    """Columns of the results; known after the analysis. Only used with `lead`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Running, (self.calls,)  # without what a process has cached
+        return Running, (self.calls, self.names)  # without what a process has cached
 
     @cached_property
     def _steps(self) -> list[tuple[Any, ...]]:
@@ -128,9 +130,15 @@ class Running:
         results.update(dict.fromkeys(leads))
         waited: Row | None = values.get(_WAITS)
         state.value = {**values, _WAITS: results}
-        return None if waited is None else waited | {n: row[c] for n, c in leads.items()}
+        if waited is None:
+            return None
+        return self._as_now(waited) | {n: row[c] for n, c in leads.items()}
 
     def without_next(self, key: Row, value: dict[str, Any], watermark_ms: int) -> Row:
         """`on_evict`: no row has followed the last one in time."""
         waited: Row = value[_WAITS]
-        return waited
+        return self._as_now(waited)
+
+    def _as_now(self, waited: Row) -> Row:
+        """A row that began to wait before the pipeline was changed has other columns."""
+        return {name: waited.get(name) for name in self.names} if self.names else waited

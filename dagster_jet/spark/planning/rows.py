@@ -24,6 +24,7 @@ from dagster_jet.operators.row_input import RowInput
 from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 from dagster_jet.operators.timed_map import TimedMap
+from dagster_jet.operators.user.running import Running
 from dagster_jet.operators.user.spark_processor import SparkProcessor
 from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.output_type import output_type
@@ -230,15 +231,20 @@ def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -
     operator: Callable[..., StatefulMap] = StatefulMap
     if node.on_timer is not None:
         operator = partial(TimedMap, on_timer=node.on_timer, in_processing_time=node.follows_clock)
+    output = arrow_schema(output_type(node.output_schema, rows.schema, node.name))
+    function, on_evict = node.function, node.on_evict
+    if isinstance(function, Running):
+        function = replace(function, names=tuple(output.names))
+        on_evict = None if on_evict is None else function.without_next
     inner = operator(
         stage=node.name,
         keys=node.keys,
         row_schema=arrow_schema(rows.schema),
-        output_schema=arrow_schema(output_type(node.output_schema, rows.schema, node.name)),
-        function=node.function,
+        output_schema=output,
+        function=function,
         create=node.create,
         ttl_ms=node.ttl_ms if node.on_timer is None else 0,
-        on_evict=node.on_evict,
+        on_evict=on_evict,
         keeps_dead_letters=node.keeps_dead_letters,
         has_time=node.time is not None and not node.follows_clock,
         state_format=node.saved_as,

@@ -77,15 +77,20 @@ class RestoreTask:
             ]
             portions = chain(portions, shared)
         saved: list[Run] = []
+        differs = is_redivided
         for tables in _gathered(portions, ROWS_AT_ONCE):
             rows = merge_whole(item.operator, runs.live_rows(tables, item.expired_until_ms))
             if isinstance(item.operator, SavesExpiry):
+                before, by = rows, item.operator.time_column
                 rows = item.operator.with_expiry(rows, item.expired_until_ms)
+                # Another time to live: the chunks have the former times of expiry.
+                differs |= not rows.column(by).equals(before.column(by))
             saved += runs.write(rows)
         fail_point("restore.after")
-        if not is_redivided:
+        if not differs:
             return Ack(item.vertex, item.shard, attempt, saved=tuple(saved))
-        # After a change of parallelism the next snapshot writes this shard's state as a new base.
+        # After a change of parallelism, or of a time to live, the next snapshot writes this shard's
+        # state as a new base.
         return Ack(item.vertex, item.shard, attempt, unsaved=tuple(saved))
 
     def _read(self, item: RestoreItem, partitions: frozenset[int]) -> Iterator[pa.Table]:

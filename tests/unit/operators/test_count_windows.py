@@ -31,7 +31,9 @@ EVENT = st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 40))
 STEP = st.tuples(st.lists(EVENT, max_size=8), st.none() | st.integers(0, 50), st.booleans())
 
 
-def counted(size: int, slide: int | str | None, *, in_event_order: bool) -> Any:
+def counted(
+    size: int, slide: int | str | None, *, in_event_order: bool, rows_of: pa.Schema = ROWS
+) -> Any:
     aggregates = {"n": agg.count(), "total": agg.sum("v"), "values": agg.collect_list("v")}
     aggregates |= {"first": agg.first("v"), "last": agg.last("v"), "high": agg.max("v")}
     aggregation = Aggregation(tuple(aggregates.items()))
@@ -39,7 +41,8 @@ def counted(size: int, slide: int | str | None, *, in_event_order: bool) -> Any:
     if isinstance(slide, int):
         function = SlidingCountWindows(("k",), size, aggregation, "at", slide=slide)
     inner = StatefulMapInBatches(
-        "counted", ("k",), ROWS, function.output_schema(ROWS), function.state_columns(ROWS),
+        "counted", ("k",), rows_of, function.output_schema(rows_of),
+        function.state_columns(rows_of),
         function, on_end=function.rest if slide == "emit" else None,
     )  # fmt: skip
     return InEventOrder(inner) if in_event_order else inner
@@ -83,6 +86,21 @@ def test_count_windows(sizes, steps, in_event_order, collide, seed):
                 }
             )  # fmt: skip
     assert sorted(map(repr, found)) == sorted(map(repr, expected))
+
+
+@pytest.mark.parametrize(("slide", "windows_of"), [(None, 2), (1, 5)])
+def test_both_zeros_are_one_key(slide, windows_of):
+    rows_of = pa.schema([("k", pa.float64()), ("at", pa.int64()), ("v", pa.int64())])
+    run = Stepping(counted(4, slide, in_event_order=False, rows_of=rows_of))
+    keys = [0.0, -0.0, -0.0, 0.0]
+    found = []
+    for first in (0, 4):
+        rows = [
+            addressed(0, {"k": key}, hash_of=colliding, at=first, v=v) for v, key in enumerate(keys)
+        ]
+        found += run.step(rows, watermark=run.watermark)
+        run.restore(Random(first))
+    assert [row["n"] for row in found] == [4] * windows_of
 
 
 def test_after_an_end_that_emitted_the_rest_windows_begin_anew():
