@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructField, StructType
 
 from dagster_jet import Pipeline, sinks, sources, tables
+from dagster_jet.connectors.type_ddl import type_ddl
 from dagster_jet.errors import PipelineError
 from dagster_jet.spark.planning.analysis import analyse
 from dagster_jet.spark.runtime import SparkRuntime
@@ -82,6 +84,28 @@ def test_rows_of_other_types_are_cast_before_they_merge(
             look_up(spark, tmp_path, one, two)
     else:
         look_up(spark, tmp_path, one, two)
+
+
+def test_a_type_that_tasks_do_not_have_names_the_sink(spark: SparkSession) -> None:
+    p = Pipeline("types")
+    rows = p.read_from(sources.files("/in", format="json", schema="n int"), name="rows")
+    months = rows.select("make_ym_interval(n, 1) AS m")
+    months.write_to(sinks.files("/out", format="json"), name="out")
+    with pytest.raises(PipelineError, match=r"job 'types', stage 'out': .*not supported"):
+        analyse(SparkRuntime(spark, p.name, {}, 1), p.graph, 7)
+
+
+def test_names_of_fields_are_quoted_where_they_must_be(spark: SparkSession) -> None:
+    inner = StructType([StructField("a b", LongType()), StructField("c`d", StringType())])
+    odd = StructType(
+        [
+            StructField("e.f", ArrayType(inner)),
+            StructField("plain", MapType(StringType(), inner)),
+        ]
+    )
+    assert StructType.fromDDL(f"s {type_ddl(odd)}")["s"].dataType == odd
+    plain = StructType([StructField("x", LongType())])
+    assert type_ddl(plain) == plain.simpleString()
 
 
 def test_rows_merge_by_name(spark: SparkSession) -> None:

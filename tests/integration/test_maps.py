@@ -167,6 +167,23 @@ def test_rows_without_a_key_are_dead_letters(world: MapWorld) -> None:
         assert sorted(v["v"] for _, v in jet.map("m").items()) == [1, 2, 4, 5, 7, 8]
 
 
+def test_a_column_with_a_dot_is_no_field_of_a_struct(world: MapWorld) -> None:
+    from .world import write_input
+
+    write_input(world.folder / "in", 0, [{"k": "k0", "ts": 1, "v": 7}])
+    p = Pipeline("dots")
+    source = sources.files(f"{world.folder}/in", format="json", schema=map_child.SCHEMA)
+    named = "named_struct('b', 'wrong') AS a", "v AS `a.b`", "k AS `k.k`", "ts AS `t.t`"
+    rows = p.read_from(source, name="rows").select(*named)
+    one = sinks.map_entries("one", key="k.k", value="a.b", order_by="t.t")
+    rows.write_to(one, name="one_out")
+    rows.write_to(sinks.map_entries("all", key="k.k"), name="all_out")
+    world.run_pipeline(lambda _: p)
+    with world.jet() as jet:
+        assert jet.map("one").get("k0") == 7
+        assert jet.map("all").get("k0") == {"a": {"b": "wrong"}, "a.b": 7, "t.t": 1}
+
+
 def test_a_key_that_is_no_key_is_refused(world: MapWorld) -> None:
     world.fill(files=1)
     p = Pipeline("bad_key")

@@ -16,6 +16,7 @@ from dagster_jet.connectors.files.cluster import check_reachable
 from dagster_jet.connectors.files.places.location import StorageOptions, absolute, storage_options
 from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.connectors.lake.table_read import TableRead, check_reading
+from dagster_jet.connectors.type_ddl import type_ddl
 from dagster_jet.contract import BadRowRule, Sink, Source
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import ConfigurationError, PipelineError, SourceError
@@ -107,4 +108,4 @@ def ddl_of(log: TableLog) -> str:
     from pyspark.sql.types import StructType
 
     fields = StructType.fromJson(json.loads(log.table.schema().to_json())).fields
-    return ", ".join(f"{quoted_name(one.name)} {one.dataType.simpleString()}" for one in fields)
+    return ", ".join(f"{quoted_name(one.name)} {type_ddl(one.dataType)}" for one in fields)

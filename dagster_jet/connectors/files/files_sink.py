@@ -220,7 +220,10 @@ class FilesSink(Sink, Committer):
 
     def takes(self, schema: pa.Schema) -> bool:
         own = [column for column in schema if column.name not in self.partition_by]
-        return self.format != "json" or json_lines.can_encode(pa.schema(own))
+        if self.format != "json":
+            return True
+        # A single column of that name would be taken for lines.
+        return schema.names != [RENDERED_COLUMN] and json_lines.can_encode(pa.schema(own))
 
     def render(self, frame: DataFrame) -> DataFrame:
         if self.format != "json":

@@ -111,7 +111,25 @@ def _as_number(column: pa.Array, type: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(type) and pa.types.is_integer(column.type):
         # Arrow would only compare the types: the largest integer does not fit decimal(10, 2).
         column = column.cast(pa.decimal128(38, type.scale))
-    return column.cast(type)
+    made = column.cast(type)
+    if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
+        _check_kept(column, made)
+    return made
+
+
+def _check_kept(given: pa.Array, made: pa.Array) -> None:
+    """Arrow checks no cast of fractions: 1e300 would be infinite, 1.239 become 1.24.
+
+    Raises:
+        UnfitError: a value has changed.
+    """
+    back = made.cast(given.type, safe=False)
+    kept = pc.equal(back, given)
+    if pa.types.is_floating(given.type):
+        kept = pc.or_(kept, pc.and_(pc.is_nan(back), pc.is_nan(given)))
+    changed = given.filter(pc.invert(kept).fill_null(False))
+    if len(changed):
+        raise UnfitError(f"{changed[0]} would change")
 
 
 def _as_time(column: pa.Array, type: pa.TimestampType) -> pa.Array:

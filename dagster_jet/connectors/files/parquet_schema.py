@@ -13,6 +13,7 @@ import pyarrow.parquet
 
 from dagster_jet.connectors.files.parquet_footer import open_parquet
 from dagster_jet.connectors.files.places.place import InputFile, InputPlace
+from dagster_jet.connectors.type_ddl import type_ddl
 from dagster_jet.core.ddl import quoted_name, split_ddl
 from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError
 
@@ -103,7 +104,7 @@ def _difference(wanted: dict[str, str], found: dict[str, str]) -> str:
 def _ddl(place: InputPlace, file: InputFile) -> str:
     with place.open(file) as stream, open_parquet(stream) as opened:
         fields = _struct(pyarrow.parquet.ParquetFile(opened)).fields
-    return ", ".join(f"{quoted_name(f.name)} {f.dataType.simpleString()}" for f in fields)
+    return ", ".join(f"{quoted_name(f.name)} {type_ddl(f.dataType)}" for f in fields)
 
 
 def _struct(file: pyarrow.parquet.ParquetFile) -> StructType:

@@ -52,7 +52,7 @@ class OldRows:
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "a data file is gone", file.path)
         with place.open(found) as stream:
-            opened = pq.ParquetFile(stream)
+            opened = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us")
             known = file_columns(opened.schema_arrow, self.mapped)
             for column in wanted:
                 if why := file.unfit(layout.ids[column.name], column, known):

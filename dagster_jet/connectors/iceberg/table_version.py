@@ -19,6 +19,7 @@ from dagster_jet.connectors.iceberg.partition_fields import PartitionField
 from dagster_jet.connectors.iceberg.table_request import TableRequest
 from dagster_jet.connectors.lake.lake_committer import first_line
 from dagster_jet.connectors.lake.staged_file import kept_in
+from dagster_jet.connectors.type_ddl import type_ddl
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.snapshot.manifest import Artifact
@@ -268,7 +269,7 @@ class TableVersion:
         found = []
         for field in of_table(self.columns):
             try:
-                type = from_arrow_type(field.type, prefer_timestamp_ntz=True).simpleString()
+                type = type_ddl(from_arrow_type(field.type, prefer_timestamp_ntz=True))
             except PySparkException as error:
                 raise ConfigurationError(
                     f"the column {field.name!r} is {field.type}, for which Spark has no type."

@@ -119,7 +119,7 @@ class ReadPieces:
             )
         values = dict(piece.file.partition)
         with place.open(found) as stream:
-            file, at = pq.ParquetFile(stream), 0
+            file, at = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us"), 0
             names = self._names(file.schema_arrow)
             for group in range(file.metadata.num_row_groups):
                 count = file.metadata.row_group(group).num_rows
@@ -172,7 +172,5 @@ class ReadPieces:
 def _repeated(text: str | None, type: pa.DataType, count: int) -> pa.Array:
     if text is None or text == "":
         return pa.nulls(count, type)
-    plain = pa.scalar(text, pa.string())
-    if pa.types.is_timestamp(type):
-        plain = plain.cast(pa.timestamp("us"))
-    return pa.array([plain.cast(type).as_py()], type).take(pa.array([0] * count, pa.int64()))
+    value = as_declared(pa.array([text], pa.string()), type, "a partition's value")
+    return value.take(pa.array([0] * count, pa.int64()))

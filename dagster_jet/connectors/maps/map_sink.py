@@ -41,6 +41,7 @@ from dagster_jet.contract import (
     TransactionId,
     carry_out_here,
 )
+from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,
@@ -139,7 +140,7 @@ class MapSink(Sink, Committer):
             _key_column(name, frame.schema[name].dataType).alias(f"{_KEY}{number}")
             for number, name in enumerate(self.key)
         ]
-        order = [] if self.order_by is None else [F.col(self.order_by).alias(_ORDER)]
+        order = [] if self.order_by is None else [_column(self.order_by).alias(_ORDER)]
         rows = frame.select(*keys, self._value_column(frame).alias(_VALUE), *order)
         names = [f"{_KEY}{number}" for number in range(len(keys))]
         newest = newest_per_key(rows, names, F.col(_ORDER) if order else None)
@@ -253,15 +254,15 @@ class MapSink(Sink, Committer):
                 raise PipelineError(
                     f"the map {self.map!r} keeps bytes.", cure="Name one binary column as value=."
                 )
-            return F.col(self.value).cast("binary")
+            return _column(self.value).cast("binary")
         if isinstance(self.value, str):
-            wrapped = F.to_json(F.struct(F.col(self.value).alias("v")), JSON_TEXT)
+            wrapped = F.to_json(F.struct(_column(self.value).alias("v")), JSON_TEXT)
             text = F.substr(wrapped, F.lit(6), F.length(wrapped) - 6)  # {"v":...}
-            has_value = F.col(self.value).isNotNull()
+            has_value = _column(self.value).isNotNull()
         else:
             names = self.value or tuple(n for n in frame.columns if n not in self.key)
-            text = F.to_json(F.struct(*names), JSON_TEXT)
-            has_value = reduce(lambda a, b: a | b, [F.col(name).isNotNull() for name in names])
+            text = F.to_json(F.struct(*map(quoted_name, names)), JSON_TEXT)
+            has_value = reduce(lambda a, b: a | b, [_column(name).isNotNull() for name in names])
         return F.when(has_value, text.cast("binary"))
 
 
@@ -343,14 +344,19 @@ class MapWriter(SinkWriter):
             self._changes, self._size = [], 0
 
 
-def _key_column(name: str, type: DataType) -> Column:
+def _column(name: str) -> Column:
     from pyspark.sql import functions as F
+
+    return F.col(quoted_name(name))
+
+
+def _key_column(name: str, type: DataType) -> Column:
     from pyspark.sql.types import BinaryType, BooleanType, IntegralType, StringType
 
     if isinstance(type, IntegralType):
-        return F.col(name).cast("bigint")
+        return _column(name).cast("bigint")
     if isinstance(type, StringType | BooleanType | BinaryType):
-        return F.col(name)
+        return _column(name)
     raise PipelineError(
         f"the key column {name!r} is {type.simpleString()}.",
         cure="Keys are texts, integers, booleans or bytes: convert it, for a timestamp "

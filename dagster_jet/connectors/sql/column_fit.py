@@ -150,6 +150,8 @@ def fits(rows: pa.DataType, column: Column) -> bool:
     kind, size = column.kind, column.size
     if pa.types.is_null(rows):
         return True
+    if has_duration(rows):
+        return False
     if column.affinity is not None:
         return keeps(column.affinity, rows)
     if pa.types.is_nested(rows):
@@ -176,6 +178,17 @@ def fits(rows: pa.DataType, column: Column) -> bool:
     if pa.types.is_timestamp(rows):
         return kind == "timestamp" and (column.scale is None or _digits(rows) <= column.scale)
     return kind in ("text", "json", "uuid", "enum", "parsed", "other")
+
+
+def has_duration(kind: pa.DataType) -> bool:
+    """Whether values of the type have an interval in them, which no driver and no JSON takes."""
+    if pa.types.is_map(kind):
+        return has_duration(kind.key_type) or has_duration(kind.item_type)
+    if pa.types.is_struct(kind):
+        return any(has_duration(field.type) for field in kind)
+    if pa.types.is_nested(kind):
+        return has_duration(kind.value_type)
+    return bool(pa.types.is_duration(kind))
 
 
 def _digits(times: pa.TimestampType) -> int:

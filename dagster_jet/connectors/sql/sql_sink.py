@@ -13,7 +13,7 @@ from dagster_jet.connectors.earlier_epochs import refuse_earlier_epochs
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.owned_rows import OwnedRows, OwnedRowsWriter, misfit, owned_rows
 from dagster_jet.connectors.row_order import newest_per_key
-from dagster_jet.connectors.sql.column_fit import Shape
+from dagster_jet.connectors.sql.column_fit import Shape, has_duration
 from dagster_jet.connectors.sql.engines import check_engines
 from dagster_jet.connectors.sql.failures import as_sink_errors
 from dagster_jet.connectors.sql.markers import EPOCHS, REPEATABLE, Fence, Markers, Owner
@@ -235,6 +235,9 @@ class SqlSink(StagedInStore):
         if missing := [name for name in self.key if name not in kinds]:
             wrong = f"the rows have no column {', '.join(missing)}"
         wrong = wrong or misfit(self.owns, rows)
+        of_time = [one.name for one in rows if has_duration(one.type)]
+        if of_time and self.mode != "delete":
+            wrong = wrong or f"the column {of_time[0]} has intervals, which no table takes"
         if self.shape is not None:
             wrong = wrong or self.shape.misfit(kinds, mode, self.key)
         if wrong is not None:

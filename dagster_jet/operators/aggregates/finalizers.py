@@ -18,6 +18,7 @@ from dagster_jet.operators.partials.ordering import order_in_groups
 from dagster_jet.operators.partials.partial import as_list, one_array
 from dagster_jet.operators.partials.sketches import HllSketch, KllSketch
 from dagster_jet.operators.user import saved_value
+from dagster_jet.operators.user.python_rows import strict_array
 
 Column: TypeAlias = pa.ChunkedArray | pa.Array
 
@@ -226,7 +227,7 @@ class CustomFinish:
             saved_value.load(saved, self.state_format) for saved in partials[0].to_pylist()
         )
         results = [guarded(self.function, accumulator) for accumulator in accumulators]
-        return guarded(pa.array, results, self.kind)
+        return guarded(strict_array, results, pa.field("", self.kind))
 
 
 def _owners(lists: pa.Array) -> tuple[np.ndarray, np.ndarray]:

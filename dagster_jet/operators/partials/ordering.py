@@ -53,7 +53,7 @@ def _key(value: Any) -> tuple[Any, ...]:
     match value:
         case None:
             return (False,)
-        case list():
+        case list() | tuple():  # a tuple is an entry of a map
             return (True, tuple(map(_key, value)))
         case dict():
             return (True, tuple(map(_key, value.values())))

@@ -6,9 +6,10 @@ Whole columns are converted in both directions; per row only a dict is built.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
+from itertools import chain
 from numbers import Integral
 from operator import itemgetter
 from typing import Any
@@ -143,11 +144,11 @@ class OutputRows:
 
     def _column(self, values: Sequence[Any], field: pa.Field) -> pa.Array:
         try:
-            array = _strict_array(values, field)
+            array = strict_array(values, field)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             for place, value in enumerate(values):
                 try:
-                    _strict_array((value,), field)
+                    strict_array((value,), field)
                 except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                     raise OutputMismatchError(
                         f"{value!r:.200} for the column {field.name}, which is {field.type} "
@@ -158,13 +159,48 @@ class OutputRows:
         return array
 
 
-def _strict_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    if pa.types.is_integer(field.type):
-        # Arrow would truncate 1.5 to 1 silently.
-        for kind in set(map(type, values)):
-            if not issubclass(kind, (Integral, type(None), np.bool_)):
-                raise TypeError(f"expected an integer, got a {kind.__name__}")
+def strict_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    """Values as Arrow takes them, but for fractions in place of integers.
+
+    Raises:
+        TypeError: one has another type, or is null although the field has no nulls.
+    """
+    _check_integers(values, field.type)
     array = pa.array(values, field.type)
     if array.null_count and not field.nullable:
         raise TypeError("it must not be null")
     return array
+
+
+def _check_integers(values: Iterable[Any], kind: pa.DataType) -> None:
+    """Arrow would truncate 1.5 to 1 silently, also in a list, a struct or a map."""
+    if pa.types.is_integer(kind):
+        for found in set(map(type, values)):
+            if not issubclass(found, (Integral, type(None), np.bool_)):
+                raise TypeError(f"expected an integer, got a {found.__name__}")
+    elif _has_integers(kind):
+        there = [value for value in values if value is not None]
+        if pa.types.is_struct(kind):
+            named = [
+                v if isinstance(v, Mapping) else dict(zip(kind.names, v, strict=False))
+                for v in there
+            ]
+            for field in kind:
+                _check_integers((v.get(field.name) for v in named), field.type)
+        elif pa.types.is_map(kind):
+            pairs = [p for v in there for p in (v.items() if isinstance(v, Mapping) else v)]
+            _check_integers((key for key, _ in pairs), kind.key_type)
+            _check_integers((value for _, value in pairs), kind.item_type)
+        else:
+            _check_integers(chain.from_iterable(there), kind.value_type)
+
+
+@lru_cache(1000)
+def _has_integers(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(_has_integers(field.type) for field in kind)
+    if pa.types.is_map(kind):
+        return _has_integers(kind.key_type) or _has_integers(kind.item_type)
+    if pa.types.is_list(kind):
+        return _has_integers(kind.value_type)
+    return bool(pa.types.is_integer(kind))

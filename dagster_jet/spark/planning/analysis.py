@@ -108,6 +108,8 @@ class _Analysis:
                 rows = self.frames[stage.upstream[node.late_input] if node.of_late else stage.name]
                 # Most places compare names without case, whatever Spark does.
                 check_distinct_columns(self.runtime.job, node.name, rows)
+                with planning_of(self.runtime.job, node.name):
+                    arrow_schema(rows.schema)  # an interval of months has no Arrow type
                 node.sink.check_columns(rows, self.runtime.job, node.name)
                 own_sink(self.graph, node)
         whole_paths = {

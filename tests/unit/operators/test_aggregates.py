@@ -115,6 +115,17 @@ def test_what_users_functions_raise_names_the_function():
         FrameStage(10, 10, c=custom).step(("a", 1, 1))
 
 
+def test_a_fraction_is_no_result_of_whole_numbers():
+    custom = agg.custom(
+        int, lambda a, row: a + row["v"], int.__add__, lambda a: a / 2,
+        columns=["v"], result_type="bigint",
+    )  # fmt: skip
+    stage = FrameStage(10, 10, c=custom)
+    stage.step(("a", 1, 15))
+    with pytest.raises(UserFunctionError, match="expected an integer, got a float"):
+        stage.step(wm=FINAL)
+
+
 def test_an_accumulator_that_cannot_be_saved_is_refused():
     custom = agg.custom(
         lambda: lambda: None, lambda a, row: a, lambda a, b: a, len,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
+from typing import Any
 
-from dagster_jet.operators.user.python_rows import row_dicts
+import pyarrow as pa
+import pytest
+
+from dagster_jet.operators.user.python_rows import row_dicts, strict_array
 
 
 def test_names_may_hold_anything() -> None:
@@ -24,3 +27,28 @@ def test_every_row_is_a_dict_of_its_own() -> None:
 
 def test_without_columns_there_is_nothing_to_hand_over() -> None:
     assert list(row_dicts(pa.table({"a": [1]}).select([]))) == []
+
+
+INTEGERS: dict[str, tuple[pa.DataType, Any, Any]] = {
+    "a list": (pa.list_(pa.int32()), [1, None], [1.5]),
+    "a struct": (pa.struct([("x", pa.int64())]), {"x": 1}, {"x": 1.5}),
+    "a struct from a tuple": (pa.struct([("x", pa.int64())]), (1,), (1.5,)),
+    "the keys of a map": (pa.map_(pa.int32(), pa.string()), {1: "a"}, {1.5: "a"}),
+    "the values of a map": (pa.map_(pa.string(), pa.int32()), [("a", 1)], [("a", 1.5)]),
+    "a list of structs": (pa.list_(pa.struct([("x", pa.int8())])), [{"x": 1}, None], [{"x": 1.5}]),
+    "the top": (pa.int64(), 1, 1.5),
+}
+
+
+@pytest.mark.parametrize(("kind", "whole", "fraction"), INTEGERS.values(), ids=INTEGERS)
+def test_a_fraction_is_no_integer(kind: pa.DataType, whole: Any, fraction: Any) -> None:
+    field = pa.field("v", kind)
+    assert strict_array([whole, None], field).null_count == 1
+    with pytest.raises(TypeError, match="expected an integer, got a float"):
+        strict_array([whole, fraction], field)
+
+
+def test_other_parts_may_be_fractions() -> None:
+    kind = pa.struct([("x", pa.int64()), ("y", pa.list_(pa.float64()))])
+    (value,) = strict_array([{"x": 1, "y": [1.5]}], pa.field("v", kind)).to_pylist()
+    assert value == {"x": 1, "y": [1.5]}

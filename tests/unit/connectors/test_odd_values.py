@@ -1,0 +1,96 @@
+"""Values and names that few rows have: none changes, and none is refused too late."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_jet import sinks
+from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared
+from dagster_jet.connectors.files.writer import RENDERED_COLUMN
+from dagster_jet.connectors.lake.added_rows import AddedFile, Piece, ReadPieces, _repeated
+from dagster_jet.connectors.lake.table_read import TableRead
+from dagster_jet.connectors.sql.column_fit import Column, fits
+from dagster_jet.connectors.task_shares import FixedShares
+from dagster_jet.connectors.trial.console import _shown
+
+UTC_US = pa.timestamp("us", "UTC")
+FAR = pa.array([253_402_300_800_000_000], pa.int64()).cast(UTC_US)
+"""The year 10000."""
+CHANGED: dict[str, tuple[pa.Array, pa.DataType]] = {
+    "too large for a float": (pa.array([1e300]), pa.float32()),
+    "too small for a float": (pa.array([1e-50]), pa.float32()),
+    "more digits than a decimal": (pa.array([1.239]), pa.decimal128(10, 2)),
+    "more digits than a double": (pa.array([Decimal(2**53 + 1)]), pa.float64()),
+}
+KEPT: dict[str, tuple[pa.Array, pa.DataType, Any]] = {
+    "no number": (pa.array([float("nan")]), pa.float32(), "nan"),
+    "without an end": (pa.array([float("-inf")]), pa.float32(), "-inf"),
+    "half": (pa.array([0.5]), pa.float32(), "0.5"),
+    "money": (pa.array([Decimal("12.50")]), pa.float64(), "12.5"),
+    "null": (pa.array([None], pa.float64()), pa.float32(), "None"),
+}
+
+
+@pytest.mark.parametrize(("given", "type"), CHANGED.values(), ids=CHANGED)
+def test_a_fraction_that_would_change_is_refused(given: pa.Array, type: pa.DataType) -> None:
+    with pytest.raises((UnfitError, pa.ArrowInvalid)):
+        as_declared(given, type, "v")
+
+
+@pytest.mark.parametrize(("given", "type", "expected"), KEPT.values(), ids=KEPT)
+def test_a_fraction_that_stays_is_read(given: pa.Array, type: pa.DataType, expected: str) -> None:
+    assert str(as_declared(given, type, "v")[0].as_py()) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["2020-01-01 01:02:03", "2020-01-01T01:02:03Z", "2020-01-01 01:02:03+00:00"]
+)
+def test_a_partition_by_time(text: str) -> None:
+    expected = datetime(2020, 1, 1, 1, 2, 3, tzinfo=timezone.utc)
+    assert _repeated(text, UTC_US, 2).to_pylist() == [expected, expected]
+
+
+def test_times_of_96_bits_in_a_table(tmp_path: Path) -> None:
+    """Spark's default; Arrow reads them in ns, unless it is told otherwise."""
+    times = pa.array([datetime(9999, 12, 31), datetime(1, 1, 1)], pa.timestamp("us"))
+    table = pa.table({"t": times})
+    pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    read = TableRead("t", str(tmp_path), "earliest", False, (), "t timestamp_ntz")
+    size = (tmp_path / "a.parquet").stat().st_size
+    piece = Piece(AddedFile(0, 0, "a.parquet", size, 2), 0, None)
+    task = ReadPieces(read, FixedShares(((piece,),)), table.schema)
+    (batch,) = task([pa.record_batch({"id": pa.array([0])})])
+    assert batch.column("t").to_pylist() == times.to_pylist()
+
+
+def test_a_column_like_rendered_lines_is_no_line() -> None:
+    sink = sinks.files("/out", format="json")
+    assert not sink.takes(pa.schema([(RENDERED_COLUMN, pa.string())]))
+    assert sink.takes(pa.schema([("text", pa.string())]))
+
+
+def test_the_console_shows_days_that_python_lacks() -> None:
+    rows = pa.record_batch({"t": FAR, "n": pa.array([1])})
+    (row,) = _shown(rows)
+    assert row["n"] == 1 and row["t"].startswith("10000-01-01 00:00:00")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.duration("us"),
+        pa.list_(pa.duration("us")),
+        pa.struct([("d", pa.duration("us"))]),
+        pa.map_(pa.string(), pa.duration("us")),
+    ],
+    ids=str,
+)
+def test_an_interval_fits_no_column(kind: pa.DataType) -> None:
+    assert not fits(kind, Column("c", "text", "text"))
