@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from dagster_jet.core.collations import refuse_collations
 from dagster_jet.core.ddl import quoted_name
 
 if TYPE_CHECKING:
@@ -32,9 +33,13 @@ def newest_per_key(
         order: take the row with the highest value instead. Nulls sort first; among equal values the
             last row counts.
         apart: return all rows where it is true, too; they are not the newest of any key.
+
+    Raises:
+        PipelineError: a key has a collation.
     """
     from pyspark.sql import functions as F
 
+    refuse_collations(frame.schema, keys)
     quoted = [quoted_name(name) for name in keys]
     others = [quoted_name(name) for name in frame.columns if name not in keys]
     by = [] if order is None else [order.isNotNull(), order]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,9 @@ import pytest
 from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructField, StructType
 
 from dagster_jet import Pipeline, sinks, sources, tables
+from dagster_jet import aggregates as agg
 from dagster_jet.connectors.type_ddl import type_ddl
+from dagster_jet.contract import Sink
 from dagster_jet.errors import PipelineError
 from dagster_jet.spark.planning.analysis import analyse
 from dagster_jet.spark.runtime import SparkRuntime
@@ -84,6 +87,52 @@ def test_rows_of_other_types_are_cast_before_they_merge(
             look_up(spark, tmp_path, one, two)
     else:
         look_up(spark, tmp_path, one, two)
+
+
+AT_THE_START: dict[str, tuple[str, Callable[[Path], Sink], str]] = {
+    "a struct without fields into Parquet": (
+        "from_json('{}', 'struct<>') AS c",
+        lambda folder: sinks.files(str(folder), format="parquet"),
+        "'c' has a struct without fields",
+    ),
+    "a struct without fields into Delta": (
+        "array(from_json('{}', 'struct<>')) AS c",
+        lambda folder: sinks.delta(str(folder)),
+        "'c' has a struct without fields",
+    ),
+    "a name of the merge": (
+        "n AS `__gone`",
+        lambda folder: sinks.delta(str(folder), mode="upsert", key=["n"]),
+        "'__gone' cannot be merged",
+    ),
+    "a key with a collation": (
+        "s COLLATE UTF8_LCASE AS c",
+        lambda folder: sinks.delta(str(folder), mode="upsert", key=["c"]),
+        "'c' has the collation UTF8_LCASE and cannot be a key",
+    ),
+}
+
+
+@pytest.mark.parametrize(("column", "sink", "said"), AT_THE_START.values(), ids=AT_THE_START)
+def test_what_a_sink_cannot_hold_is_refused_before_a_row(
+    spark: SparkSession, tmp_path: Path, column: str, sink: Callable[[Path], Sink], said: str
+) -> None:
+    p = Pipeline("types")
+    rows = p.read_from(sources.files("/in", format="json", schema="n int, s string"), name="rows")
+    rows.select("n", column).write_to(sink(tmp_path), name="out")
+    with pytest.raises(PipelineError, match=f"job 'types', stage 'out': .*{said}"):
+        analyse(SparkRuntime(spark, p.name, {}, 1), p.graph, 7)
+
+
+def test_a_key_with_a_collation_is_refused(spark: SparkSession) -> None:
+    p = Pipeline("types")
+    rows = p.read_from(sources.files("/in", format="json", schema="s string"), name="rows")
+    keyed = rows.select("s COLLATE UTF8_LCASE AS s").group_by("s")
+    keyed.rolling_aggregate(n=agg.count(), name="counts").write_to(
+        sinks.files("/out", format="json"), name="out"
+    )
+    with pytest.raises(PipelineError, match="stage 'counts': the column 's' has the collation"):
+        analyse(SparkRuntime(spark, p.name, {}, 1), p.graph, 7)
 
 
 def test_a_type_that_tasks_do_not_have_names_the_sink(spark: SparkSession) -> None:

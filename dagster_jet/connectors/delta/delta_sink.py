@@ -42,6 +42,7 @@ from dagster_jet.connectors.lake.refused_rows import nulls_in, refused_by
 from dagster_jet.connectors.lake.staged_changes import ChangesLayout, staged_at
 from dagster_jet.connectors.owned_rows import OwnedRows, OwnedRowsWriter, misfit, owned_rows
 from dagster_jet.contract import Refused, SinkWriter, TransactionId
+from dagster_jet.core.collations import refuse_collations
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import ConfigurationError, PipelineError
 from dagster_jet.snapshot.protocol import Guarantee
@@ -184,6 +185,7 @@ class DeltaSink(MergingSink):
 
         schema = to_arrow_schema(rows.schema, timezone="UTC")
         with named(job, stage):
+            refuse_collations(rows.schema, self.key)
             schema = self.columns_in(schema, self.url)
             columns = columns_of_rows(schema)
             check_partition_by(columns, self._partition_by)

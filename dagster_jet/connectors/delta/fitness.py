@@ -53,5 +53,9 @@ def unreadable(log: TableLog) -> str | None:
     properties, protocol = log.properties, log.table.protocol()
     if properties.get(_MAPPING, "none") != "none":
         return f"it has the property {_MAPPING}: its files have other names of columns"
+    kinds = log.columns().types
+    for name in log.partition_by:
+        if kinds[name] == "binary":
+            return f"it is partitioned by bytes, the column {name!r}: the log has them as texts"
     unknown = sorted(set(protocol.reader_features or ()) - _KNOWN)
     return f"it has the feature {unknown[0]!r}" if unknown else None

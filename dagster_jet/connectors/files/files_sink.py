@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dagster_jet.connectors.empty_structs import refuse_empty_structs
 from dagster_jet.connectors.files.cluster import check_reachable
 from dagster_jet.connectors.files.folder_marks import OWNER, PARTITION_BY, STORE, FolderMarks
 from dagster_jet.connectors.files.formats import COMPRESSIONS, can_be_text
@@ -64,6 +65,7 @@ from dagster_jet.snapshot.manifest import Artifact, by_epoch
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.store import Store
 from dagster_jet.system.failpoint import fail_point
+from dagster_jet.system.own_task import naming
 from dagster_jet.system.transient import DENIED, is_transient
 
 if TYPE_CHECKING:
@@ -208,6 +210,9 @@ class FilesSink(Sink, Committer):
         columns = to_arrow_schema(rows.schema, timezone="UTC")
         if self.partition_by:
             check_partition_by(columns, self.partition_by, job, stage)
+        if self.format == "parquet":
+            with naming(stage, job):
+                refuse_empty_structs(columns)
         for column in columns if self.format == "csv" else ():
             if not can_be_text(column.type):
                 raise PipelineError(

@@ -43,6 +43,7 @@ from dagster_jet.connectors.lake.merging_sink import MergingSink, named
 from dagster_jet.connectors.lake.refused_rows import nulls_in, refused_by
 from dagster_jet.connectors.lake.staged_changes import ChangesLayout, staged_at
 from dagster_jet.contract import Refused, TransactionId
+from dagster_jet.core.collations import refuse_collations
 from dagster_jet.errors import ConfigurationError, PipelineError
 from dagster_jet.snapshot.protocol import Guarantee
 
@@ -215,6 +216,7 @@ class IcebergSink(MergingSink):
 
         schema = to_arrow_schema(rows.schema, timezone="UTC")
         with named(job, stage):
+            refuse_collations(rows.schema, self.key)
             schema = self.columns_in(schema, self._name)
         columns = of_table(schema)
         known = None if self.found is None else self.found.columns

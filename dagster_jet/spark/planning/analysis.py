@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from dagster_jet.contract import SOURCE_PARTITION_COLUMN
+from dagster_jet.core.collations import refuse_collations
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.graph import (
@@ -227,6 +228,9 @@ class _Analysis:
         return frame
 
     def _stateful(self, node: StatefulNode, inputs: list[DataFrame]) -> DataFrame:
+        with naming(node.name, self.runtime.job):
+            for rows in inputs:
+                refuse_collations(rows.schema, getattr(node, "keys", ()))
         watched = {name for name, path in self.paths.items() if self.kept.keys() >= set(path)}
         by_partition = isinstance(node, AggregateNode) and not watched.isdisjoint(node.upstream)
         counted = counted_inputs(self.graph, node, () if by_partition else watched)
