@@ -16,15 +16,24 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_jet.errors import JetError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def row_dicts(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yields one new dict per row. Timestamps with a time zone become datetimes in UTC."""
+    """Yields one new dict per row. Timestamps with a time zone become datetimes in UTC.
+
+    Raises:
+        JetError: Python does not have a date or time of a column.
+    """
     if table.num_columns == 0:
         return iter(())
-    return map(_dict_maker(tuple(table.column_names)), *(_python_values(c) for c in table.columns))
+    names = table.column_names
+    values = (_named_values(*each) for each in zip(names, table.columns, strict=True))
+    return map(_dict_maker(tuple(names)), *values)
 
 
 @lru_cache(maxsize=64)
@@ -35,6 +44,21 @@ def _dict_maker(names: tuple[str, ...]) -> Callable[..., dict[str, Any]]:
     items = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
     maker: Callable[..., dict[str, Any]] = eval(f"lambda {', '.join(values)}: {{{items}}}", {})
     return maker
+
+
+def _named_values(name: str, column: pa.ChunkedArray) -> list[Any]:
+    try:
+        return _python_values(column)
+    except (OverflowError, ValueError):
+        found = ""
+        if pa.types.is_temporal(column.type):
+            bounds = pc.min_max(column.cast(pa.string())).as_py()
+            found = f": {bounds['min']} or {bounds['max']}"
+        raise JetError(
+            f"the column {name!r} has a date or time that Python does not have, which is before "
+            f"the year 1 or after 9999{found}.",
+            cure="Filter out such rows before the stage, or leave the column out with select().",
+        ) from None
 
 
 def _python_values(column: pa.ChunkedArray) -> list[Any]:

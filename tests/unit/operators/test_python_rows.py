@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dagster_jet.errors import JetError
 from dagster_jet.operators.user.python_rows import row_dicts, strict_array
 
 
@@ -27,6 +28,16 @@ def test_every_row_is_a_dict_of_its_own() -> None:
 
 def test_without_columns_there_is_nothing_to_hand_over() -> None:
     assert list(row_dicts(pa.table({"a": [1]}).select([]))) == []
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.list_(pa.timestamp("us"))], ids=str
+)
+def test_a_time_that_python_does_not_have_names_its_column(kind: pa.DataType) -> None:
+    years = pa.array([0, 253_402_300_800_000_000]).cast(pa.timestamp("us"))
+    column = pa.ListArray.from_arrays([0, 2], years) if pa.types.is_list(kind) else years.cast(kind)
+    with pytest.raises(JetError, match="the column 'at' has a date or time that Python does not"):
+        list(row_dicts(pa.table({"n": [1] * len(column), "at": column})))
 
 
 INTEGERS: dict[str, tuple[pa.DataType, Any, Any]] = {
