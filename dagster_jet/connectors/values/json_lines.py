@@ -24,6 +24,8 @@ _ESCAPES = {number: f"\\u{number:04X}" for number in range(0x20)} | {
 """As Spark escapes them: hexadecimal digits are upper case."""
 _NO_NUMBERS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 """Spark's JSON strings for non-finite numbers, by Arrow's text."""
+_FOUR_DIGITS = {"D": (-719_528, 2_932_896), "s": (-62_167_219_200, 253_402_300_799)}
+"""First and last of the years 0 to 9999, by unit."""
 
 
 def can_encode(schema: pa.Schema) -> bool:
@@ -72,7 +74,7 @@ def values_encoder(type: pa.DataType) -> Callable[[pa.Array], pa.Array] | None:
     if pa.types.is_timestamp(type):
         return _times
     if pa.types.is_date32(type):
-        return _quoted
+        return _days
     return None
 
 
@@ -104,6 +106,11 @@ def _fractions(column: pa.Array) -> pa.Array:
     return texts
 
 
+def _days(column: pa.Array) -> pa.Array:
+    odd = _odd_years(column, "D")
+    return _quoted(column if odd is None else odd)
+
+
 def _times(column: pa.Array) -> pa.Array:
     """Formats with microseconds. Each distinct second is formatted once: a stream has many rows per
     second, and calendar computations are slow."""
@@ -111,7 +118,28 @@ def _times(column: pa.Array) -> pa.Array:
     seconds = pc.floor_temporal(as_us, unit="second")
     micros = pc.subtract(as_us.cast(pa.int64()), seconds.cast(pa.int64()))
     each = seconds.cast(pa.timestamp("s", tz="UTC")).dictionary_encode()
-    of_each = pc.strftime(each.dictionary, format="%Y-%m-%dT%H:%M:%S")
+    of_each = _odd_years(each.dictionary, "s")
+    if of_each is None:
+        of_each = pc.strftime(each.dictionary, format="%Y-%m-%dT%H:%M:%S")
     behind = pc.utf8_lpad(micros.cast(pa.string()), 6, "0")
     end = '"' if column.type.tz is None else 'Z"'
     return pc.binary_join_element_wise('"', of_each.take(each.indices), ".", behind, end, "")
+
+
+def _odd_years(column: pa.Array, unit: str) -> pa.Array | None:
+    """Texts of days or seconds, as Spark writes them, if a year is not in 0 to 9999; else None.
+    Arrow writes no sign there, and beyond 32767 no year."""
+    numbers = column.cast(pa.int32() if unit == "D" else pa.int64()).cast(pa.int64())
+    (least, most), (first, last) = pc.min_max(numbers).as_py().values(), _FOUR_DIGITS[unit]
+    if least is None or first <= least <= most <= last:
+        return None
+    moments = numbers.fill_null(0).to_numpy(zero_copy_only=False).astype(f"datetime64[{unit}]")
+    texts = pa.array(map(_with_sign, np.datetime_as_string(moments).tolist()), pa.string())
+    return pc.if_else(column.is_valid(), texts, None)
+
+
+def _with_sign(text: str) -> str:
+    if text.startswith("-"):
+        year, rest = text[1:].split("-", 1)
+        return f"-{year.zfill(4)}-{rest}"
+    return f"+{text}" if text.index("-") > 4 else text

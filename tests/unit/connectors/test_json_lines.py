@@ -88,6 +88,35 @@ def test_a_time_without_zone_is_written_without_one() -> None:
     assert lines_of(pa.record_batch({"at": times})) == ['{"at":"1970-01-01T00:00:00.000001"}']
 
 
+ODD_YEARS = {
+    -62_167_219_200_000_001: "-0001-12-31T23:59:59.999999",
+    -62_167_219_200_000_000: "0000-01-01T00:00:00.000000",
+    253_402_300_800_000_000: "+10000-01-01T00:00:00.000000",
+    971_890_963_200_000_000: "+32768-01-01T00:00:00.000000",
+    -9_000_000_000_000_000_000: "-283229-05-10T08:00:00.000000",
+    9_000_000_000_000_000_000: "+287168-08-24T16:00:00.000000",
+}
+"""Microseconds since 1970, and as to_json of Spark 4.3 writes them."""
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_years_of_other_than_four_digits_are_written_as_spark_does(zone: str | None) -> None:
+    numbers = [*ODD_YEARS, None, 0]
+    times = pa.array(numbers, pa.int64()).cast(pa.timestamp("us", zone))
+    end = "" if zone is None else "Z"
+    texts = [*(text + end for text in ODD_YEARS.values()), "1970-01-01T00:00:00.000000" + end]
+    found = [json.loads(line) for line in lines_of(pa.record_batch({"at": times}))]
+    assert [row["at"] for row in found if row["at"] is not None] == texts
+    assert found[len(ODD_YEARS)] == {"at": None}
+
+    days = pa.array([-719_529, 0, None, 2_932_897, 13_890_172, -50_000_000], pa.int32())
+    found = [json.loads(line) for line in lines_of(pa.record_batch({"d": days.cast(pa.date32())}))]
+    assert [row["d"] for row in found] == [
+        *("-0001-12-31", "1970-01-01", None),
+        *("+10000-01-01", "+40000-01-01", "-134926-08-26"),
+    ]
+
+
 def test_a_batch_that_several_sinks_write_is_encoded_once() -> None:
     batch, same = (pa.record_batch({"x": [1]}) for _ in range(2))
     text = json_lines.encode(batch)
