@@ -11,10 +11,12 @@ from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructFi
 
 from dagster_jet import Pipeline, sinks, sources, tables
 from dagster_jet import aggregates as agg
+from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.connectors.type_ddl import type_ddl
 from dagster_jet.contract import Sink
 from dagster_jet.errors import PipelineError
 from dagster_jet.spark.planning.analysis import analyse
+from dagster_jet.spark.planning.stateless import planning_of
 from dagster_jet.spark.runtime import SparkRuntime
 
 if TYPE_CHECKING:
@@ -133,6 +135,15 @@ def test_a_key_with_a_collation_is_refused(spark: SparkSession) -> None:
     )
     with pytest.raises(PipelineError, match="stage 'counts': the column 's' has the collation"):
         analyse(SparkRuntime(spark, p.name, {}, 1), p.graph, 7)
+
+
+def test_a_refusal_of_a_sink_that_renders_names_it(spark: SparkSession) -> None:
+    rows = spark.sql("SELECT 's' COLLATE UTF8_LCASE AS s, 1 AS v")
+    with (
+        pytest.raises(PipelineError, match="job 'types', stage 'out': the column 's' has"),
+        planning_of("types", "out"),
+    ):
+        newest_per_key(rows, ["s"])
 
 
 def test_a_type_that_tasks_do_not_have_names_the_sink(spark: SparkSession) -> None:

@@ -228,9 +228,8 @@ class _Analysis:
         return frame
 
     def _stateful(self, node: StatefulNode, inputs: list[DataFrame]) -> DataFrame:
-        with naming(node.name, self.runtime.job):
-            for rows in inputs:
-                refuse_collations(rows.schema, getattr(node, "keys", ()))
+        for rows in inputs:
+            refuse_collations(rows.schema, getattr(node, "keys", ()))
         watched = {name for name, path in self.paths.items() if self.kept.keys() >= set(path)}
         by_partition = isinstance(node, AggregateNode) and not watched.isdisjoint(node.upstream)
         counted = counted_inputs(self.graph, node, () if by_partition else watched)

@@ -15,6 +15,7 @@ from dagster_jet.errors import PipelineError, UserFunctionError, where_raised
 from dagster_jet.pipeline.graph import EnrichNode, TimestampsNode, TransformNode
 from dagster_jet.pipeline.service_map import ServiceMap
 from dagster_jet.spark.runtime import SparkRuntime
+from dagster_jet.system.own_task import naming
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def planning_of(job: str, node: str) -> Iterator[None]:
-    """Converts Spark's errors inside into errors of this node."""
+    """Converts Spark's errors inside into errors of this node, and names it in the library's."""
     try:
-        yield
+        with naming(node, job):
+            yield
     except PySparkException as error:
         raise PipelineError(
             f"Spark cannot plan the stage: {_without_stack(error)}", job=job, stage=node
