@@ -2,7 +2,9 @@
 
 `make test` has to end within 25 minutes on two cores. What takes long and has not found
 anything that its like did not find is marked `long`: `pytest` alone runs it, `make soak` does, and
-`make test` does not. A test of which no case is left there is none of these.
+`make test` does not. Of a matrix one case per kind stays. A whole test is marked if others of
+`make test` go the same way: a longer story of kills, a contract that another connector of its kind
+keeps, a page that is like another page.
 """
 
 from __future__ import annotations

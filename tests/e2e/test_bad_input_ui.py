@@ -220,6 +220,7 @@ def test_run_config_that_there_is_not(
     assert [error["message"] for error in answer["errors"]] == [sentence]
 
 
+@long
 def test_the_form_of_a_job_that_nobody_knows(ui: Ui) -> None:
     answer = ui.launch("shopp_control", {"ops": {"ask_shopp": {"config": {"action": "suspend"}}}})
     assert answer["__typename"] == "LaunchRunSuccess", answer

@@ -24,6 +24,7 @@ from dagster_jet.orchestration.supervisor import RestartPolicy
 from dagster_jet.ownership.lease import new_lease
 from dagster_jet.ownership.supervision import Intent, read_supervision
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
+from tests.long import long
 
 from .tiny import committed_rows, jet_resource, put_file, tiny, tiny_assets
 
@@ -74,6 +75,7 @@ def follows(jet: Jet, instance: dg.DagsterInstance, record: ExecutionRecord, fol
     assert why is None and obstacle is not None and "per_hour" in obstacle
 
 
+@long
 def test_three_drained_runs(tmp_path: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         for number in range(3):

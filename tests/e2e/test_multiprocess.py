@@ -10,6 +10,7 @@ import psutil
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.ownership.record_keeper import read_record
+from tests.long import long
 
 from .run_worker import Worker, start_worker
 from .tiny import committed_rows, put_file
@@ -23,6 +24,7 @@ def driver(worker: Worker, after: int = 0) -> tuple[int, int] | None:
     return record.execution_id, record.lease.pid
 
 
+@long
 def test_a_killed_step_goes_on_in_the_same_run(tmp_path: Path) -> None:
     with start_worker(tmp_path, TINY_RETRIES="1") as worker:
         worker.wait_for("60 rows", lambda: len(committed_rows(tmp_path / "copy")) == 60)

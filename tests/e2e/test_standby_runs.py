@@ -53,6 +53,7 @@ def worker_host(worker: Worker) -> Host:
     return Host(worker.folder, worker.instance, worker.jet, {})
 
 
+@long
 @pytest.mark.parametrize("newer", [False, pytest.param(True, marks=long)])  # three JVMs
 def test_it_takes_over_from_a_killed_run_and_from_an_older_version(
     tmp_path: Path, newer: bool

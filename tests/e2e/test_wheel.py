@@ -242,6 +242,7 @@ def test_what_it_requires_exists(case: str, resolved: dict[str, str]) -> None:
     assert found["pandas"].startswith("pandas==2."), python
 
 
+@long
 def test_pandas_3_is_refused_because_spark_warns_of_it(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

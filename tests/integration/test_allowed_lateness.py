@@ -136,6 +136,7 @@ def world(world: World) -> CorrectedWorld:
     return CorrectedWorld(world.folder, world.fail_points, world.spark)
 
 
+@long
 def test_killed_and_rescaled(world: CorrectedWorld) -> None:
     world.fill()
     world.run_child("files.commit.file:9=kill", sharded=True)

@@ -117,6 +117,7 @@ def s3(s3_server: AwsServer) -> S3Folder:
     return S3Folder.new(s3_server)
 
 
+@long
 def test_files_in_a_bucket(s3: S3Folder, spark: Any) -> None:
     def read() -> list[Row]:
         files = [s3.get(name) for name in sorted(s3.names()) if name.startswith("part-")]
@@ -131,6 +132,7 @@ def test_files_in_a_bucket(s3: S3Folder, spark: Any) -> None:
     )
 
 
+@long
 def test_maps(tmp_path: Path, spark: Any) -> None:
     # The map is read often: few partitions.
     config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0, partition_count=13)
@@ -245,6 +247,7 @@ def test_files_are_a_source(
     )
 
 
+@long
 def test_files_in_a_bucket_are_a_source(s3: S3Folder, spark: Any) -> None:
     def send(rows: list[dict[str, Any]]) -> None:
         lines = "".join(json.dumps(row) + "\n" for row in rows)

@@ -359,7 +359,9 @@ class CountedFrames(EpochFrames):
         CountedFrames.made += 1
 
 
-@pytest.mark.parametrize(("build", "lag"), [(linked, "1 second"), (out_of_time, "0 ms")])
+@pytest.mark.parametrize(
+    ("build", "lag"), [(linked, "1 second"), pytest.param(out_of_time, "0 ms", marks=long)]
+)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_rows_are_those_of_frames_made_in_each_epoch(
     world: World, monkeypatch: pytest.MonkeyPatch, seed: int, build: Any, lag: str

@@ -22,6 +22,7 @@ from dagster_jet import FindingKind, JobConfig, Pipeline, sinks, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.cli import app
 from dagster_jet.observe.metrics import provider
+from tests.long import long
 
 from . import child
 from .oracle import committed
@@ -100,6 +101,7 @@ def asked(world: World, *command: str) -> Any:
     return json.loads(shown.stdout)
 
 
+@long
 def test_a_job_whose_windows_a_silent_partition_holds_open(
     world: World, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,7 @@ def world(world: World) -> PausesWorld:
     return PausesWorld(world.folder, world.fail_points, world.spark)
 
 
+@long
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=long), pytest.param(3, marks=long)])
 def test_killed_and_rescaled(world: PausesWorld, seed: int) -> None:
     """Other cuts for each seed; killed in the middle of its sessions, and again; then 12 shards."""

@@ -40,6 +40,7 @@ def groups(keys: np.ndarray) -> pa.Table:
     return pa.Table.from_arrays([pa.array(column) for column in columns], schema=STATE)
 
 
+@long
 def test_bytes_per_snapshot_over_many_snapshots(tmp_path: Path) -> None:
     """A shard with 1 M keys of which 1 % change from snapshot to snapshot, right in the task."""
     config = StoreConfig(tuple(f"file://{tmp_path}/{m}" for m in "abc"), 1, 271, "default")

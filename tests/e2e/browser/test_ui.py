@@ -68,6 +68,7 @@ def fly_and_see(project: Project, page: Page) -> None:
     page.wait_until(lambda: rows_read(page) == rows, f"{rows} rows are read")
 
 
+@long
 def test_lineage_from_sources_by_stages_to_sinks(project: Project, page: Page) -> None:
     page.open("/asset-groups").wait_for(*SOURCES, *STAGES, *SINKS, "Materialize all (4)")
     place = {name: page.left_of(name) for name in (*SOURCES, *STAGES, *SINKS)}
@@ -164,6 +165,7 @@ def last_skip_reason(page: Page) -> str:
     return said
 
 
+@long
 def test_reexecuted_it_goes_on_and_is_supervised(project: Project, page: Page) -> None:
     before, statuses = project.record().execution_id, project.run_statuses()
     (cancelled,) = [run for run in project.observer.runs() if run.status == "CANCELED"]

@@ -86,6 +86,7 @@ def test_kafka_to_kafka(world: World, broker: Server) -> None:
     assert made.open_transactions() == set()
 
 
+@long
 def test_kafka_to_postgresql(world: World, broker: Server, database: Server) -> None:
     """The driver twice, a worker, the broker, the database."""
     made = SqlWorld(world.folder, world.fail_points, world.spark)

@@ -338,6 +338,7 @@ def test_a_key_is_in_the_partition_where_java_puts_it(
     assert found == {key: (hash & 0x7FFFFFFF) % 7 for key, hash in hashes.items()}
 
 
+@long
 def test_a_commit_is_cut_off_before_it_arrives_and_within_its_answer(
     store: Store, kafka: KafkaWorld
 ) -> None:

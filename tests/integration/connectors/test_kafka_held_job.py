@@ -65,7 +65,7 @@ def test_held_transactions_survive_their_driver(world: KafkaPipelineWorld, rules
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        pytest.param(HELD, ROLLED, id="held to roll-forward"),
+        pytest.param(HELD, ROLLED, id="held to roll-forward", marks=long),
         pytest.param(ROLLED, HELD, id="roll-forward to held", marks=long),
     ],
 )

@@ -25,6 +25,7 @@ from tests.servers.proxy import Proxy
 from .kafka_world import KafkaWorld
 
 
+@long
 def test_a_job_that_starts_while_the_cluster_is_away_waits_in_place(
     tmp_path: Path, spark: Any, caplog: pytest.LogCaptureFixture
 ):

@@ -182,6 +182,7 @@ def test_held_transactions_of_a_user_who_signs_in(
     assert PASSWORD not in caplog.text and "kafka" in caplog.text
 
 
+@long
 def test_held_transactions_over_tls(kafka: KafkaWorld, options: dict[str, Any], tmp_path: Any):
     """Both clients; and what is said of a certificate that nobody vouches for."""
     facts = kafka_server().facts

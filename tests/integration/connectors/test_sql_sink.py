@@ -74,6 +74,7 @@ def test_a_table_of_postgres_keeps_the_contract(
         make.close()
 
 
+@long
 def test_a_mirror_keeps_the_contract(
     tmp_path: Path, spark: Any, database: PostgresDatabase
 ) -> None:

@@ -99,6 +99,7 @@ def rows(*ids: int) -> list[dict[str, Any]]:
 # --- the contract ---------------------------------------------------------------------------------
 
 
+@long
 def test_the_contract_is_kept(
     server: AwsServer, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from dagster_jet.execution.events import ExecutionEnded, SourceAvailable, SourceUnavailable
 from dagster_jet.observe.metrics.instruments import COUNTERS, HISTOGRAMS, READINGS
 from dagster_jet.snapshot.record import JobStatus, StopCause
+from tests.long import long
 
 from .measured_job import (
     committed,
@@ -153,6 +154,7 @@ def test_what_fails_in_here_is_said_once_and_fails_no_job(
     assert len(said) == 1 and said[0].startswith("job 'shop' goes on without metrics")
 
 
+@long
 def test_a_long_run_takes_no_more_memory_than_a_short_one(
     tmp_path: Path, reader: InMemoryMetricReader
 ) -> None:
