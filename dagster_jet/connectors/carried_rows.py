@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dagster_jet.operators.rows.casting import cast_rows
 from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class CarriedRows:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            yield from self.rows().cast(self.columns).to_batches()
+            yield from cast_rows(self.rows(), self.columns).to_batches()
 
 
 def can_be_carried(rows: pa.Table) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from dagster_jet.errors import PipelineError
+from dagster_jet.operators.rows.nested_types import types_in
 
 
 def refuse_empty_structs(columns: Iterable[pa.Field]) -> None:
@@ -15,17 +16,9 @@ def refuse_empty_structs(columns: Iterable[pa.Field]) -> None:
         PipelineError: a column is, or has in it, a struct without fields.
     """
     for column in columns:
-        if _is_empty(column.type):
+        if any(pa.types.is_struct(kind) and kind.num_fields == 0 for kind in types_in(column.type)):
             raise PipelineError(
                 f"the column {column.name!r} has a struct without fields, which Parquet cannot "
                 "hold.",
                 cure="Leave it out, or give it a field, with select().",
             )
-
-
-def _is_empty(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return kind.num_fields == 0 or any(_is_empty(field.type) for field in kind)
-    if pa.types.is_map(kind):
-        return _is_empty(kind.key_type) or _is_empty(kind.item_type)
-    return pa.types.is_list(kind) and _is_empty(kind.value_type)

@@ -47,9 +47,12 @@ class Merge(OldRows):
         """Returns the changed rows, as the table has them."""
         found = self.changes.folded().rows
         columns = [
-            cast_column(found.column(field.name), field.type)
-            if field.name in found.column_names
-            else cast_column(pa.nulls(found.num_rows, field.type), field.type)
+            cast_column(
+                found.column(field.name)
+                if field.name in found.column_names
+                else pa.nulls(found.num_rows, field.type),
+                field.type,
+            )
             for field in self.layout.columns
         ]
         return pa.table(columns, self.layout.columns.names)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dagster_jet.connectors.sql.sqlite_affinity import Affinity, keeps
+from dagster_jet.operators.rows.nested_types import types_in
 
 _OWN_EQUALITY = frozenset({"json", "parsed", "other"})
 """Kinds whose values are written as texts, but compared by rules of their own."""
@@ -182,13 +183,7 @@ def fits(rows: pa.DataType, column: Column) -> bool:
 
 def has_duration(kind: pa.DataType) -> bool:
     """Whether values of the type have an interval in them, which no driver and no JSON takes."""
-    if pa.types.is_map(kind):
-        return has_duration(kind.key_type) or has_duration(kind.item_type)
-    if pa.types.is_struct(kind):
-        return any(has_duration(field.type) for field in kind)
-    if pa.types.is_nested(kind):
-        return has_duration(kind.value_type)
-    return bool(pa.types.is_duration(kind))
+    return any(map(pa.types.is_duration, types_in(kind)))
 
 
 def _digits(times: pa.TimestampType) -> int:

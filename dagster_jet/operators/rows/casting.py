@@ -13,6 +13,8 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_jet.operators.rows.nested_types import types_in
+
 
 def cast_column(column: pa.ChunkedArray | pa.Array, to: pa.DataType) -> pa.ChunkedArray | pa.Array:
     """As `column.cast(to)`.
@@ -73,11 +75,8 @@ def without_hidden_nulls(
 @lru_cache(1000)
 def _has_strict_field(type: pa.DataType) -> bool:
     """Whether a struct in the type has a field that is declared without nulls."""
-    if pa.types.is_struct(type):
-        return any(not field.nullable or _has_strict_field(field.type) for field in type)
-    if pa.types.is_map(type):
-        return _has_strict_field(type.key_type) or _has_strict_field(type.item_type)
-    return pa.types.is_list(type) and _has_strict_field(type.value_type)
+    structs = filter(pa.types.is_struct, types_in(type))
+    return any(not field.nullable for struct in structs for field in struct)
 
 
 def _struct(column: pa.StructArray, to: pa.StructType) -> pa.StructArray:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.errors import JetError
+from dagster_jet.operators.rows.nested_types import types_in
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -221,10 +222,4 @@ def _check_integers(values: Iterable[Any], kind: pa.DataType) -> None:
 
 @lru_cache(1000)
 def _has_integers(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return any(_has_integers(field.type) for field in kind)
-    if pa.types.is_map(kind):
-        return _has_integers(kind.key_type) or _has_integers(kind.item_type)
-    if pa.types.is_list(kind):
-        return _has_integers(kind.value_type)
-    return bool(pa.types.is_integer(kind))
+    return any(map(pa.types.is_integer, types_in(kind)))
