@@ -165,7 +165,6 @@ def last_skip_reason(page: Page) -> str:
     return said
 
 
-@long
 def test_reexecuted_it_goes_on_and_is_supervised(project: Project, page: Page) -> None:
     before, statuses = project.record().execution_id, project.run_statuses()
     (cancelled,) = [run for run in project.observer.runs() if run.status == "CANCELED"]
