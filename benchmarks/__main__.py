@@ -309,7 +309,7 @@ def race_kafka(
     messages: Annotated[int | None, typer.Option(help="Of the backlog; else 2 M.")] = None,
     json: Json = None,
 ) -> None:
-    """Kafka to Kafka and Kafka to PostgreSQL against Structured Streaming; within 16 minutes."""
+    """Kafka to Kafka and Kafka to PostgreSQL against Structured Streaming; within 26 minutes."""
     from benchmarks.kafka_race import run as kafka_race
 
     _race_of_parts(kafka_race, part, json, quick=quick, messages=messages)

@@ -28,7 +28,7 @@ from tests.servers.kafka import VERSION as BROKER
 
 PARTS = ("readers", "backlog", "paced")
 ENGINES = ("ours", "peer")
-_AROUND_PACED_S = 20.0
+_AROUND_PACED_S = 45.0
 """What a paced run takes beside its schedule."""
 
 
@@ -46,7 +46,7 @@ class Sizes:
     """Of the peer, tried in the first round; the faster one goes on."""
     schedule: paced.Schedule = field(default_factory=paced.Schedule)
     paced_cases: tuple[Case, ...] = CASES
-    limit_s: float = 960.0
+    limit_s: float = 1_560.0
 
 
 FULL = Sizes()
