@@ -150,9 +150,7 @@ def _as_times(column: pa.Array) -> pa.Array:
 def _by_statements(
     connection: Connection, place: SqlPlace, mode: str, key: Sequence[str], batch: pa.RecordBatch
 ) -> int:
-    names = batch.schema.names
-    if mode == "move":
-        names = [name for name in names if not name.startswith(OLD_KEY)]
+    names = list(key) if mode == "move" else batch.schema.names
     table = place.clause(*names)
     rows = _values(connection, batch)
     statement: Any

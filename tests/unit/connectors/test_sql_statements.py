@@ -23,3 +23,16 @@ def test_a_column_may_begin_as_those_of_former_keys_do(tmp_path: Path, mode: str
         written = connection.execute(sqlalchemy.text("select * from t")).all()
     engine.dispose()
     assert written == [(1, "v")]
+
+
+def test_a_key_that_begins_so_is_moved(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/rows.db"
+    engine = sqlalchemy.create_engine(url)
+    move = pa.record_batch({"jet_old_z": ["new"], "jet_old_jet_old_z": ["old"]})
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text("create table t (jet_old_z text primary key, n int)"))
+        connection.execute(sqlalchemy.text("insert into t values ('old', 7)"))
+        assert write_rows(connection, SqlPlace(url, "t"), "move", ["jet_old_z"], [move]) == 1
+        moved = connection.execute(sqlalchemy.text("select * from t")).all()
+    engine.dispose()
+    assert moved == [("new", 7)]
