@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from dagster_jet.errors import ConfigurationError, JetError
+from dagster_jet.errors import ConfigurationError, JetError, JobStateError
 from dagster_jet.jobs.legal_requests import JobRequest
 from dagster_jet.orchestration.dagster_name import dagster_name
-from dagster_jet.orchestration.partition_job import jobs_of_partition
+from dagster_jet.orchestration.partition_job import jobs_of_partition, partitions_of
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.snapshot.protocol import StopKind
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dagster_jet.jobs.job import Job
 
 _DELETE = "delete"
+_PARTITIONS_SHOWN = 20
 _FORM = {
     "action": dg.Field(
         dg.Enum(
@@ -46,8 +47,8 @@ _FORM = {
     "partitions": dg.Field(
         dg.Noneable([str]),
         default_value=None,
-        description="For delete: the keys of the partitions whose jobs are deleted. If empty, "
-        "the job with the pipeline's own name.",
+        description="For delete: the keys of the partitions whose jobs are deleted. Without this "
+        "field, the job with the pipeline's own name is deleted.",
     ),
     "release_sinks": dg.Field(
         bool,
@@ -113,16 +114,34 @@ def delete_jobs(
     """Delete a pipeline's job, or the jobs of some partitions; return a summary sentence.
 
     Raises:
-        JobStateError: there is no such job, or its sinks lack a commit; earlier jobs are deleted.
-        LeaseHeldError: the job is running.
+        JobStateError: there is no such job, then nothing is deleted; or the sinks of a job lack a
+            commit, then the jobs before it are deleted.
+        LeaseHeldError: a job is running; the jobs before it are deleted.
     """
-    names = [pipeline]
-    if keys is not None:
-        names = [name for key in keys for name in jobs_of_partition(jet, pipeline, key)]
+    names = [pipeline] if keys is None else _jobs_of_partitions(jet, pipeline, keys)
     deleted = [jet.job(name).delete(release_sinks=release_sinks) for name in names]
     kept = [f"{one.job}, {sink}: {why}" for one in deleted for sink, why in one.kept.items()]
-    said = f"deleted: {', '.join(one.job for one in deleted) or 'nothing, there is no such job'}."
+    said = f"deleted: {', '.join(one.job for one in deleted)}."
     return f"{said} Markers that were not removed: {'; '.join(kept)}." if kept else said
+
+
+def _jobs_of_partitions(jet: "Jet", pipeline: str, keys: Sequence[str]) -> list[str]:
+    """The jobs of all attempts of these partitions; each partition has at least one."""
+    jobs = {key: jobs_of_partition(jet, pipeline, key) for key in keys}
+    missing = [repr(key) for key, found in jobs.items() if not found]
+    if missing or not jobs:
+        known = partitions_of(jet, pipeline)
+        shown = ", ".join(map(repr, known[:_PARTITIONS_SHOWN])) or "none"
+        more = f" and {len(known) - _PARTITIONS_SHOWN} more" if known[_PARTITIONS_SHOWN:] else ""
+        problem = f"no job of partition {', '.join(missing)} exists" if jobs else "it is empty"
+        raise JobStateError(
+            f"partitions: {problem}, so nothing is deleted. There are jobs of the partitions: "
+            f"{shown}{more}.",
+            job=pipeline,
+            cure="List partitions that have a job. To delete the job of the stream, leave the "
+            "field partitions out.",
+        )
+    return [name for found in jobs.values() for name in found]
 
 
 def carry_out(

@@ -228,6 +228,16 @@ def jobs_of_partition(jet: Jet, pipeline: str, key: str) -> list[str]:
     return sorted(attempt.of(base) for attempt in _attempts(jet, base))
 
 
+def partitions_of(jet: Jet, pipeline: str) -> list[str]:
+    """Returns the keys of the partitions of which the store lists a job, sorted.
+
+    A key that is not valid in paths is returned as it is in the job's name (`job_of_partition`).
+    """
+    base = f"{pipeline}{_MARK}"
+    names = (key.name.removeprefix(base) for key in jet.store.map(JOB_DIRECTORY).keys(base))
+    return sorted({name.partition(_MARK)[0] for name in names})
+
+
 def _attempts(jet: Jet, base: str) -> list[Attempt]:
     names = (key.name for key in jet.store.map(JOB_DIRECTORY).keys(base))
     return [attempt for name in names if (attempt := Attempt.read(name, base)) is not None]

@@ -218,12 +218,41 @@ def test_partitions_are_deleted_from_the_launchpad(
         write(jet, ExecutionRecord(name, 4, JobStatus.COMPLETED))
         map = jet.store.map(f"jobs/{name}/state")
         map.put_all({map.key("k"): b"v"})
-    assert ask(resource, "delete", partitions=["2024-01-01", "2024-01-09"]).success
+    assert ask(resource, "delete", partitions=["2024-01-01", "2024-01-01"]).success
     assert [record.job for record in jet.jobs()] == ["shop", "shop@2024-01-02"]
     assert jet.store.map_names("jobs/") == ["jobs/shop/state", "jobs/shop@2024-01-02/state"]
     assert ask(resource, "delete").success
     assert [record.job for record in jet.jobs()] == ["shop@2024-01-02"]
     assert not ask(resource, "delete").success, "there is none any more"
+
+
+def failure(result: dg.ExecuteInProcessResult) -> str:
+    """What the UI shows of the failed step before everything else."""
+    (failed,) = result.filter_events(lambda event: event.is_step_failure)
+    said = failed.step_failure_data.user_failure_data
+    assert said is not None and said.description is not None
+    return said.description
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (["2024-01-01", "2024-01-09"], "no job of partition '2024-01-09' exists"),
+        ([], "partitions: it is empty"),
+    ],
+)
+def test_partitions_without_a_job_are_an_error_that_names_those_with_one(
+    jet: Jet, resource: JetResource, keys: list[str], said: str
+) -> None:
+    directory = jet.store.map(JOB_DIRECTORY)
+    names = {"shop", "shop@2024-01-01", "shop@2024-01-01@2-0badcafe", "shop@2024-01-02", "shops@x"}
+    for name in names:
+        directory.put_all({directory.key(name): b""})
+        write(jet, ExecutionRecord(name, 4, JobStatus.COMPLETED))
+    found = failure(ask(resource, "delete", partitions=keys))
+    assert said in found, "was green before, and deleted nothing"
+    assert "There are jobs of the partitions: '2024-01-01', '2024-01-02'." in found
+    assert {record.job for record in jet.jobs()} == names
 
 
 def test_suspended_and_resumed_from_the_launchpad(
@@ -238,11 +267,7 @@ def test_suspended_and_resumed_from_the_launchpad(
 
 def test_what_makes_no_sense_is_one_sentence(jet: Jet, resource: JetResource) -> None:
     write(jet, ExecutionRecord("shop", 4, JobStatus.COMPLETED))
-    result = ask(resource, "cancel")
-    (failed,) = result.filter_events(lambda event: event.is_step_failure)
-    said = failed.step_failure_data.user_failure_data
-    assert said is not None and said.description is not None
-    assert "cannot cancel: the job is COMPLETED" in said.description
+    assert "cannot cancel: the job is COMPLETED" in failure(ask(resource, "cancel"))
 
 
 def test_an_export_from_the_launchpad(jet: Jet, resource: JetResource) -> None:
