@@ -149,24 +149,40 @@ def carry_out(
 ) -> str:
     """Make a request and wait for it; return the job's resulting state in a sentence.
 
+    Args:
+        jet: gives access to the store.
+        job: the job's name.
+        request: what the job is to do.
+        wait_s: seconds to wait until the request is carried out; 0: do not wait.
+        export_name: the name of an exported snapshot.
+
     Raises:
         ConfigurationError: an export has no name, or a name that is not valid.
         JobStateError: the request is not possible in the current state.
         TimeoutError: the request was written, but was not carried out in time.
     """
     asked = jet.job(job)
+    try:
+        return _carried_out(asked, request, wait_s, export_name)
+    except TimeoutError:
+        if wait_s > 0:
+            raise
+        return f"the request is in the store; {job!r} is still {asked.status.value}."
+
+
+def _carried_out(asked: "Job", request: JobRequest, wait_s: float, export_name: str | None) -> str:
     if request in (JobRequest.EXPORT, JobRequest.CANCEL_AND_EXPORT):
         return _export(asked, request, wait_s, export_name)
     if request is JobRequest.RESUME:
         asked.resume()
-        return f"{job!r} is resumed: its supervisor starts it at the next tick."
+        return f"{asked.name!r} is resumed: its supervisor starts it at the next tick."
     if request is JobRequest.SUSPEND:
         asked.suspend(wait_s)
     else:
         asked.request_stop(StopKind(request.value))
-        if request is not JobRequest.RESTART and wait_s > 0:
+        if request is not JobRequest.RESTART:
             asked.result(wait_s)
-    return f"{job!r} is {asked.status.value}."
+    return f"{asked.name!r} is {asked.status.value}."
 
 
 def _export(asked: "Job", request: JobRequest, wait_s: float, export_name: str | None) -> str:

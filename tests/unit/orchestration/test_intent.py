@@ -265,6 +265,16 @@ def test_suspended_and_resumed_from_the_launchpad(
     assert tick(instance, jet)[0] == ["shop:1"]
 
 
+@pytest.mark.parametrize("action", ["suspend", "cancel", "complete", "export", "cancel_and_export"])
+def test_zero_seconds_do_not_wait(jet: Jet, resource: JetResource, action: str) -> None:
+    write(jet, running())
+    result = ask(resource, action, wait_seconds=0.0, export_name="kept")
+    assert result.success, "failed before with suspend and the exports: the job is still RUNNING"
+    assert asked_for(jet) or [export.name for export in jet.exports()] == ["kept"]
+    if action == "cancel":  # nothing answers: a time to wait that has passed is an error
+        assert "'shop' is still RUNNING" in failure(ask(resource, action, wait_seconds=0.01))
+
+
 def test_what_makes_no_sense_is_one_sentence(jet: Jet, resource: JetResource) -> None:
     write(jet, ExecutionRecord("shop", 4, JobStatus.COMPLETED))
     assert "cannot cancel: the job is COMPLETED" in failure(ask(resource, "cancel"))
