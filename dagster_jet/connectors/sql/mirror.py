@@ -23,7 +23,7 @@ from dagster_jet.connectors.change_columns import (
 )
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.refused_values import RefusedValues
-from dagster_jet.connectors.sql.row_writer import OLD_KEY, write_rows
+from dagster_jet.connectors.sql.row_writer import write_rows
 from dagster_jet.connectors.staging import RowsWriter
 from dagster_jet.errors import SinkMismatchError
 
@@ -145,19 +145,13 @@ class Mirror:
         self._pending[key] = _Put(number, of_others, in_table)
 
     def _move(self, schema: pa.Schema, old: Key, key: Key) -> None:
-        fields = [
-            (name, schema.field(name).type, value)
-            for name, value in zip(self.key, key, strict=True)
-        ]
-        fields += [
-            (f"{OLD_KEY}{name}", schema.field(name).type, value)
-            for name, value in zip(self.key, old, strict=True)
-        ]
+        kinds = [schema.field(name).type for name in self.key]
+        values = zip((*key, *old), kinds * 2, strict=True)
         row = pa.RecordBatch.from_arrays(
-            [pa.array([value], kind) for _, kind, value in fields], [name for name, _, _ in fields]
+            [pa.array([value], kind) for value, kind in values], [*self.key, *self.key]
         )
         # An earlier change has deleted any row with the new key, or has changed its key.
-        self._write("delete", row.select(list(self.key)))
+        self._write("delete", row.select(range(len(key))))
         self._change("move", row)
 
     def _flush(self, rows: pa.RecordBatch) -> None:

@@ -17,8 +17,6 @@ from dagster_jet.connectors.sql.place import SqlPlace, is_postgres, sqlalchemy
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-OLD_KEY = "jet_old_"
-"""Prefix of the columns with the old key of a moved row."""
 _AT_ONCE = 1_000
 
 
@@ -33,7 +31,7 @@ def write_rows(
 
     Args:
         mode: "append", "upsert" or "delete"; "update" changes existing rows, "move" changes their
-            key, from that in the columns with the prefix `OLD_KEY`.
+            key: its batches have the columns of the new key, then those of the old one.
 
     Returns:
         Number of rows that the database has found or inserted.
@@ -56,39 +54,41 @@ def _by_copy(
 
     raw: Any = connection.connection.driver_connection
     target = sql.Identifier(*place.table.split("."))
-    names = sql.SQL(", ").join(map(sql.Identifier, batch.schema.names))
+    columns = given = batch.schema.names
+    now = was = dict(zip(columns, given, strict=True))
+    if mode == "move":  # each column is there twice
+        columns = [*key, *key]
+        given = [f"c{number}" for number in range(len(columns))]
+        now, was = (dict(zip(key, some, strict=False)) for some in (given, given[len(key) :]))
+    names = sql.SQL(", ").join(map(sql.Identifier, given))
     with raw.cursor() as cursor:
         into = target
         if mode != "append":
             # A temporary table hides one of the same name, which must not be the target.
             into = sql.Identifier("jet_rows_2" if place.name == "jet_rows" else "jet_rows")
-            columns = sql.SQL(", ").join(
-                sql.SQL("{} as {}").format(
-                    sql.Identifier(name.removeprefix(OLD_KEY) if mode == "move" else name),
-                    sql.Identifier(name),
-                )
-                for name in batch.schema.names
+            renamed = sql.SQL(", ").join(
+                sql.SQL("{} as {}").format(sql.Identifier(name), sql.Identifier(as_name))
+                for name, as_name in zip(columns, given, strict=True)
             )
             cursor.execute(
                 sql.SQL(
                     "create temporary table {} on commit drop as select {} from {} limit 0"
-                ).format(into, columns, target)
+                ).format(into, renamed, target)
             )
         copy = sql.SQL("copy {} ({}) from stdin (format csv)").format(into, names)
         with cursor.copy(copy) as writing:
             writing.write(as_csv(batch))
         if mode == "append":
             return int(batch.num_rows)
-        others = [name for name in batch.schema.names if name not in key]
+        others = [name for name in columns if name not in key]
         if mode in ("delete", "update", "move"):
-            was = OLD_KEY if mode == "move" else ""
             same = sql.SQL(" and ").join(
-                sql.SQL("t.{} = s.{}").format(sql.Identifier(name), sql.Identifier(was + name))
+                sql.SQL("t.{} = s.{}").format(sql.Identifier(name), sql.Identifier(was[name]))
                 for name in key
             )
-            changed = key if mode == "move" else others or key
             changes = sql.SQL(", ").join(
-                sql.SQL("{0} = s.{0}").format(sql.Identifier(name)) for name in changed
+                sql.SQL("{} = s.{}").format(sql.Identifier(name), sql.Identifier(now[name]))
+                for name in others or key
             )
             statement = sql.SQL("delete from {} t using {} s where {}").format(target, into, same)
             if mode != "delete":
@@ -150,34 +150,32 @@ def _as_times(column: pa.Array) -> pa.Array:
 def _by_statements(
     connection: Connection, place: SqlPlace, mode: str, key: Sequence[str], batch: pa.RecordBatch
 ) -> int:
-    names = list(key) if mode == "move" else batch.schema.names
+    alchemy = sqlalchemy()
+    names = parameters = list(key) if mode == "move" else batch.schema.names
     table = place.clause(*names)
-    rows = _values(connection, batch)
     statement: Any
     if mode == "append":
         statement = table.insert()
     elif mode == "upsert":
         statement = _upsert(connection, table, names, key)
-    elif mode in ("update", "move"):
-        alchemy, others = sqlalchemy(), [name for name in names if name not in key]
-        changed = key if mode == "move" else others or key
-        changes = {name: alchemy.bindparam(f"to_{name}") for name in changed}
-        statement = table.update().where(*_same(table, key)).values(changes)
     else:
-        statement = table.delete().where(*_same(table, key))
-    was, written = (OLD_KEY if mode == "move" else ""), 0
-    for first in range(0, len(rows), _AT_ONCE):
-        some = rows[first : first + _AT_ONCE]
-        values: list[dict[str, Any]] = some
-        if statement.is_delete or statement.is_update:
-            values = [{f"key_{n}": row[was + n] for n in key} for row in some]
-        if statement.is_update:
-            values = [
-                {**one, **{f"to_{n}": row[n] for n in changed}}
-                for one, row in zip(values, some, strict=True)
-            ]
-        written += connection.execute(statement, values).rowcount
-    return written
+        # Longer than any column's name: SQLAlchemy sets a column from a parameter of its name.
+        length = max(map(len, names))
+        parameters = [f"p{number:0{length}}" for number in range(batch.num_columns)]
+        values = [alchemy.bindparam(one) for one in parameters]
+        now = was = dict(zip(names, values, strict=False))
+        if mode == "move":
+            was = dict(zip(key, values[len(key) :], strict=True))
+        others = [name for name in names if name not in key] or key
+        statement = table.delete()
+        if mode != "delete":
+            statement = table.update().values({name: now[name] for name in others})
+        statement = statement.where(*(table.c[name] == was[name] for name in key))
+    rows = [dict(zip(parameters, row, strict=True)) for row in _values(connection, batch)]
+    return sum(
+        connection.execute(statement, rows[first : first + _AT_ONCE]).rowcount
+        for first in range(0, len(rows), _AT_ONCE)
+    )
 
 
 def _upsert(connection: Connection, table: Any, names: list[str], key: Sequence[str]) -> Any:
@@ -194,12 +192,8 @@ def _upsert(connection: Connection, table: Any, names: list[str], key: Sequence[
     return change.on_duplicate_key_update({name: change.inserted[name] for name in others})
 
 
-def _same(table: Any, key: Sequence[str]) -> list[Any]:
-    return [table.c[name] == sqlalchemy().bindparam(f"key_{name}") for name in key]
-
-
-def _values(connection: Connection, batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Values as the driver takes them; times in UTC."""
+def _values(connection: Connection, batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
+    """Rows of values as the driver takes them; times in UTC."""
     as_text = connection.dialect.name == "sqlite"
     columns = []
     for column in batch.columns:
@@ -210,7 +204,7 @@ def _values(connection: Connection, batch: pa.RecordBatch) -> list[dict[str, Any
         elif as_text and (pa.types.is_decimal(column.type) or pa.types.is_date(column.type)):
             values = [None if value is None else str(value) for value in values]
         columns.append(values)
-    return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return zip(*columns, strict=True)
 
 
 def _naive(value: datetime | None, as_text: bool) -> Any:

@@ -118,6 +118,54 @@ def test_whatever_is_done_to_a_table_is_done_to_its_mirror(
     reader.close()
 
 
+@pytest.mark.parametrize(
+    ("key", "other"),
+    [
+        (("z", "jet_old_z"), "n"),
+        (("jet_old_z", "z"), "jet_old_n"),
+        (("x", "to_x"), "key_x"),
+        (("to_x", "key_x"), "x"),
+        (("c1", "new0"), "p00000"),
+    ],
+)
+def test_columns_may_have_any_names(target: SqlPlace, key: tuple[str, str], other: str) -> None:
+    """Failed before: some were names of our parameters and of the former keys."""
+    a, b = key
+    with target.connected() as connection, connection.begin():
+        connection.exec_driver_sql("drop table mirrored")
+        columns = f"{a} bigint, {b} bigint, {other} bigint, text int, primary key ({a}, {b})"
+        connection.exec_driver_sql(f"create table mirrored ({columns})")
+        connection.exec_driver_sql("insert into mirrored values (1, 2, 3, 4), (5, 6, 7, 8)")
+    old = pa.struct([(a, pa.int64()), (b, pa.int64())])
+    schema = pa.schema(
+        [
+            ("op", pa.string()), (a, pa.int64()), (b, pa.int64()), (other, pa.int64()),
+            ("text", pa.int32()), ("_lsn", pa.int64()), ("_row", pa.int64()), ("_old", old),
+            ("_unchanged", pa.list_(pa.string())),
+        ]
+    )  # fmt: skip
+    rows = [
+        ("update", (1, 2), (1, 2), 30),
+        ("update", (1, 2), (2, 1), 31),
+        ("insert", None, (9, 9), 9),
+        ("delete", (5, 6), (None, None), None),
+    ]
+    changes = [
+        {
+            "op": op, a: now[0], b: now[1], other: value, "text": 9 if op == "insert" else None,
+            "_lsn": 1, "_row": number, "_old": was and dict(zip(key, was, strict=True)),
+            "_unchanged": ["text"] if op == "update" else [],
+        }
+        for number, (op, was, now, value) in enumerate(rows)
+    ]  # fmt: skip
+    with target.connected() as connection, connection.begin():
+        batch = pa.RecordBatch.from_pylist(changes, schema)
+        Mirror(connection, target, key, "j", "out").apply([batch])
+    with target.connected() as connection:
+        found = connection.exec_driver_sql("select * from mirrored").all()
+    assert Counter(map(tuple, found)) == Counter([(2, 1, 31, 4), (9, 9, 9, 9)])
+
+
 def test_rows_that_are_not_there_are_asked_for(
     database: PostgresDatabase, target: SqlPlace
 ) -> None:

@@ -28,7 +28,7 @@ def test_a_column_may_begin_as_those_of_former_keys_do(tmp_path: Path, mode: str
 def test_a_key_that_begins_so_is_moved(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/rows.db"
     engine = sqlalchemy.create_engine(url)
-    move = pa.record_batch({"jet_old_z": ["new"], "jet_old_jet_old_z": ["old"]})
+    move = pa.RecordBatch.from_arrays([pa.array(["new"]), pa.array(["old"])], ["jet_old_z"] * 2)
     with engine.begin() as connection:
         connection.execute(sqlalchemy.text("create table t (jet_old_z text primary key, n int)"))
         connection.execute(sqlalchemy.text("insert into t values ('old', 7)"))
