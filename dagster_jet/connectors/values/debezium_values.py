@@ -68,7 +68,10 @@ def reads(column: str, ddl: str) -> Reads:
     if (match := _IS_DECIMAL.fullmatch(kind)) is not None:
         precision, scale = match.groups()
         return _decimal(int(precision or 10), int(scale or 0))
-    simple = {"date": _date, "timestamp": _timestamp, "binary": _binary, "string": _string}
+    simple: dict[str, Reads] = {
+        "date": _date, "timestamp": _timestamp, "binary": _binary, "string": _string,
+        "array<string>": _strings,
+    }  # fmt: skip
     if kind in simple:
         return simple[kind]
     if _IS_OTHER.search(kind):
@@ -142,6 +145,13 @@ def _string(value: Any, field: Field | None) -> Any:
     if number is not None:
         return f"{number:f}"
     return str(value) if isinstance(value, Decimal) else value
+
+
+def _strings(value: Any, field: Field | None) -> Any:
+    if not isinstance(value, list):
+        return value
+    items = (field or {}).get("items")
+    return [None if one is None else _string(one, items) for one in value]
 
 
 def _number(value: Any, field: Field | None) -> Decimal | None:

@@ -237,6 +237,29 @@ def test_every_value_in_every_encoding_is_that_value(
     assert row.get("_old", {}).get("id") == (whole if op == "u" else None)
 
 
+@given(
+    numbers=st.lists(st.decimals(-(10**20), 10**20, places=9), min_size=1),
+    how=st.integers(0, 2),
+)
+def test_an_array_of_texts_keeps_the_digits_of_numbers(numbers: list[Decimal], how: int) -> None:
+    """Failed before: a JSON number had a double's digits, and other numbers were no texts."""
+    texts = [f"{number:f}" for number in numbers]
+    sent, items = f"[{', '.join(texts)}]", _named(None, "string")
+    if how:
+        sent = json.dumps([_decimals(number)[how - 1][0] for number in numbers])
+        items = _decimals(numbers[0])[how - 1][1]
+    field = {"type": "array", "items": items, "field": "v"}
+    schema = json.dumps({"fields": [{"field": "after", "fields": [field]}]})
+    payload = f'{{"op": "c", "after": {{"v": {sent}}}}}'
+    message = f'{{"schema": {schema}, "payload": {payload}}}'
+    [row] = read("v array<string>", (KEY, message.encode()))
+    assert [Decimal(text).as_tuple() for text in row["v"]] == [
+        number.as_tuple() for number in map(Decimal, texts)
+    ]
+    [row] = read("v array<string>", (KEY, {"op": "c", "after": {"v": [None, "a", 7]}}))
+    assert row["v"] == [None, "a", 7]
+
+
 # --- what is none ---------------------------------------------------------------------------------
 
 AFTER = {"id": 1, "v": "a"}
