@@ -13,6 +13,7 @@ import typer
 
 from dagster_jet.cli.doctor import doctor
 from dagster_jet.cli.job_report import show_job
+from dagster_jet.cli.known_job import known_job, unknown_job
 from dagster_jet.cli.options import Target, on_store
 from dagster_jet.cli.output import say, show, show_json, when
 from dagster_jet.cli.probe import probe
@@ -142,11 +143,7 @@ def job(
             _ask(asked, action, wait)
         record = asked.record()
         if record is None:
-            raise JetError(
-                "no job of this name has ever run with this store.",
-                job=name,
-                cure="See 'dagster-jet jobs'.",
-            )
+            raise unknown_job(jet, name)
         supervision = read_supervision(jet.store, name)
         intent = supervision.intent.value if supervision is not None else None
         row = {**_job_row(record), "intent": intent}
@@ -195,7 +192,7 @@ def ledger(target: Target, name: JobArgument) -> None:
     """
 
     with target.open_jet() as jet:
-        found = jet.job(name).ledger()
+        found = known_job(jet, name).ledger()
         rows = [
             {
                 "sink": entry.sink,
@@ -220,7 +217,7 @@ def consumed(
 ) -> None:
     """Lists the input files that a committed snapshot has read; they may be deleted."""
     with target.open_jet() as jet:
-        rows = [{"file": path} for path in jet.job(name).consumed_files(source)]
+        rows = [{"file": path} for path in known_job(jet, name).consumed_files(source)]
         show(rows, title=f"Consumed by {source} of {name}", as_json=target.as_json)
 
 
@@ -229,7 +226,7 @@ def consumed(
 def watermarks(target: Target, name: JobArgument) -> None:
     """Shows the stages' event time at the last snapshot, and what holds it back since when."""
     with target.open_jet() as jet:
-        saved = jet.job(name).manifest().watermarks
+        saved = known_job(jet, name).manifest().watermarks
         rows = []
         for stage, reached_ms in saved.get("reached_ms", {}).items():
             held = saved.get("held_back_by", {}).get(stage) or {}
@@ -251,7 +248,7 @@ def watermarks(target: Target, name: JobArgument) -> None:
 def profile(target: Target, name: JobArgument) -> None:
     """Shows how the time of the job's last epochs was spent, by phase, wherever the job runs."""
     with target.open_jet() as jet:
-        found = jet.job(name).profile()
+        found = known_job(jet, name).profile()
     if target.as_json:
         show_json(found.to_json())
     else:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dagster_jet.cli.known_job import known_job
 from dagster_jet.cli.options import Target, on_store
 from dagster_jet.cli.output import say, show, show_json, size, when
 from dagster_jet.errors import ConfigurationError, JetError
@@ -63,6 +64,9 @@ def snapshots(
             cure="Use 'dagster-jet snapshots JOB (list | show ID | diff A B | delete NAME)'.",
         )
     with target.open_jet() as jet:
+        # Exported snapshots outlive their job.
+        if not any(one.job == name or one.name in given for one in jet.exports()):
+            known_job(jet, name)
         match action:
             case SnapshotAction.LIST:
                 _list(jet, name, target)

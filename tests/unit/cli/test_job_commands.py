@@ -78,3 +78,28 @@ def test_a_job_is_deleted_once_it_does_not_run(store: Store, tmp_path: Path) -> 
     assert json.loads(run(tmp_path, "jobs", "--json").stdout) == []
     again = run(tmp_path, "job", "shop", "delete")
     assert again.exit_code == 2 and "no job of this name exists" in again.stderr
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("job", "shopp"),
+        ("ledger", "shopp"),
+        ("consumed", "shopp", "rows"),
+        ("watermarks", "shopp"),
+        ("profile", "shopp"),
+        ("snapshots", "shopp"),
+        ("snapshots", "shopp", "show", "7"),
+        ("snapshots", "shopp", "delete", "kept"),
+    ],
+)
+def test_a_mistyped_name_is_an_error_that_names_the_jobs(
+    store: Store, tmp_path: Path, command: tuple[str, ...], form: tuple[str, ...]
+) -> None:
+    left_by(store, replace(HERE, pid=DEAD_PID))
+    refused = run(tmp_path, *command, *form)
+    assert refused.exit_code == 2, "was 0 before with ledger, consumed and snapshots"
+    assert refused.stdout == ""
+    assert "job 'shopp': no job of this name exists in namespace 'default'" in refused.stderr
+    assert "there are: shop." in refused.stderr

@@ -14,12 +14,16 @@ from dagster_jet.cli import app
 from dagster_jet.core.phases import Phase
 from dagster_jet.observe.writing.profile_keeper import ProfileKeeper
 from dagster_jet.observe.writing.recent_timings import RecentTimings, Timing
+from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.store import Store, StoreConfig
+
+from .job_in_store import StoredJob
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(StoreConfig((f"file://{tmp_path}/a",), backup_count=0)) as store:
+        StoredJob(store, "shop").is_at(JobStatus.NOT_RUNNING)
         yield store
 
 
