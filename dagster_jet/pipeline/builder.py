@@ -12,6 +12,25 @@ from dagster_jet.pipeline.stateful import AggregateNode, StatefulNode
 
 _N = TypeVar("_N", bound=Node)
 
+NAME_BYTES_MAX = 100
+"""The longest name of a pipeline or stage. A file system takes names of 255 bytes, and a member of
+the store keys of 511, which also hold a partition's key and the name of a part of the state."""
+
+
+def check_length(name: str, job: str | None = None, bytes_max: int = NAME_BYTES_MAX) -> None:
+    """Refuses a name that keys of the store and names of folders cannot hold.
+
+    Raises:
+        PipelineError: the name is too long.
+    """
+    length = len(name.encode("utf-8", "surrogatepass"))
+    if length > bytes_max:
+        raise PipelineError(
+            f"the name {name[:40]!r}... has {length} bytes, and a name takes at most {bytes_max}.",
+            job=job,
+            cure="Use a shorter name; it becomes part of keys and paths.",
+        )
+
 
 class GraphBuilder:
     """Collects the nodes of one pipeline.
@@ -31,6 +50,7 @@ class GraphBuilder:
                 job=self.job,
                 cure="Use letters, digits, '_', '-' and '.'; it becomes part of keys and paths.",
             )
+        check_length(node.name, self.job)
         if node.name in self.nodes:
             raise PipelineError(
                 f"two stages are named {node.name!r} "

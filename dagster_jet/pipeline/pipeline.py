@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from typing import Literal
 
 from dagster_jet.contract import Sink, Source
 from dagster_jet.errors import PipelineError
-from dagster_jet.pipeline.builder import GraphBuilder
+from dagster_jet.pipeline.builder import NAME_BYTES_MAX, GraphBuilder, check_length
 from dagster_jet.pipeline.drawing import as_html, as_mermaid, as_text
 from dagster_jet.pipeline.graph import Graph, Node, SinkNode, SourceNode
 from dagster_jet.pipeline.stage import SourceStage
 from dagster_jet.pipeline.stateful import StatefulMapNode
 
 _KINDS = ("sources", "stages", "sinks")
+_JOB_BYTES_MAX = 240
+"""The longest name of a renamed job: a pipeline's name, a partition's key and its attempt."""
 
 
 class Pipeline:
@@ -24,10 +27,11 @@ class Pipeline:
     sources, stateful stages and sinks must be unique and should not change.
 
     Args:
-        name: name of the job; it becomes part of store keys.
+        name: name of the job, at most 100 bytes; it becomes part of store keys.
 
     Raises:
-        PipelineError: the name is empty, or has a character not allowed in keys and paths.
+        PipelineError: the name is empty or too long, or has a character not allowed in keys and
+            paths.
 
     Example:
         >>> p = Pipeline("copy")
@@ -36,11 +40,15 @@ class Pipeline:
     """
 
     def __init__(self, name: str) -> None:
+        self._take_name(name, NAME_BYTES_MAX)
+
+    def _take_name(self, name: str, bytes_max: int) -> None:
         if not name or name in (".", "..") or any(c in name for c in "/\\\0 \n"):
             raise PipelineError(
                 f"{name!r} is not a valid pipeline name.",
                 cure="Use letters, digits, '_', '-' and '.'; it becomes part of store keys.",
             )
+        check_length(name, bytes_max=bytes_max)
         self.name = name
         self._builder = GraphBuilder(name)
 
@@ -156,16 +164,18 @@ class Pipeline:
         sink's place belongs to one job.
 
         Args:
-            name: name of the other job.
+            name: name of the other job, at most 240 bytes: room for the key of a partition.
 
         Raises:
-            PipelineError: the name is empty, or has a character not allowed in keys and paths.
+            PipelineError: the name is empty or too long, or has a character not allowed in keys and
+                paths.
 
         Example:
             >>> p.renamed("copy@2024-01-01").name
             'copy@2024-01-01'
         """
-        other = Pipeline(name)
+        other = copy(self)
+        other._take_name(name, _JOB_BYTES_MAX)
         other._builder.nodes.update(self._builder.nodes)
         return other
 

@@ -433,6 +433,20 @@ def test_a_function_keeps_event_time_by_naming_its_column(output_schema, keeps_t
             mapped.group_by("k").window(windows.tumbling("1 hour"))
 
 
+@pytest.mark.parametrize("name", ["x" * 101, "é" * 51])
+def test_names_that_keys_and_folders_cannot_hold_are_refused(name: str) -> None:
+    """Failed before at the job's first write, or at the creation of a folder."""
+    too_long = f"{name[:40]}'... has {len(name.encode())} bytes, and a name takes at most 100"
+    with pytest.raises(PipelineError, match=too_long):
+        Pipeline(name)
+    p = Pipeline("x" * 100)
+    with pytest.raises(PipelineError, match=too_long):
+        p.read_from(sources.files("/in", format="json", schema="id long"), name=name)
+    assert p.renamed("x" * 240).renamed("y" * 240).name == "y" * 240, "a job of a partition"
+    with pytest.raises(PipelineError, match="has 241 bytes, and a name takes at most 240"):
+        p.renamed("x" * 241)
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "a\nb"])
 def test_names_that_would_lead_out_of_a_folder_are_refused(name: str) -> None:
     """Failed before: a pipeline named ".." had its folder where those of others are."""
