@@ -180,6 +180,29 @@ def test_upserts_and_deletions(make: Any, kind: str, tmp_path: Path) -> None:
     assert [tuple(row) for row in found] == [(2, "B"), (3, "c"), (4, None)]
 
 
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb", "sqlite"])
+@pytest.mark.parametrize("mode", ["append", "upsert", "delete"])
+def test_names_with_percent_signs(make: Any, kind: str, mode: str, tmp_path: Path) -> None:
+    """Failed before: MariaDB's driver left them doubled in an upsert of several rows."""
+    import sqlalchemy as sa
+
+    server = SERVERS.get(kind)
+    url = f"sqlite:///{tmp_path}/a.db" if server is None else server().url
+    rows = pa.table({"%": [1, 2, 3], "100%s": ["%", "%%", "%s"], "%(n)s": [0, 1, 2]})
+    first = make(url, mode="upsert", key="%", create_table=True)
+    first.start()
+    first.write(rows.slice(0, 2))
+    sink = make(url, mode=mode, **({} if mode == "append" else {"key": "%"}))
+    sink.start()
+    sink.write(rows.slice(2) if mode == "append" else rows)
+    engine = sa.create_engine(sink.sink.place.parsed())
+    with engine.connect() as connection:
+        found = connection.execute(sa.select(sink.sink.place.clause(*rows.column_names))).all()
+    engine.dispose()
+    expected = [] if mode == "delete" else [tuple(row.values()) for row in rows.to_pylist()]
+    assert sorted(map(tuple, found)) == expected
+
+
 def test_settings_of_a_session_are_made_once_it_is_open(database: PostgresDatabase) -> None:
     """PgBouncer lets nobody in who gives `options` while connecting."""
     with SqlPlace(as_secret(database.url), "t").connected() as connection:
