@@ -348,7 +348,7 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         if self.demo_mode:
             demo.mkdir(exist_ok=True)  # a store is never created below a missing folder
             spark = {"spark.master": "local[2]"}
-            store = [f"file://{demo}/store"]
+            store = [(demo / "store").as_uri()]
             settings = {"store": store, "backup_count": 0, "spark_config": spark}
             return {self._resource_key: _shared(settings)}
         return {} if self.resource is None else {"jet": _shared(self.resource)}

@@ -69,7 +69,7 @@ def run_pipeline(
     with tempfile.TemporaryDirectory(prefix="jet-trial-") as name:
         folder = Path(name)
         with Jet(
-            store=[f"file://{folder}/member"],
+            store=[(folder / "member").as_uri()],
             backup_count=0,
             spark={"spark.master": "local[2]", **(spark or {})},
             work_dir=folder / "work",

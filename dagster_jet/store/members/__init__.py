@@ -84,7 +84,7 @@ def _scheme_of(url: str) -> _Scheme:
 
 def _file() -> _Scheme:
     return _Scheme(
-        lambda url: f"file://{FileMember.normalise(_folder(url))}",
+        lambda url: FileMember.id_of(FileMember.normalise(_folder(url))),
         lambda url: FileMember(_folder(url)),
     )
 
@@ -133,6 +133,12 @@ def _folder(url: str) -> str:
         raise ConfigurationError(
             f"{url!r} does not name an absolute folder.",
             cure="Write three slashes: file:///var/jet/a.",
+        )
+    if "?" in url or "#" in url:
+        raise ConfigurationError(
+            f"{url!r} has a '?' or '#', and a file:// store URL has no options.",
+            cure="Remove what follows it. If it is part of a folder's name, write %3F for '?' and "
+            "%23 for '#'.",
         )
     return path
 

@@ -38,7 +38,7 @@ class FileMember:
 
     def __init__(self, folder: str) -> None:
         self.folder = self.normalise(folder)
-        self._member_id = f"file://{self.folder}"
+        self._member_id = self.id_of(self.folder)
         self._shared = acquire(self.folder)
         self._closed = False
 
@@ -46,6 +46,11 @@ class FileMember:
     def normalise(folder: str) -> str:
         """Return the canonical path of a folder: absolute, without ``..`` or links."""
         return os.path.realpath(folder)
+
+    @staticmethod
+    def id_of(folder: str) -> str:
+        """Return the member id of a canonical path; it is also a URL of this folder."""
+        return "file://" + folder.replace("?", "%3F").replace("#", "%23")
 
     @property
     def member_id(self) -> str:

@@ -45,6 +45,8 @@ def test_wrong_settings_are_refused_where_definitions_are_loaded(tmp_path: Path)
         ({"store": ["memory://a"]}, "memory://a keeps its data in this process's memory only"),
         ({"store": ["flie:///a"]}, "'flie' is not a known scheme of a store URL"),
         ({"store": ["file://a"]}, "does not name an absolute folder"),
+        ({"store": ["file:///a?sync=off"]}, "a file:// store URL has no options"),
+        ({"store": ["file:///a#b"]}, "a file:// store URL has no options"),
         ({"store": ["file:///a", "file:///b/../a"]}, "is named more than once"),
         ({"store": []}, "at least one member"),
         ({"store": ["file:///a"], "backup_count": 1}, "needs 2 members, urls names 1"),

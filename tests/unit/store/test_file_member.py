@@ -14,8 +14,8 @@ import lmdb
 import pytest
 
 from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
-from dagster_jet.store import FileMember
-from dagster_jet.store.members import lmdb_environment, writer_gate
+from dagster_jet.store import FileMember, member_id_of
+from dagster_jet.store.members import lmdb_environment, open_member, writer_gate
 
 
 def made(folder: Path) -> FileMember:
@@ -45,6 +45,18 @@ def test_a_folder_that_is_deleted_while_in_use_is_noticed(tmp_path: Path, write:
     with pytest.raises(StoreUnavailableError, match=f"{tmp_path}/a.*deleted"):
         member.put_many({b"k": b"v2"}) if write else member.get_many([b"k"])
     assert not (tmp_path / "a").exists(), "an empty folder must not take its place"
+
+
+def test_a_folder_with_a_question_mark_is_found_by_its_id(tmp_path: Path) -> None:
+    """Failed before: the id named the folder before the question mark."""
+    member = open_member(f"file://{tmp_path}/a%3Fb%23c")
+    member.create()
+    assert (tmp_path / "a?b#c").is_dir()
+    assert member_id_of(member.member_id) == member.member_id
+    again = open_member(member.member_id)
+    again.ping()
+    again.close()
+    member.close()
 
 
 def test_a_folder_that_is_replaced_while_in_use_is_noticed(tmp_path: Path) -> None:
