@@ -56,6 +56,20 @@ def test_two_columns_of_one_name_are_refused_where_they_come_to_be(
         analysed(spark, lambda rows: DOUBLED[stage](rows).select("1 AS one"))
 
 
+@pytest.mark.parametrize("name", ["__rows", "__Window_End", "__partition"])
+def test_a_name_of_the_engines_columns_is_refused(spark: SparkSession, name: str) -> None:
+    with pytest.raises(PipelineError, match=f"stage 's': the column name '{name}' is reserved"):
+        analysed(spark, lambda rows: rows.select("k", f"v AS {name}", name="s").select("k"))
+
+
+def test_a_sources_column_named_like_the_engines_is_refused(spark: SparkSession) -> None:
+    p = Pipeline("wrong")
+    rows = p.read_from(sources.files("in", format="json", schema="__corrupt string"), name="s")
+    rows.write_to(sinks.files("out", format="json"), name="out")
+    with pytest.raises(PipelineError, match="the column name '__corrupt' is reserved"):
+        analyse(SparkRuntime(spark, p.name, {}, 1), p.graph, 7)
+
+
 def test_versions_of_a_column_that_the_other_stream_lacks(spark: SparkSession) -> None:
     with pytest.raises(PipelineError, match=r"stage 's': .*no column rule, .*; it has ts, v\b"):
         analysed(
