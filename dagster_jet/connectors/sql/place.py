@@ -180,6 +180,14 @@ def is_mysql(connection: Connection) -> bool:
     return connection.dialect.name in ("mysql", "mariadb")
 
 
+def quoted_table(connection: Connection, place: SqlPlace) -> str:
+    """Quoted name, as a value or for people."""
+    quoted = connection.dialect.identifier_preparer
+    name = ".".join(quoted.quote(part) for part in place.table.split("."))
+    # SQLAlchemy doubles "%" where a driver formats statements.
+    return name if connection.dialect.name == "sqlite" else name.replace("%%", "%")
+
+
 def _prepare_postgres(connection: Any, record: Any) -> None:
     """Sets options by a statement, because PgBouncer refuses a connection with `options`."""
     ours = {**_POSTGRES, "idle_in_transaction_session_timeout": f"{IDLE_S}s"}

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_jet.connectors.sql.failures import ErrorKind, error_kind, sentence
 from dagster_jet.connectors.sql.markers import Markers
-from dagster_jet.connectors.sql.place import SqlPlace, is_postgres, sqlalchemy
-from dagster_jet.connectors.sql.table_shape import quoted_table, shape_of
+from dagster_jet.connectors.sql.place import SqlPlace, is_postgres, quoted_table, sqlalchemy
+from dagster_jet.connectors.sql.table_shape import shape_of
 from dagster_jet.errors import ConfigurationError
 
 if TYPE_CHECKING:

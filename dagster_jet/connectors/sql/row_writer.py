@@ -172,7 +172,7 @@ def _by_statements(
             statement = table.update().values({name: now[name] for name in others})
         statement = statement.where(*(table.c[name] == was[name] for name in key))
     rows = [dict(zip(parameters, row, strict=True)) for row in _values(connection, batch)]
-    # PyMySQL joins an upsert's rows in one statement, and leaves "%" of a name doubled there.
+    # PyMySQL joins the rows of an upsert; older ones leave a name's "%" doubled there.
     at_once = 1 if is_mysql(connection) and any("%" in name for name in names) else _AT_ONCE
     return sum(
         connection.execute(statement, rows[first : first + at_once]).rowcount

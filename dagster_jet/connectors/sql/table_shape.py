@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dagster_jet.connectors.sql.column_fit import Column, Shape
-from dagster_jet.connectors.sql.place import SqlPlace, is_mysql, is_postgres, sqlalchemy
+from dagster_jet.connectors.sql.place import (
+    SqlPlace,
+    is_mysql,
+    is_postgres,
+    quoted_table,
+    sqlalchemy,
+)
 from dagster_jet.connectors.sql.sqlite_affinity import affinity
 from dagster_jet.connectors.sql.unique_indices import unique_indices
 
@@ -61,12 +67,6 @@ def shape_of(connection: Connection, place: SqlPlace) -> Shape | None:
         is_strict=connection.dialect.name != "sqlite",
         hits_any_index=is_mysql(connection),
     )
-
-
-def quoted_table(connection: Connection, place: SqlPlace) -> str:
-    """Quoted name for a statement."""
-    quoted = connection.dialect.identifier_preparer
-    return ".".join(quoted.quote(part) for part in place.table.split("."))
 
 
 # --- what SQLAlchemy does not report --------------------------------------------------------------

@@ -10,7 +10,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from dagster_jet.connectors.sql.column_fit import UniqueIndex
-from dagster_jet.connectors.sql.place import SqlPlace, is_mysql, is_postgres, sqlalchemy
+from dagster_jet.connectors.sql.place import (
+    SqlPlace,
+    is_mysql,
+    is_postgres,
+    quoted_table,
+    sqlalchemy,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -38,12 +44,11 @@ def unique_indices(
     """Returns all unique indices; `primary` are the columns of the primary key."""
     text = sqlalchemy().text
     if is_postgres(connection):
-        quoted = connection.dialect.identifier_preparer
-        table = ".".join(quoted.quote(part) for part in place.table.split("."))
-        return _indices(connection.execute(text(_POSTGRES), {"table": table}).all())
+        asked = {"table": quoted_table(connection, place)}
+        return _indices(connection.execute(text(_POSTGRES), asked).all())
     if is_mysql(connection):
-        asked = {"schema": place.schema, "name": place.name}
-        return _indices(connection.execute(text(_MYSQL), asked).all())
+        named = {"schema": place.schema, "name": place.name}
+        return _indices(connection.execute(text(_MYSQL), named).all())
     found = _indices(_of_sqlite(connection, place))
     # An integer primary key has no index of its own.
     own = UniqueIndex("primary key", frozenset(primary))
