@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
@@ -26,6 +25,7 @@ from dagster_jet.orchestration.reported_assets import asset_reports
 from dagster_jet.orchestration.resource_settings import by_name, dotted
 from dagster_jet.orchestration.run_config import (
     RunContext,
+    Until,
     accepts_old_rows,
     default_until,
     is_anew,
@@ -34,7 +34,7 @@ from dagster_jet.orchestration.run_config import (
     op_context,
     proceeds_if_running,
     start_options,
-    until_in,
+    until_given,
     warn_if_endless,
 )
 from dagster_jet.orchestration.run_notes import RunNotes
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from dagster_jet.jet import Jet
     from dagster_jet.jobs.pipeline_job import PipelineJob
     from dagster_jet.maps import JetMap, JournalConfig
-
-Until: TypeAlias = str | timedelta
 
 
 class JetResource(dg.ConfigurableResource[Any]):
@@ -339,9 +337,9 @@ class JetResource(dg.ConfigurableResource[Any]):
         """Runs the stream's job, launched by a supervisor, a schedule or a user."""
         stands_by = is_standby(context, options)
         definition = pipeline.graph.definition() if stands_by else None
+        said = until_given(context, until)  # refused before the run is noted anywhere
         notes = RunNotes(context, self.jet.store, pipeline.name, definition)
         notes.worker({})
-        said = until or until_in(context)
         until = said or default_until(context, pipeline)
         # "Materialize all" does not express an intent for the time after the run.
         wish = None if said is None and not is_of_stream(context, pipeline) else until
@@ -387,7 +385,7 @@ class JetResource(dg.ConfigurableResource[Any]):
 
         They have no intent: only Dagster decides when they run.
         """
-        until = until or until_in(context) or "completed"
+        until = until_given(context, until) or "completed"
         job_config, assets, is_whole = self._job_config(config), _assets_def(context), True
         reported: Sequence[ReportedAsset] = ()
         for key in partition_keys(op_context(context), defined):

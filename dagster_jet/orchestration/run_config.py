@@ -9,10 +9,12 @@ from typing import Any, TypeAlias
 import dagster as dg
 
 from dagster_jet.errors import ConfigurationError
+from dagster_jet.execution.stopping import parse_until
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.pipeline import Pipeline
 
 RunContext: TypeAlias = dg.AssetExecutionContext | dg.OpExecutionContext
+Until: TypeAlias = str | timedelta
 
 UNTIL = "until"
 """Field that says when a run ends."""
@@ -109,10 +111,18 @@ PARTITION_SCHEMA = {
 }
 
 
-def until_in(context: RunContext) -> str | None:
-    """Returns when the run is to end; None if the run config does not say it."""
-    until = _fields(context).get(UNTIL)
-    return until if isinstance(until, str) else None
+def until_given(context: RunContext, until: Until | None) -> Until | None:
+    """Returns when the run is to end: as the code says, else the run config; None if neither does.
+
+    Raises:
+        ConfigurationError: the value is neither one of the words nor a duration.
+    """
+    if until is None:
+        field = _fields(context).get(UNTIL)
+        until = field if isinstance(field, str) else None
+    if until is not None:
+        parse_until(until)
+    return until
 
 
 def is_of_stream(context: RunContext, pipeline: Pipeline) -> bool:
@@ -133,7 +143,7 @@ def default_until(context: RunContext, pipeline: Pipeline) -> str:
     return "drained"
 
 
-def warn_if_endless(context: RunContext, until: str | timedelta, job: str) -> None:
+def warn_if_endless(context: RunContext, until: Until, job: str) -> None:
     """Logs a warning if steps of the run wait for a stream that does not end."""
     if until == "stopped" and len(op_context(context).job_def.nodes) > 1:
         context.log.warning(

@@ -196,6 +196,24 @@ def test_a_scheduled_run_does_not_lift_a_pause(
     assert jet.job("shop").record() is None, "nothing was started"
 
 
+@pytest.mark.parametrize("until", ["", "soon"])
+def test_a_run_that_does_not_say_when_it_ends_is_refused_before_it_is_noted(
+    instance: dg.DagsterInstance, jet: Jet, resource: JetResource, until: str
+) -> None:
+    """An empty word counted as none before; another wrong one lifted a pause."""
+    set_intent(jet.store, "shop", Intent.PAUSED)
+    result = dg.materialize(
+        [shop_assets()],
+        instance=instance,
+        resources={"jet": resource},
+        run_config={"ops": {"shop": {"config": {"until": until}}}},
+        raise_on_error=False,
+    )
+    assert f"until: {until!r} is neither" in failure(result)
+    supervision = read_supervision(jet.store, "shop")
+    assert supervision is not None and supervision.intent is Intent.PAUSED
+
+
 # --- the form in the UI ---------------------------------------------------------------------------
 
 
