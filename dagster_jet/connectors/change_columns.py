@@ -104,7 +104,8 @@ def unknown_key(changes: pa.RecordBatch, key: Sequence[str]) -> str | None:
         now, before = pc.is_null(changes.column(name)), pc.is_null(pc.struct_field(old, name))
         is_bad = pc.or_(pc.and_(is_row, now), pc.and_(has_old, before))
         if pc.any(is_bad).as_py():
-            row = changes.filter(is_bad).slice(0, 1).to_pylist()[0]
+            known = changes.select([OP, *_position(changes.schema.names)])
+            row = known.filter(is_bad).slice(0, 1).to_pylist()[0]
             return (
                 f"the key column {name} is null in a change, or its value before the change is "
                 f"not known ({_shown(row)})"

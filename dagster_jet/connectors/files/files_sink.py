@@ -60,6 +60,7 @@ from dagster_jet.errors import (
     SinkMismatchError,
     SinkUnavailableError,
 )
+from dagster_jet.operators.rows.far_times import python_rows
 from dagster_jet.operators.user.dead_letters import row_json
 from dagster_jet.snapshot.manifest import Artifact, by_epoch
 from dagster_jet.snapshot.protocol import Guarantee
@@ -246,7 +247,7 @@ class FilesSink(Sink, Committer):
             number: Refused(
                 f"the folder {self.path!r} refuses it: the partition column {name} is too long for "
                 "the name of a folder",
-                row_json(rows.slice(number, 1).to_pylist()[0]),
+                row_json(python_rows(rows.slice(number, 1))[0]),
             )
             for number, name in too_long(rows, by).items()
         }

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.contract import Refused
+from dagster_jet.operators.rows.far_times import python_rows
 from dagster_jet.operators.user.dead_letters import row_json
 
 
@@ -25,7 +26,8 @@ def refused_by(table: str, rows: pa.RecordBatch, reasons: Mapping[int, str]) -> 
     """Returns the rows that have a reason, as dead letters."""
     return {
         number: Refused(
-            f"the table {table!r} refuses it: {why}", row_json(rows.slice(number, 1).to_pylist()[0])
+            f"the table {table!r} refuses it: {why}",
+            row_json(python_rows(rows.slice(number, 1))[0]),
         )
         for number, why in reasons.items()
     }

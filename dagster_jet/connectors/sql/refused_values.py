@@ -20,6 +20,7 @@ from dagster_jet.connectors.sql.column_fit import Column
 from dagster_jet.connectors.sql.json_values import json_texts
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.contract import Refused
+from dagster_jet.operators.rows.far_times import python_rows
 from dagster_jet.operators.user.dead_letters import row_json
 from dagster_jet.system.own_task import OwnTask
 
@@ -153,7 +154,7 @@ def refused_row(
     place: SqlPlace, key: Sequence[str], rows: pa.RecordBatch, number: int, why: str
 ) -> Refused:
     """The refused row `number`, as text for a dead letter."""
-    [row] = rows.slice(number, 1).to_pylist()
+    [row] = python_rows(rows.slice(number, 1))
     shown = row_json({name: row[name] for name in key}) if key else None
     return Refused(f"the table {place.table!r} refuses it: {why}", row_json(row), shown)
 

@@ -10,12 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-
 from dagster_jet.connectors.staging import Segment, remove_orphans, rows_of, segments_by_epoch
 from dagster_jet.connectors.trial.staged_here import StagedHere
 from dagster_jet.contract import CommitContext, Committer
 from dagster_jet.errors import ArtifactLostError, ConfigurationError
+from dagster_jet.operators.rows.far_times import python_rows
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.store import Store, StoreHandle
@@ -79,22 +78,11 @@ class ConsoleCommitter(Committer):
             console.print(table)
 
 
-def _shown(rows: pa.RecordBatch) -> list[dict[str, Any]]:
-    try:
-        shown: list[dict[str, Any]] = rows.to_pylist()
-    except (OverflowError, ValueError):  # Python has no day before the year 1 or after 9999
-        texts = [
-            one.cast(pa.string()) if pa.types.is_temporal(one.type) else one for one in rows.columns
-        ]
-        shown = pa.table(texts, rows.schema.names).to_pylist()
-    return shown
-
-
 def _first(segments: Sequence[Segment], count: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     try:
         for batch in rows_of(segments):
-            found += _shown(batch.slice(0, count - len(found)))
+            found += python_rows(batch.slice(0, count - len(found)))
             if len(found) >= count:
                 break
     except ArtifactLostError:

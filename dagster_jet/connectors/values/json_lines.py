@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.connectors.values.last_batch import OfLastBatch
+from dagster_jet.operators.rows.far_times import with_sign
 
 _ESCAPED = '["\\\\\x00-\x1f]'
 """Characters that JSON strings must escape."""
@@ -134,12 +135,5 @@ def _odd_years(column: pa.Array, unit: str) -> pa.Array | None:
     if least is None or first <= least <= most <= last:
         return None
     moments = numbers.fill_null(0).to_numpy(zero_copy_only=False).astype(f"datetime64[{unit}]")
-    texts = pa.array(map(_with_sign, np.datetime_as_string(moments).tolist()), pa.string())
+    texts = pa.array(map(with_sign, np.datetime_as_string(moments).tolist()), pa.string())
     return pc.if_else(column.is_valid(), texts, None)
-
-
-def _with_sign(text: str) -> str:
-    if text.startswith("-"):
-        year, rest = text[1:].split("-", 1)
-        return f"-{year.zfill(4)}-{rest}"
-    return f"+{text}" if text.index("-") > 4 else text

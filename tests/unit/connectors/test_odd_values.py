@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -17,8 +18,10 @@ from dagster_jet.connectors.files.writer import RENDERED_COLUMN
 from dagster_jet.connectors.lake.added_rows import AddedFile, Piece, ReadPieces, _repeated
 from dagster_jet.connectors.lake.table_read import TableRead
 from dagster_jet.connectors.sql.column_fit import Column, fits
+from dagster_jet.connectors.sql.place import SqlPlace
+from dagster_jet.connectors.sql.refused_values import refused_row
 from dagster_jet.connectors.task_shares import FixedShares
-from dagster_jet.connectors.trial.console import _shown
+from dagster_jet.operators.rows.far_times import python_rows
 
 UTC_US = pa.timestamp("us", "UTC")
 FAR = pa.array([253_402_300_800_000_000], pa.int64()).cast(UTC_US)
@@ -76,10 +79,26 @@ def test_a_column_like_rendered_lines_is_no_line() -> None:
     assert sink.takes(pa.schema([("text", pa.string())]))
 
 
-def test_the_console_shows_days_that_python_lacks() -> None:
-    rows = pa.record_batch({"t": FAR, "n": pa.array([1])})
-    (row,) = _shown(rows)
-    assert row["n"] == 1 and row["t"].startswith("10000-01-01 00:00:00")
+def test_rows_with_times_that_python_lacks_are_shown() -> None:
+    """Failed before: a refused row with such a time could not be told, nor one inside a list."""
+    days = pa.array([13_890_172], pa.int32()).cast(pa.date32())
+    rows = pa.record_batch(
+        {
+            "t": FAR,
+            "n": pa.array([1]),
+            "list": pa.ListArray.from_arrays([0, 1], days),
+            "struct": pa.StructArray.from_arrays([FAR.cast(pa.timestamp("us")), days], ["a", "b"]),
+            "map": pa.MapArray.from_arrays([0, 1], pa.array(["k"]), FAR),
+        }
+    )
+    far, day = "+10000-01-01T00:00:00.000000", "+40000-01-01"
+    told: dict[str, Any] = {
+        "t": f"{far}Z", "n": 1, "list": [day], "struct": {"a": far, "b": day},
+        "map": [["k", f"{far}Z"]],
+    }  # fmt: skip
+    refused = refused_row(SqlPlace("sqlite:///x.db", "t"), ["t"], rows, 0, "t is too late")
+    assert json.loads(refused.raw) == told
+    assert python_rows(rows) == [{**told, "map": [("k", f"{far}Z")]}]
 
 
 @pytest.mark.parametrize(
