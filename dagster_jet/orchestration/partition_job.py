@@ -60,7 +60,7 @@ class Attempt:
 
     Attributes:
         number: counts from 1.
-        run: prefix of the id of the requesting run and its retries; empty for the first.
+        run: prefix of the id of the run that was launched for it; empty for the first.
     """
 
     number: int = 1
@@ -192,17 +192,32 @@ class PartitionJob:
             )
 
 
+def launch_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
+    """Returns the id of the run that was launched; its retries continue its work.
+
+    The re-execution of a run that has succeeded is a launch of its own.
+    """
+    while run.parent_run_id is not None:
+        parent = instance.get_run_by_id(run.parent_run_id)
+        if parent is None:
+            return run.parent_run_id
+        if parent.is_success:
+            break
+        run = parent
+    return run.run_id
+
+
 def partition_job(
-    run: dg.DagsterRun, jet: Jet, defined: DefinedPipeline, key: str, *, anew: bool
+    launch: str, jet: Jet, defined: DefinedPipeline, key: str, *, anew: bool
 ) -> PartitionJob:
     """Returns the job of a partition: the newest attempt, or a new one.
 
     Args:
-        run: the run.
+        launch: the id of the run that was launched (`launch_of`).
         jet: gives access to the store, which lists earlier attempts.
         defined: the argument of `jet_assets`.
         key: key of the partition.
-        anew: start a new attempt. A retry of the run continues the attempt that the run started.
+        anew: start a new attempt. A retry continues the attempt that the launched run started.
 
     Raises:
         ConfigurationError: the partition's pipeline differs in name or stages from the one that the
@@ -214,7 +229,7 @@ def partition_job(
     base = job_of_partition(pipeline.name, key)
     attempts = sorted(_attempts(jet, base), key=lambda attempt: attempt.number)
     newest = attempts[-1] if attempts else Attempt()
-    attempt = newest.next(run.root_run_id or run.run_id) if anew else newest
+    attempt = newest.next(launch) if anew else newest
     record = jet.job(attempt.of(base)).record()
     is_completed = record is not None and record.status is JobStatus.COMPLETED
     earlier = tuple(each.of(base) for each in attempts if each.number < attempt.number)

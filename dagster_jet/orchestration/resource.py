@@ -19,7 +19,12 @@ from dagster_jet.orchestration.event_buffer import EventBuffer
 from dagster_jet.orchestration.event_iterator import JetEvent, JetEventIterator
 from dagster_jet.orchestration.job_watch import JobWatch, as_failure
 from dagster_jet.orchestration.materialization import ReportedAsset
-from dagster_jet.orchestration.partition_job import PartitionJob, partition_job, partition_keys
+from dagster_jet.orchestration.partition_job import (
+    PartitionJob,
+    launch_of,
+    partition_job,
+    partition_keys,
+)
 from dagster_jet.orchestration.report_schedule import ReportSchedule
 from dagster_jet.orchestration.reported_assets import asset_reports
 from dagster_jet.orchestration.resource_settings import by_name, dotted
@@ -340,7 +345,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         said = until_given(context, until)  # refused before the run is noted anywhere
         notes = RunNotes(context, self.jet.store, pipeline.name, definition)
         notes.worker({})
-        until = said or default_until(context, pipeline)
+        until = default_until(context, pipeline) if said is None else said
         # "Materialize all" does not express an intent for the time after the run.
         wish = None if said is None and not is_of_stream(context, pipeline) else until
         job_config = self._job_config(config)
@@ -385,11 +390,13 @@ class JetResource(dg.ConfigurableResource[Any]):
 
         They have no intent: only Dagster decides when they run.
         """
-        until = until_given(context, until) or "completed"
+        said = until_given(context, until)
+        until = "completed" if said is None else said
         job_config, assets, is_whole = self._job_config(config), _assets_def(context), True
         reported: Sequence[ReportedAsset] = ()
+        launch = launch_of(context.instance, context.run)
         for key in partition_keys(op_context(context), defined):
-            job = partition_job(context.run, self.jet, defined, key, anew=is_anew(context))
+            job = partition_job(launch, self.jet, defined, key, anew=is_anew(context))
             job.replace(self.jet, context.log, accept_old_rows=accepts_old_rows(context))
             reports = asset_reports(job.pipeline, assets, context.instance, key, job.attempt)
             done = yield from self._run_one_partition(

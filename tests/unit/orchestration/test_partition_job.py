@@ -27,7 +27,12 @@ from dagster_jet.connectors.reopening import destination_of
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration.defined_pipeline import defined_in
 from dagster_jet.orchestration.launches import Launches
-from dagster_jet.orchestration.partition_job import Attempt, job_of_partition, partition_job
+from dagster_jet.orchestration.partition_job import (
+    Attempt,
+    job_of_partition,
+    launch_of,
+    partition_job,
+)
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, RecordKeeper
 from dagster_jet.snapshot.record import JobStatus
 
@@ -190,17 +195,40 @@ def test_rows_that_a_sink_cannot_remove_are_not_written_twice(jet: Jet, tmp_path
 
     defined = defined_in(assets_of().metadata_by_key)
     assert defined is not None
-    run = dg.DagsterRun("shop", run_id="0123456789ab")
-    second = partition_job(run, jet, defined, "mon", anew=True)
+    second = partition_job("0123456789ab", jet, defined, "mon", anew=True)
     assert (second.name, second.attempt) == ("shop@mon@2-01234567", "2-01234567")
     second.replace(jet, logging.getLogger(), accept_old_rows=True)
     assert jet.job("shop@mon").record() is None
     RecordedJob(jet, second.name, listed=True).commits(1, {"out": 1})
-    retry = dg.DagsterRun(
-        "shop", run_id="fedcba98", root_run_id=run.run_id, parent_run_id=run.run_id
-    )
-    again = partition_job(retry, jet, defined, "mon", anew=True)
+    again = partition_job("0123456789ab", jet, defined, "mon", anew=True)
     assert (again.name, again.replaces) == (second.name, ()), "a retry goes on with its work"
+
+
+def test_a_retry_continues_and_a_re_execution_of_a_success_computes_anew(
+    jet: Jet, tmp_path: Path
+) -> None:
+    """Failed before: the latter was a success without work that advised `anew: true`."""
+    job = job_of(assets_of())
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def run_after(parent: dg.DagsterRun | None, status: dg.DagsterRunStatus) -> dg.DagsterRun:
+            before = None if parent is None else parent.run_id
+            root = None if parent is None else parent.root_run_id or parent.run_id
+            return instance.create_run_for_job(
+                job, status=status, parent_run_id=before, root_run_id=root
+            )
+
+        failed = run_after(None, dg.DagsterRunStatus.FAILURE)
+        cancelled = run_after(failed, dg.DagsterRunStatus.CANCELED)
+        done = run_after(cancelled, dg.DagsterRunStatus.SUCCESS)
+        assert [launch_of(instance, run) for run in (failed, cancelled, done)] == [
+            failed.run_id
+        ] * 3
+        again = run_after(done, dg.DagsterRunStatus.FAILURE)
+        retry = run_after(again, dg.DagsterRunStatus.STARTED)
+        assert [launch_of(instance, run) for run in (again, retry)] == [again.run_id] * 2
+        instance.delete_run(failed.run_id)
+        assert launch_of(instance, cancelled) == failed.run_id
 
 
 def test_a_run_of_no_partition_is_a_sentence(jet: Jet, tmp_path: Path) -> None:
