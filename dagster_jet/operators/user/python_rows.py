@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.errors import JetError
-from dagster_jet.operators.rows.nested_types import types_in
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -185,41 +184,41 @@ class OutputRows:
 
 
 def strict_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    """Values as Arrow takes them, but for fractions in place of integers.
+    """Values as Arrow takes them, without what Arrow changes or leaves out in silence: fractions in
+    place of integers, fields that a struct does not have, nulls where the field has none.
 
     Raises:
         TypeError: one has another type, or is null although the field has no nulls.
     """
-    _check_integers(values, field.type)
-    array = pa.array(values, field.type)
-    if array.null_count and not field.nullable:
+    _check(values, field)
+    return pa.array(values, field.type)
+
+
+def _check(values: Iterable[Any], field: pa.Field) -> None:
+    """Checks the values, and those in lists, structs and maps."""
+    kind, values = field.type, list(values)
+    there = [value for value in values if value is not None]
+    if not field.nullable and len(there) < len(values):
         raise TypeError("it must not be null")
-    return array
-
-
-def _check_integers(values: Iterable[Any], kind: pa.DataType) -> None:
-    """Arrow would truncate 1.5 to 1 silently, also in a list, a struct or a map."""
     if pa.types.is_integer(kind):
-        for found in set(map(type, values)):
-            if not issubclass(found, (Integral, type(None), np.bool_)):
+        for found in set(map(type, there)):
+            if not issubclass(found, (Integral, np.bool_)):
                 raise TypeError(f"expected an integer, got a {found.__name__}")
-    elif _has_integers(kind):
-        there = [value for value in values if value is not None]
-        if pa.types.is_struct(kind):
-            named = [
-                v if isinstance(v, Mapping) else dict(zip(kind.names, v, strict=False))
-                for v in there
-            ]
-            for field in kind:
-                _check_integers((v.get(field.name) for v in named), field.type)
-        elif pa.types.is_map(kind):
-            pairs = [p for v in there for p in (v.items() if isinstance(v, Mapping) else v)]
-            _check_integers((key for key, _ in pairs), kind.key_type)
-            _check_integers((value for _, value in pairs), kind.item_type)
-        else:
-            _check_integers(chain.from_iterable(there), kind.value_type)
-
-
-@lru_cache(1000)
-def _has_integers(kind: pa.DataType) -> bool:
-    return any(map(pa.types.is_integer, types_in(kind)))
+    elif pa.types.is_struct(kind):
+        named = [
+            v if isinstance(v, Mapping) else dict(zip(kind.names, v, strict=False)) for v in there
+        ]
+        unknown = set(chain.from_iterable(named)).difference(kind.names)
+        if unknown:
+            raise TypeError(f"the struct has no field {min(unknown, key=str)!r}")
+        for part in kind:
+            try:
+                _check((v.get(part.name) for v in named), part)
+            except TypeError as error:
+                raise TypeError(f"{part.name}: {error}") from None
+    elif pa.types.is_map(kind):
+        pairs = [p for v in there for p in (v.items() if isinstance(v, Mapping) else v)]
+        _check((key for key, _ in pairs), kind.key_field)
+        _check((value for _, value in pairs), kind.item_field)
+    elif pa.types.is_nested(kind):
+        _check(chain.from_iterable(there), kind.value_field)

@@ -59,6 +59,30 @@ def test_a_fraction_is_no_integer(kind: pa.DataType, whole: Any, fraction: Any) 
         strict_array([whole, fraction], field)
 
 
+STRICT = pa.field("x", pa.string(), nullable=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad", "why"),
+    [
+        (pa.struct([("x", pa.string())]), {}, {"x": "a", "typo": 2}, "has no field 'typo'"),
+        (pa.struct([STRICT]), {"x": "a"}, {"x": None}, "x: it must not be null"),
+        (pa.struct([STRICT]), ("a",), {}, "x: it must not be null"),
+        (pa.list_(STRICT), ["a"], ["a", None], "must not be null"),
+        (pa.map_(pa.string(), STRICT), {"a": "b"}, {"a": None}, "must not be null"),
+        (pa.list_(pa.struct([STRICT])), [{"x": "a"}, None], [{"x": "a", 7: 1}], "no field 7"),
+    ],
+    ids=str,
+)
+def test_a_nested_value_is_checked_as_a_row_is(
+    kind: pa.DataType, good: Any, bad: Any, why: str
+) -> None:
+    field = pa.field("v", kind)
+    assert strict_array([good, None], field).null_count == 1
+    with pytest.raises(TypeError, match=why):
+        strict_array([good, bad], field)
+
+
 def test_other_parts_may_be_fractions() -> None:
     kind = pa.struct([("x", pa.int64()), ("y", pa.list_(pa.float64()))])
     (value,) = strict_array([{"x": 1, "y": [1.5]}], pa.field("v", kind)).to_pylist()
