@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 IS_REFUSED = "__refused"
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""First day of year 1 and last day of year 9999, in days since 1970."""
+_FIRST_DAY = -719_162
+"""First day of year 1, in days since 1970."""
+_LAST_DAYS = {9999: 2_932_896, 32767: 11_248_737}
+"""Last days of years: of Python's, and of Arrow's, which writes no text of a later one."""
 _DAY_US = 86_400_000_000
 _UUID = r"^[{]?[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}[}]?$"
 _ZERO = r"(^|[^\\])(\\\\)*\\u0000"
@@ -71,9 +73,13 @@ class RefusedValues:
         if values.null_count and (name in self.key or (column and not column.takes_null)):
             says = "is null, and part of the key" if name in self.key else "is null"
             yield pc.is_null(values), says
-        if column is None or values.null_count == len(values):
+        if values.null_count == len(values):
             return
         kind = values.type
+        if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            yield from self._of_times(values)
+        if column is None:
+            return
         if pa.types.is_nested(kind):
             if self.dialect == "postgresql" and column.shown == "jsonb":
                 texts = json_texts(values)
@@ -88,8 +94,6 @@ class RefusedValues:
             yield from self._of_floats(values)
         elif pa.types.is_integer(kind) and column.is_unsigned:
             yield pc.less(values, 0), f"is negative, and {column.shown} has no sign"
-        elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-            yield from self._of_times(values)
 
     def _of_texts(self, column: Column, texts: pa.Array) -> Found:
         if self.dialect == "postgresql":
@@ -116,15 +120,17 @@ class RefusedValues:
             yield pc.is_nan(values), "is NaN, which SQLite keeps as null"
 
     def _of_times(self, values: pa.Array) -> Found:
-        """PostgreSQL also takes years above 9999, but Python's clients cannot read them."""
+        """PostgreSQL also takes years above 9999, but Python's clients cannot read them; and above
+        32767, of which Arrow writes no text for it."""
         if pa.types.is_date(values.type):
-            days = pc.cast(values, pa.date32()).cast(pa.int32())
+            numbers, per_day = pc.cast(values, pa.date32()).cast(pa.int32()), 1
         else:
-            us = pc.cast(values, pa.timestamp("us", values.type.tz)).cast(pa.int64())
-            days = pc.cast(pc.floor(pc.divide(pc.cast(us, pa.float64()), _DAY_US)), pa.int64())
-        yield pc.less(days, _FIRST_DAY), "is before the year 1"
-        if self.dialect != "postgresql":
-            yield pc.greater(days, _LAST_DAY), "is after the year 9999"
+            numbers = pc.cast(values, pa.timestamp("us", values.type.tz)).cast(pa.int64())
+            per_day = _DAY_US
+        yield pc.less(numbers, _FIRST_DAY * per_day), "is before the year 1"
+        year = 32767 if self.dialect == "postgresql" else 9999
+        is_after = pc.greater_equal(numbers, (_LAST_DAYS[year] + 1) * per_day)
+        yield is_after, f"is after the year {year}"
 
 
 def marked(frame: DataFrame, values: RefusedValues) -> DataFrame:

@@ -216,6 +216,38 @@ def test_settings_of_a_session_are_made_once_it_is_open(database: PostgresDataba
     ]
 
 
+@pytest.mark.parametrize("create_table", [True, False])
+@pytest.mark.parametrize(("kind", "year"), [("postgresql", 32767), ("mariadb", 9999)])
+def test_the_last_moment_is_written_and_the_next_refused(
+    make: Any, kind: str, year: int, create_table: bool
+) -> None:
+    """Failed before on PostgreSQL: such a row was decided, and no start could commit it."""
+    database = SERVERS[kind]()
+    time = {"postgresql": "timestamptz", "mariadb": "datetime(6)"}[kind]
+    if not create_table:
+        database.run(f"create table results (id bigint, day date, at {time})")
+    next_day = {9999: 2_932_897, 32767: 11_248_738}[year]
+    next_us = next_day * 86_400_000_000
+    rows = pa.record_batch(
+        {
+            "id": [1, 2, 3, 4],
+            "day": pa.array([next_day - 1, None, next_day, None], pa.int32()).cast(pa.date32()),
+            "at": pa.array([None, next_us - 1, None, next_us]).cast(pa.timestamp("us", "UTC")),
+        }
+    )
+    sink = make(database.url, create_table=create_table)
+    reasons = {n: one.reason for n, one in sink.start().refused(rows).items()}
+    assert list(reasons) == [2, 3]
+    for n, name in ((2, "day"), (3, "at")):
+        assert reasons[n].endswith(f"{name} is after the year {year}")
+    sink.write(pa.table(rows.slice(0, 2).columns, rows.schema.names))
+    shown = [f"{year}-12-31", f"{year}-12-31 23:59:59.999999"]
+    [day], [at] = database.run(
+        "select coalesce(cast(day as char(99)), cast(at as char(99))) from results order by id"
+    )
+    assert day.strip() == shown[0] and at.strip().removesuffix("+00") == shown[1]
+
+
 # --- what does not fit ----------------------------------------------------------------------------
 
 

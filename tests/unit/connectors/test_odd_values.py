@@ -19,7 +19,7 @@ from dagster_jet.connectors.lake.added_rows import AddedFile, Piece, ReadPieces,
 from dagster_jet.connectors.lake.table_read import TableRead
 from dagster_jet.connectors.sql.column_fit import Column, fits
 from dagster_jet.connectors.sql.place import SqlPlace
-from dagster_jet.connectors.sql.refused_values import refused_row
+from dagster_jet.connectors.sql.refused_values import RefusedValues, refused_row
 from dagster_jet.connectors.task_shares import FixedShares
 from dagster_jet.operators.rows.far_times import python_rows
 
@@ -71,6 +71,19 @@ def test_times_of_96_bits_in_a_table(tmp_path: Path) -> None:
     task = ReadPieces(read, FixedShares(((piece,),)), table.schema)
     (batch,) = task([pa.record_batch({"id": pa.array([0])})])
     assert batch.column("t").to_pylist() == times.to_pylist()
+
+
+@pytest.mark.parametrize("dialect", ["postgresql", "mariadb", "sqlite"])
+@pytest.mark.parametrize(
+    "us", [-62_135_596_800_000_000, 9_007_199_254_740_993, 253_402_300_799_999_999]
+)
+def test_every_microsecond_of_four_digit_years_fits_a_table(dialect: str, us: int) -> None:
+    """Failed before: ArrowInvalid from the year 2255 on, whose microseconds no double counts."""
+    rows = pa.record_batch({"at": pa.array([us]).cast(UTC_US)})
+    values = RefusedValues(dialect, {"at": Column("at", "timestamp", "timestamp")})
+    assert values.of(rows) == {}
+    before = pa.record_batch({"at": pa.array([-62_135_596_800_000_001]).cast(UTC_US)})
+    assert values.of(before) == {0: "at is before the year 1"}
 
 
 def test_a_column_like_rendered_lines_is_no_line() -> None:
