@@ -11,16 +11,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from dagster_jet.operators.rows.far_times import python_values
+
 Plain = Callable[[Any], Any]
 
 
 def json_texts(column: pa.Array) -> pa.Array:
     """JSON per row: a map is an object, a list an array. NaN and infinities become texts, as in the
-    values of our other sinks."""
+    values of our other sinks; dates and times before the year 1 or after 9999 are texts with a
+    sign, as in JSON files."""
     plain = _plain(column.type)
     texts = (
         None if value is None else json.dumps(plain(value), ensure_ascii=False, allow_nan=False)
-        for value in column.to_pylist()
+        for value in python_values(column)
     )
     return pa.array(texts, pa.string())
 

@@ -18,6 +18,7 @@ from dagster_jet.connectors.files.writer import RENDERED_COLUMN
 from dagster_jet.connectors.lake.added_rows import AddedFile, Piece, ReadPieces, _repeated
 from dagster_jet.connectors.lake.table_read import TableRead
 from dagster_jet.connectors.sql.column_fit import Column, fits
+from dagster_jet.connectors.sql.json_values import json_texts
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.refused_values import RefusedValues, refused_row
 from dagster_jet.connectors.task_shares import FixedShares
@@ -71,6 +72,27 @@ def test_times_of_96_bits_in_a_table(tmp_path: Path) -> None:
     task = ReadPieces(read, FixedShares(((piece,),)), table.schema)
     (batch,) = task([pa.record_batch({"id": pa.array([0])})])
     assert batch.column("t").to_pylist() == times.to_pylist()
+
+
+def test_json_has_times_that_python_lacks() -> None:
+    """Failed before: an OverflowError, in the task or in the commit."""
+    days = pa.array([13_890_172, 0, -719_529], pa.int32()).cast(pa.date32())
+    times = pa.array([253_402_300_800_000_000, 0, 1]).cast(UTC_US)
+    table = pa.StructArray.from_arrays(
+        [
+            pa.ListArray.from_arrays([0, 1, 2, 3], days),
+            pa.MapArray.from_arrays([0, 1, 2, 3], days, times),
+        ],
+        ["list", "map"],
+    )
+    assert json_texts(table).to_pylist() == [
+        '{"list": ["+40000-01-01"], "map": {"+40000-01-01": "+10000-01-01T00:00:00.000000Z"}}',
+        '{"list": ["1970-01-01"], "map": {"1970-01-01": "1970-01-01T00:00:00+00:00"}}',
+        '{"list": ["-0001-12-31"], "map": {"-0001-12-31": "1970-01-01T00:00:00.000001+00:00"}}',
+    ]
+    for shown in ("jsonb", "text"):
+        values = RefusedValues("postgresql", {"t": Column("t", "text", shown)})
+        assert values.of(pa.record_batch({"t": table})) == {}
 
 
 @pytest.mark.parametrize("dialect", ["postgresql", "mariadb", "sqlite"])
