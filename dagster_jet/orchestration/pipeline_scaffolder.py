@@ -8,6 +8,8 @@ from typing import Any
 from dagster.components.component_scaffolding import scaffold_component
 from dagster.components.scaffold.scaffold import Scaffolder, ScaffoldRequest
 
+from dagster_jet.orchestration.dagster_name import dagster_name
+
 _PIPELINE = '''\
 """The pipeline: replace its source by one of your own."""
 
@@ -20,6 +22,8 @@ def {name}(sink: str) -> Pipeline:
     numbers.write_to(sinks.files(sink, format="json"), name="out")
     return p
 '''
+_IMPORTED = ("Pipeline", "sinks", "sources")
+"""Names that the written code imports; its function cannot have one of them."""
 
 
 class PipelineScaffolder(Scaffolder[Any]):
@@ -27,8 +31,8 @@ class PipelineScaffolder(Scaffolder[Any]):
 
     def scaffold(self, request: ScaffoldRequest[Any]) -> None:
         """Write both files; an existing `pipeline.py` is not changed."""
-        name = request.target_path.name.replace("-", "_")
-        if not name.isidentifier() or keyword.iskeyword(name):
+        name = dagster_name(request.target_path.name)  # also fit for asset keys
+        if not name.isidentifier() or keyword.iskeyword(name) or name in _IMPORTED:
             name = f"pipeline_{name}"
         root = "{{ project_root }}"
         attributes = {

@@ -175,6 +175,24 @@ def test_what_the_scaffold_writes_loads(sandbox: DefsFolderSandbox) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "pipeline"),
+    [
+        ("sources", "pipeline_sources"),
+        ("sinks", "pipeline_sinks"),
+        ("Pipeline", "pipeline_Pipeline"),
+        ("class", "pipeline_class"),
+        ("my orders", "my_orders"),
+        ("café", "caf_"),
+    ],
+)
+def test_a_scaffold_of_any_name_loads(sandbox: DefsFolderSandbox, name: str, pipeline: str) -> None:
+    """Failed before: the function hid an import, or was no name, or no part of an asset key."""
+    path = sandbox.scaffold_component(component_cls=JetPipelineComponent, defs_path=name)
+    with sandbox.load_component_and_build_defs(defs_path=path) as (_, definitions):
+        assert definitions.get_repository_def().has_job(f"{pipeline}_job")
+
+
+@pytest.mark.parametrize(
     ("attributes", "said"),
     [
         ({"pipeline": "elsewhere.py:shop"}, "no file 'elsewhere.py' beside"),
