@@ -151,6 +151,10 @@ def _text_first(column: pa.Array, type: pa.DataType) -> pa.Array:
     text = column.cast(pa.string())
     if pa.types.is_timestamp(type):
         return _time_of_text(text, type)
+    if pa.types.is_integer(type):  # Arrow would read "0x10" as 16, Spark does not
+        hexadecimal = text.filter(pc.match_substring(text, "x", ignore_case=True))
+        if len(hexadecimal):
+            raise UnfitError(f"{hexadecimal[0]} is no decimal number")
     return text.cast(type)
 
 

@@ -32,6 +32,7 @@ CHANGED: dict[str, tuple[pa.Array, pa.DataType]] = {
     "too small for a float": (pa.array([1e-50]), pa.float32()),
     "more digits than a decimal": (pa.array([1.239]), pa.decimal128(10, 2)),
     "more digits than a double": (pa.array([Decimal(2**53 + 1)]), pa.float64()),
+    "hexadecimal": (pa.array(["12", None, "0X10"]), pa.int64()),
 }
 KEPT: dict[str, tuple[pa.Array, pa.DataType, Any]] = {
     "no number": (pa.array([float("nan")]), pa.float32(), "nan"),
@@ -43,7 +44,7 @@ KEPT: dict[str, tuple[pa.Array, pa.DataType, Any]] = {
 
 
 @pytest.mark.parametrize(("given", "type"), CHANGED.values(), ids=CHANGED)
-def test_a_fraction_that_would_change_is_refused(given: pa.Array, type: pa.DataType) -> None:
+def test_a_value_that_would_change_is_refused(given: pa.Array, type: pa.DataType) -> None:
     with pytest.raises((UnfitError, pa.ArrowInvalid)):
         as_declared(given, type, "v")
 
