@@ -33,8 +33,11 @@ if TYPE_CHECKING:
 Key = tuple[Any, ...]
 
 
-def refused_changes(values: RefusedValues, changes: pa.RecordBatch) -> dict[int, str]:
-    """By row number, why the table refuses the values of a change."""
+def refused_changes(
+    values: RefusedValues, changes: pa.RecordBatch, key: Sequence[str]
+) -> dict[int, str]:
+    """By row number, why the table refuses the values of a change, or the mirror one of a key: it
+    compares keys as Python's values."""
     columns = dict(zip(changes.schema.names, changes.columns, strict=True))
     writes = pc.is_in(columns[OP], pa.array(["insert", "update"])).to_numpy(zero_copy_only=False)
     rows = changes.select(table_columns(changes.schema).names)
@@ -44,7 +47,10 @@ def refused_changes(values: RefusedValues, changes: pa.RecordBatch) -> dict[int,
         for name in rows.schema.names
         if any(name in names for names in kept)
     }
-    return {number: why for number, why in values.of(rows, absent).items() if writes[number]}
+    found = {number: why for number, why in values.of(rows, absent).items() if writes[number]}
+    keys = [*map(columns.get, key), *(pc.struct_field(columns[OLD], name) for name in key)]
+    of_python = RefusedValues("", {})
+    return {**of_python.of(pa.RecordBatch.from_arrays(keys, [*key, *key])), **found}
 
 
 @dataclass

@@ -203,7 +203,7 @@ class SqlSink(StagedInStore):
 
     def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
         if self.mode == "mirror":
-            found = refused_changes(self._values, rows)
+            found = refused_changes(self._values, rows, self.key)
         else:
             found = self._values.of(rows.select(list(self.key)) if self.mode == "delete" else rows)
         return {n: refused_row(self.place, self.key, rows, n, why) for n, why in found.items()}

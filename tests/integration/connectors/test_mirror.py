@@ -236,6 +236,37 @@ def test_what_the_table_never_takes_is_found_before_it_is_decided(
     assert "text is null" in found[4] and (not too_long or "is longer than" in found[2])
 
 
+@pytest.mark.parametrize("op", ["insert", "update", "delete"])
+def test_a_key_that_python_lacks_is_found_before_it_is_decided(
+    target: SqlPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op: str
+) -> None:
+    """Failed before: an OverflowError in each commit."""
+    monkeypatch.setenv("JET_TEST_MIRROR", str(target.url))
+    with target.connected() as connection, connection.begin():
+        connection.exec_driver_sql("drop table mirrored")
+        connection.exec_driver_sql("create table mirrored (day date primary key)")
+    made = sinks.sql(Secret("JET_TEST_MIRROR"), table="mirrored", mode="mirror", key="day")
+    sink: Any = made.at_start("j", "out", on_one_host=True)
+    days = pa.array([0, 2_932_897, None, -719_163], pa.int32()).cast(pa.date32())
+    nulls = pa.nulls(4, pa.date32())
+    now, old = (nulls, days) if op == "delete" else (days, nulls)
+    if op == "update":
+        old, now = days, pa.array([0, 0, None, 0], pa.int32()).cast(pa.date32())
+    changes = pa.record_batch(
+        {
+            "op": pa.array([op, op, "truncate", op]),
+            "day": now,
+            "_lsn": pa.array([1] * 4),
+            "_row": pa.array([1, 2, 3, 4]),
+            "_old": pa.StructArray.from_arrays([old], ["day"]),
+            "_unchanged": pa.array([[]] * 4, pa.list_(pa.string())),
+        }
+    )
+    found = {number: one.reason for number, one in sink.refused(changes).items()}
+    assert sorted(found) == [1, 3]
+    assert "day is after the year 9999" in found[1] and "day is before the year 1" in found[3]
+
+
 def test_a_mirror_leaves_nothing_out(
     world: World, database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
