@@ -131,6 +131,34 @@ def test_a_single_column_keeps_its_nulls(jet: Jet, tmp_path: Path, format: str, 
     assert multiset(read(jet, tmp_path, format, f"v {type}")) == multiset(rows)
 
 
+DAY_US = 86_400_000_000
+FAR_DAYS = [-719_163, -800_000, 2_932_897, 11_248_737, 11_248_738, 13_890_172, 100_000_000]
+"""Of year 0, before it, 10000, the last of 32767, and behind it."""
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+def test_far_dates_and_times_are_kept(jet: Jet, tmp_path: Path, format: Any) -> None:
+    """Failed before for CSV: Arrow has no text of a year after 32767, or one of another year."""
+    rows = [{"id": n, "day": day, "us": day * DAY_US + n} for n, day in enumerate(FAR_DAYS)]
+    rows += [{"id": 90, "day": 0, "us": 1}, {"id": 91, "day": None, "us": None}]
+    w = Pipeline(f"write-{tmp_path.name}")
+    w.read_from(sources.items(rows, schema="id int, day int, us bigint"), name="items").select(
+        "id", "date_from_unix_date(day) AS day", "timestamp_micros(us) AS at",
+        "CAST(timestamp_micros(us) AS timestamp_ntz) AS wall", name="far",
+    ).write_to(sinks.files(str(tmp_path / "out"), format=format), name="out")  # fmt: skip
+    jet.run(w, until="completed")
+    r = Pipeline(f"read-{tmp_path.name}")
+    schema, options = "id int, day date, at timestamp, wall timestamp_ntz", OPTIONS.get(format)
+    source = sources.files(str(tmp_path / "out"), format=format, schema=schema, options=options)
+    r.read_from(source, name="files").select(
+        "id", "unix_date(day) AS day", "unix_micros(at) AS us",
+        "unix_micros(CAST(wall AS timestamp)) AS wall", name="numbers",
+    ).write_to(sinks.collect(r.name), name="out")  # fmt: skip
+    jet.run(r, until="drained")
+    expected = [{**row, "wall": row["us"]} for row in rows]
+    assert multiset(list(collected(r.name).to_pylist())) == multiset(expected)
+
+
 def test_a_stage_takes_columns_of_any_name(jet: Jet, tmp_path: Path) -> None:
     rows = [{"a.b": n % 3, "e`f": n} for n in range(9)]
     p = Pipeline(f"names-{tmp_path.name}")

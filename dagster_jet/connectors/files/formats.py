@@ -12,6 +12,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from dagster_jet.connectors.values import json_lines
+from dagster_jet.operators.rows.far_times import has_far
 
 FileFormat: TypeAlias = Literal["json", "csv", "parquet"]
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "zstd"]
@@ -110,6 +111,10 @@ class _CsvEncoder:
     def _readable(self, column: pa.Array) -> pa.Array:
         if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column)).as_py():
             column = _named_numbers(column)
+        if has_far(column):  # Arrow writes a wrong year, or none
+            as_json = json_lines.values_encoder(column.type)
+            assert as_json is not None
+            column = pc.utf8_trim(as_json(column), '"')
         if self._only and column.null_count:
             # Readers skip empty lines.
             return column.cast(pa.string()).fill_null("")

@@ -6,6 +6,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def has_far(column: pa.Array) -> bool:
+    """Returns whether it is a column of dates or times, and Python does not have one of them."""
+    if not (pa.types.is_date32(column.type) or pa.types.is_timestamp(column.type)):
+        return False
+    try:
+        pc.min_max(column).as_py()
+    except (OverflowError, ValueError):
+        return True
+    return False
 
 
 def python_values(column: pa.Array) -> list[Any]:
