@@ -55,8 +55,6 @@ class Edge:
     priority: int = 0
     """Among the edges into a vertex, those of a lower value are exhausted first; snapshots wait
     for that."""
-    is_distributed: bool = False
-    """Items may go to other machines. Has no effect within one process."""
     queue_size: int = QUEUE_SIZE
     key: KeyFunction | None = None
     split: Splitter | None = None
@@ -101,10 +99,6 @@ class Edge:
     def partitioned_by(self, split: Splitter) -> Edge:
         """Return this edge partitioned like `partitioned`, for items with rows of many keys."""
         return replace(self, routing=Routing.PARTITIONED, key=None, split=split)
-
-    def distributed(self) -> Edge:
-        """Return this edge with items that may go to other machines."""
-        return replace(self, is_distributed=True)
 
     def with_priority(self, priority: int) -> Edge:
         """Return this edge with a priority; lower values are read first."""

@@ -206,7 +206,7 @@ class PipelineDag:
                 edge = edge.partitioned(_key_of(node.keys))
             else:
                 edge = edge.partitioned_by(split_by_partition)
-            self.dag.edge(edge.distributed())
+            self.dag.edge(edge)
 
     def _from(self, name: str) -> Edge:
         """The next free edge out of the vertex that stands for a node."""

@@ -191,7 +191,7 @@ def test_the_local_runtime_commits_the_same(tmp_path: Path) -> None:
     dag.new_vertex("into_files", two_phase_child.into_files(tmp_path))
     # Short queues: the input is read as it is written, and not before.
     edge = Edge.between("rows", "into_files").partitioned(lambda row: row["k"])
-    dag.edge(edge.distributed().with_queue_size(2))
+    dag.edge(edge.with_queue_size(2))
 
     job = LocalJob(dag, parallelism=2, snapshot_interval_ms=0)
     while committed_in(tmp_path)[0].total() < len(rows) // 2:

@@ -213,7 +213,7 @@ def counting_dag(count: int, place: Place, gate: Event | None = None) -> DAG:
     dag.new_vertex("sink", lambda: TwoPhaseSink(place))
     # Short queues: barriers arrive at different times, as on a busy cluster.
     by_partition = Edge.between("numbers", "counts").partitioned(lambda item: item[0])
-    dag.edge(by_partition.distributed().with_queue_size(2))
+    dag.edge(by_partition.with_queue_size(2))
     dag.edge(Edge.between("counts", "sink").with_queue_size(2))
     return dag
 
