@@ -30,7 +30,11 @@ from dagster_jet.connectors.files.cluster import check_reachable
 from dagster_jet.connectors.files.folder_marks import OWNER, PARTITION_BY, STORE, FolderMarks
 from dagster_jet.connectors.files.formats import COMPRESSIONS, can_be_text
 from dagster_jet.connectors.files.old_markers import OldMarkers
-from dagster_jet.connectors.files.partition_folders import check_partition_by, folder_of, too_long
+from dagster_jet.connectors.files.partition_folders import (
+    check_partition_by,
+    folder_of,
+    without_folder,
+)
 from dagster_jet.connectors.files.places.location import (
     READ_ONLY,
     StorageOptions,
@@ -241,15 +245,14 @@ class FilesSink(Sink, Committer):
         return frame.select(*map(quoted_name, self.partition_by), line.alias(RENDERED_COLUMN))
 
     def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
-        """Returns rows with a partition whose folder no file system could name."""
+        """Returns rows with a partition whose folder could not be named, or not be read."""
         by = [name for name in self.partition_by if name in rows.schema.names]
         return {
             number: Refused(
-                f"the folder {self.path!r} refuses it: the partition column {name} is too long for "
-                "the name of a folder",
+                f"the folder {self.path!r} refuses it: the partition column {why}",
                 row_json(python_rows(rows.slice(number, 1))[0]),
             )
-            for number, name in too_long(rows, by).items()
+            for number, why in without_folder(rows, by).items()
         }
 
     def open_writer(self, transaction: TransactionId) -> FilesWriter:

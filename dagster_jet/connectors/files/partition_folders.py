@@ -19,6 +19,7 @@ from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.connectors.partitioned_rows import FOLDER_BYTES_MAX, NULL_FOLDER, Values
 from dagster_jet.core.ddl import quoted_name, split_ddl
 from dagster_jet.errors import BadRowError, PipelineError
+from dagster_jet.operators.rows.far_times import has_far, python_values
 
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 """Characters that Spark and Hive escape in names of folders."""
@@ -70,11 +71,15 @@ def folder_of(by: Sequence[str], values: Values) -> str:
     return "".join(f"{_folder(n, v)}/" for n, v in zip(by, values, strict=True))
 
 
-def too_long(rows: pa.RecordBatch, by: Collection[str]) -> dict[int, str]:
-    """Returns, by row number, the partition column whose value is too long for a folder's name."""
+def without_folder(rows: pa.RecordBatch, by: Collection[str]) -> dict[int, str]:
+    """Returns, by row number, why no folder can be named after the value of a partition column."""
     found = {}
     for name in by:
         texts = rows.column(name)
+        if has_far(texts):
+            for number, value in enumerate(python_values(texts)):
+                if isinstance(value, str):
+                    found[number] = f"{name} is before the year 1 or after 9999"
         if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
             continue
         longest = pc.max(pc.binary_length(texts)).as_py() or 0
@@ -82,7 +87,7 @@ def too_long(rows: pa.RecordBatch, by: Collection[str]) -> dict[int, str]:
             continue
         for number, text in enumerate(texts.to_pylist()):
             if len(_folder(name, text).encode()) > FOLDER_BYTES_MAX:
-                found[number] = name
+                found[number] = f"{name} is too long for the name of a folder"
     return found
 
 

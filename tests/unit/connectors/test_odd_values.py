@@ -109,6 +109,17 @@ def test_every_microsecond_of_four_digit_years_fits_a_table(dialect: str, us: in
     assert values.of(before) == {0: "at is before the year 1"}
 
 
+def test_a_partition_of_a_far_day_is_refused() -> None:
+    """Failed before: its folder was `day=<value out of range: 13890172>`, or one that no source
+    reads."""
+    days = pa.array([13_890_172, None, 2_932_896, 2_932_897, -719_163], pa.int32())
+    rows = pa.record_batch({"day": days.cast(pa.date32()), "n": pa.array(range(5))})
+    sink: Any = sinks.files("/out", format="json", partition_by=["day"])
+    found = {number: one.reason for number, one in sink.refused(rows).items()}
+    assert list(found) == [0, 3, 4]
+    assert all("column day is before the year 1 or after 9999" in why for why in found.values())
+
+
 def test_a_column_like_rendered_lines_is_no_line() -> None:
     sink = sinks.files("/out", format="json")
     assert not sink.takes(pa.schema([(RENDERED_COLUMN, pa.string())]))
