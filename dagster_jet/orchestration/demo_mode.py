@@ -20,29 +20,32 @@ _WHOLE = ("byte", "tinyint", "short", "smallint", "int", "integer", "long", "big
 _FRACTIONS = ("float", "double", "real", "decimal", "dec", "numeric")
 
 
-def in_demo_mode(pipeline: Pipeline, folder: str) -> Pipeline:
+def in_demo_mode(
+    pipeline: Pipeline, folder: str, rate: float | None = _ROWS_PER_SECOND
+) -> Pipeline:
     """Returns the pipeline with generated sources, and sinks below a folder.
 
-    Each source has 10,000 rows, 50 a second; a row is a minute later than the one before it. Text
-    has five values per column. Columns that are lists, maps, structs or binary are null.
+    Each source has 10,000 rows; a row is a minute later than the one before it. Text has five
+    values per column. Columns that are lists, maps, structs or binary are null.
 
     Args:
         pipeline: the pipeline.
         folder: the sinks write to ``<folder>/<sink>``.
+        rate: rows per second; None: all rows are there at once, for a job that ends by itself.
 
     Raises:
         ConfigurationError: the columns of a source are not known, or a table is on a server.
     """
-    return pipeline._with_nodes({n.name: _node(pipeline, n, folder) for n in pipeline.graph})
+    return pipeline._with_nodes({n.name: _node(pipeline, n, folder, rate) for n in pipeline.graph})
 
 
-def _node(pipeline: Pipeline, node: Node, folder: str) -> Node:
+def _node(pipeline: Pipeline, node: Node, folder: str, rate: float | None) -> Node:
     if isinstance(node, SourceNode):
         ddl = _columns(pipeline, node)
         rows = [
             {name: _value(name, kind, i) for name, kind in split_ddl(ddl)} for i in range(_ROWS)
         ]
-        return replace(node, source=sources.items(rows, schema=ddl, rate=_ROWS_PER_SECOND))
+        return replace(node, source=sources.items(rows, schema=ddl, rate=rate))
     if isinstance(node, SinkNode):
         return replace(node, sink=sinks.files(f"{folder}/{node.name}", format="json"))
     from dagster_jet.connectors.sql.sql_table import SqlTable

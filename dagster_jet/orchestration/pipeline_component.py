@@ -43,6 +43,7 @@ from dagster_jet.orchestration.demo_mode import in_demo_mode
 from dagster_jet.orchestration.drained_schedule import build_jet_schedule
 from dagster_jet.orchestration.event_iterator import JetEvent
 from dagster_jet.orchestration.lake_maintenance import build_jet_lake_maintenance
+from dagster_jet.orchestration.partition_job import job_of_partition
 from dagster_jet.orchestration.pipeline_scaffolder import PipelineScaffolder
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.sensor import build_jet_supervisor_sensor
@@ -325,7 +326,10 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
             found = pipeline_in(module, name, self.arguments, key)
             if not self.demo_mode:
                 return found
-            return in_demo_mode(found, str(demo.joinpath(found.name, *key)))
+            if not key:
+                return in_demo_mode(found, str(demo / found.name))
+            # The job of a partition ends when it has read the rows that are there.
+            return in_demo_mode(found, str(demo / job_of_partition(found.name, *key)), rate=None)
 
         return of() if self.partitions is None else of
 

@@ -19,6 +19,7 @@ from dagster.components.testing.utils import (
 )
 
 from dagster_jet import JetPipelineComponent, JetResource, Pipeline, sinks, sources, tables
+from dagster_jet.connectors.generated.items import ItemsSource
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration.component_settings import SupervisorSettings
 from dagster_jet.orchestration.defined_pipeline import defined_in
@@ -321,8 +322,12 @@ def test_a_demo_needs_no_server(sandbox: DefsFolderSandbox) -> None:
     assert defined is not None and defined.of_partition is not None
     pipeline = defined.of_partition("mon")
     (source,), (sink,) = pipeline.graph.sources, pipeline.graph.sinks
-    assert sink.sink.describe()["path"].endswith("/demo/shop/mon/out")
-    assert source.source.describe()["kind"] == "items"
+    assert sink.sink.describe()["path"].endswith("/demo/shop@mon/out")
+    assert isinstance(source.source, ItemsSource)
+    assert source.source.rate is None, "failed before: a partition read the first row, and ended"
+    (odd,) = defined.of_partition("/../mon").graph.sinks
+    place = Path(odd.sink.describe()["path"])
+    assert place.parents[1].name == "demo", "failed before: the key led out of the demo's folder"
     assert "city string" in (source.source.row_schema() or "")
 
 
