@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Set
+from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,7 @@ from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_specs import build_jet_asset_specs, links_to
 from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.defined_pipeline import DefinedPipeline
+from dagster_jet.orchestration.job_watch import as_failure
 from dagster_jet.orchestration.partition_job import PipelineOfPartition, sample_of
 from dagster_jet.orchestration.run_config import PARTITION_SCHEMA, STREAM_SCHEMA
 from dagster_jet.orchestration.translator import DagsterJetTranslator
@@ -138,9 +140,33 @@ def jet_assets(
             op_tags=op_tags,
             retry_policy=retry_policy,
             hooks=set(hooks),
-        )(function)
+        )(_running(function, pipeline.name))
 
     return decorate
+
+
+def _running(function: Callable[..., Any], pipeline: str) -> Callable[..., Any]:
+    """Returns the function with a check that it runs something: without ``yield from`` it would
+    return None, and its step would be green."""
+    is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    if is_generator or inspect.iscoroutinefunction(function):
+        return function
+
+    @wraps(function)
+    def checked(*arguments: Any, **more: Any) -> Any:
+        events = function(*arguments, **more)
+        if events is None:
+            raise as_failure(
+                ConfigurationError(
+                    f"the function {function.__name__!r} of its assets returned no events, so the "
+                    "pipeline did not run.",
+                    job=pipeline,
+                    cure="Write: yield from jet.run(context=context).",
+                )
+            )
+        return events
+
+    return checked
 
 
 def _check_inputs(pipeline: str, specs: Sequence[dg.AssetSpec]) -> None:

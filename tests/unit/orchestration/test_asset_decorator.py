@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import dagster as dg
 import pytest
 
@@ -56,6 +58,23 @@ def test_a_run_may_end_with_some_assets_reported_twice_and_others_never(
     )
     assert result.success
     assert len(result.get_asset_materialization_events()) == 2
+
+
+def test_a_function_that_runs_nothing_is_an_error(pipeline: Pipeline, tmp_path: Path) -> None:
+    """Was a green step before, behind which other assets were computed."""
+
+    @jet_assets(pipeline=pipeline)
+    def assets(context, jet: JetResource):
+        jet.run(context=context)
+
+    resource = JetResource(store=[f"file://{tmp_path}/store"], backup_count=0)
+    result = dg.materialize([assets], resources={"jet": resource}, raise_on_error=False)
+    assert not result.success
+    (event,) = result.get_step_failure_events()
+    said = event.step_failure_data.user_failure_data
+    assert said is not None and said.description is not None
+    assert "job 'shop': the function 'assets' of its assets returned no events" in said.description
+    assert "yield from jet.run(context=context)" in said.description
 
 
 def test_run_config_is_checked(pipeline: Pipeline) -> None:
