@@ -114,12 +114,14 @@ class Taken:
         store: id of the store; snapshot ids of different stores are not comparable.
         timeline: timeline of the job then; it grows when the job goes back to an older snapshot.
         snapshot_id: id of the snapshot.
+        execution_id: the execution that took it. Ids are not used again after a deletion.
         rows: rows of each sink since the job began.
     """
 
     store: str
     timeline: int
     snapshot_id: int
+    execution_id: int
     rows: Mapping[str, int]
 
     def to_cursor(self) -> str:
@@ -131,9 +133,24 @@ class Taken:
         try:
             found = cls(**json.loads(cursor or "null"))
             rows = {str(sink): int(rows) for sink, rows in found.rows.items()}
-            return cls(str(found.store), int(found.timeline), int(found.snapshot_id), rows)
+            ids = int(found.timeline), int(found.snapshot_id), int(found.execution_id)
+            return cls(str(found.store), *ids, rows)
         except (ValueError, TypeError, AttributeError):
             return None
+
+    def is_of_job_of(self, newest: Taken) -> bool:
+        """Whether the job was not deleted since: on one timeline ids and rows only grow."""
+        if self.store != newest.store:
+            return False
+        if self.timeline != newest.timeline:
+            return self.timeline < newest.timeline
+        is_same = (
+            self.snapshot_id == newest.snapshot_id and self.execution_id == newest.execution_id
+        )
+        return is_same or (
+            self.snapshot_id < newest.snapshot_id
+            and all(rows >= self.rows.get(sink, 0) for sink, rows in newest.rows.items())
+        )
 
 
 def sinks_with_news(
@@ -147,7 +164,7 @@ def sinks_with_news(
         before_rewind: returns the rows at the snapshot gone back to, if the timeline is new.
     """
     known: Mapping[str, int] = {}
-    if taken is not None and taken.store == newest.store:
+    if taken is not None and taken.is_of_job_of(newest):
         known = taken.rows if taken.timeline == newest.timeline else before_rewind()
     return [sink for sink, rows in newest.rows.items() if rows > known.get(sink, 0)]
 
@@ -182,7 +199,11 @@ def look(
     _check_sinks(job, sinks, found.manifest.sinks)
     chosen = list(sinks) or sorted(found.manifest.sinks)
     newest = Taken(
-        jet.store.store_id, found.record.timeline, found.ref.snapshot_id, found.rows(chosen)
+        jet.store.store_id,
+        found.record.timeline,
+        found.ref.snapshot_id,
+        found.ref.execution_id,
+        found.rows(chosen),
     )
     taken = Taken.from_cursor(context.cursor)
     news = sinks_with_news(
@@ -207,7 +228,7 @@ def _request(found: CommittedSnapshot, store: Store, tags: Mapping[str, str]) ->
     return dg.RunRequest(
         # Dagster skips a known key for ever: a snapshot is taken once, even if the cursor is lost.
         run_key=f"{manifest.job}:{store.store_id[:_STORE_ID_CHARACTERS]}:{manifest.timeline}:"
-        f"{manifest.snapshot_id}",
+        f"{manifest.snapshot_id}:{manifest.execution_id}",
         tags={
             **tags,
             keys.TAG_SNAPSHOT_OF: manifest.job,

@@ -23,13 +23,15 @@ class RecordedJob:
     """In the directory of all jobs, as real ones are."""
     places: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Destinations of sinks."""
+    execution_id: int = 1
+    """The only execution; a job that was deleted goes on with a higher one."""
 
     def __post_init__(self) -> None:
         if self.listed:
             directory = self.jet.store.map(JOB_DIRECTORY)
             directory.put_all({directory.key(self.name): b""})
-        self._record = ExecutionRecord(self.name, 1, JobStatus.NOT_RUNNING)
-        self._ballot = 0
+        self._record = ExecutionRecord(self.name, self.execution_id, JobStatus.NOT_RUNNING)
+        self._ballot = self.execution_id - 1
 
     def commits(
         self,
@@ -47,7 +49,7 @@ class RecordedJob:
             job=self.name,
             snapshot_id=snapshot_id,
             epoch_id=snapshot_id,
-            execution_id=1,
+            execution_id=self.execution_id,
             timeline=self._record.timeline,
             plan_fingerprint="",
             partition_count=271,
@@ -61,7 +63,14 @@ class RecordedJob:
         data = manifest.to_bytes()
         SnapshotStore(self.jet.store, self.name).write(manifest)
         ref = SnapshotRef(
-            snapshot_id, snapshot_id, 1, manifest.name, checksum(data), 0, 0, committed
+            snapshot_id,
+            snapshot_id,
+            self.execution_id,
+            manifest.name,
+            checksum(data),
+            0,
+            0,
+            committed,
         )
         self._write(replace(self._record, snapshots=(ref, *self._record.snapshots)))
 

@@ -12,6 +12,7 @@ import pytest
 from dagster_jet import Jet, JetResource, Pipeline, build_jet_snapshot_sensor
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration.tick import JetTickError
+from dagster_jet.snapshot.record import JobStatus
 
 from .recorded_job import RecordedJob
 
@@ -60,8 +61,8 @@ class Daemon:
         return " ".join(str(r.run_key) for r in data.run_requests or []) or str(data.skip_message)
 
 
-def keys(jet: Jet, *ends: str) -> str:
-    return " ".join(f"shop:{jet.store.store_id[:8]}:{end}" for end in ends)
+def keys(jet: Jet, *ends: str, execution_id: int = 1) -> str:
+    return " ".join(f"shop:{jet.store.store_id[:8]}:{end}:{execution_id}" for end in ends)
 
 
 def test_new_rows_are_requested_once(
@@ -147,6 +148,22 @@ def test_a_lost_cursor_asks_with_a_key_that_dagster_knows(
     assert daemon.tick() == first, "a restored snapshot is the one that it was"
 
 
+@pytest.mark.parametrize("lives", [[(2, 10), (2, 10)], [(129, 30), (2, 10)], [(2, 10), (65, 9)]])
+def test_a_job_that_was_deleted_and_ran_again_is_requested(
+    instance: dg.DagsterInstance, jet: Jet, tmp_path: Path, lives: list[tuple[int, int]]
+) -> None:
+    """Failed before: its ids begin again, so it was known, or Dagster knew the run key."""
+    daemon = Daemon(instance, tmp_path)
+    for execution_id, (snapshot_id, rows) in zip((1, 50), lives, strict=True):
+        job = RecordedJob(jet, listed=True, execution_id=execution_id)
+        job.commits(snapshot_id, {"out": rows})
+        asked = keys(jet, f"1:{snapshot_id}", execution_id=execution_id)
+        assert daemon.tick() == asked
+        assert daemon.tick() == f"'shop': snapshot {snapshot_id} is known"
+        job.has_ended(JobStatus.COMPLETED)
+        jet.job("shop").delete(release_sinks=False)
+
+
 def test_another_store_is_another_life(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
@@ -158,7 +175,7 @@ def test_another_store_is_another_life(instance: dg.DagsterInstance, tmp_path: P
     with Jet(store=[f"file://{tmp_path}/b/store"], backup_count=0) as jet:
         RecordedJob(jet).commits(5, {"out": 3})
         second = daemon.tick()
-    assert first != second and second.endswith("1:5")
+    assert first != second and second.endswith("1:5:1")
 
 
 def test_a_run_that_waits_in_the_queue_will_read_it_too(
