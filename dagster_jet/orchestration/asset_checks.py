@@ -16,6 +16,7 @@ from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.health import Health, Limits
 from dagster_jet.orchestration.opened_jet import opened_jet
 from dagster_jet.orchestration.resource import JetResource
+from dagster_jet.orchestration.supervisor import check_settings
 from dagster_jet.orchestration.tick import required_key
 from dagster_jet.ownership.lease import wall_clock_ms
 from dagster_jet.ownership.supervision import read_supervision
@@ -89,6 +90,9 @@ def build_jet_asset_checks(
         ConfigurationError: `assets` is not from `jet_assets` or has partitions; a limit is wrong.
     """
     pipeline = stream_of(assets, "checks")
+    check_settings(
+        pipeline.name, stuck_after_seconds=stuck_after_seconds, give_up_after=give_up_after
+    )
     limits = Limits(
         to_ms(max_snapshot_age, "max_snapshot_age"),
         None if max_watermark_lag is None else to_ms(max_watermark_lag, "max_watermark_lag"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import dagster as dg
 
@@ -24,6 +24,7 @@ from dagster_jet.orchestration.supervisor import (
     RestartPolicy,
     Situation,
     Verdict,
+    check_settings,
     decide,
 )
 from dagster_jet.orchestration.tick import JetTickError, jet_of_tick, required_key
@@ -108,10 +109,26 @@ def build_jet_supervisor_sensor(
         default_status: status of the sensor when it is first loaded.
 
     Raises:
-        ConfigurationError: the job runs another pipeline.
+        ConfigurationError: the job runs another pipeline, or a setting is wrong.
     """
     pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
     _check_that_it_runs(job, pipeline_name)
+    check_settings(
+        pipeline_name,
+        minimum_interval_seconds=minimum_interval_seconds,
+        start_timeout_seconds=start_timeout_seconds,
+        backoff_initial_seconds=backoff_initial_seconds,
+        backoff_max_seconds=backoff_max_seconds,
+        give_up_after=give_up_after,
+        stuck_after_seconds=stuck_after_seconds,
+        max_run_age_seconds=max_run_age_seconds,
+    )
+    if follow_definition not in get_args(Follows):
+        raise ConfigurationError(
+            f"follow_definition: expected one of {', '.join(get_args(Follows))}, not "
+            f"{follow_definition!r}.",
+            job=pipeline_name,
+        )
     policy = RestartPolicy(
         start_timeout_ms=int(start_timeout_seconds * 1000),
         backoff_initial_ms=int(backoff_initial_seconds * 1000),

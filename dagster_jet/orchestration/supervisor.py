@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from dagster_jet.errors import ConfigurationError
 from dagster_jet.ownership.supervision import Intent, Supervision
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, StopCause
 
@@ -74,6 +75,28 @@ class RestartPolicy:
         if attempts <= 0:
             return 0
         return min(self.backoff_initial_ms << (attempts - 1), self.backoff_max_ms)
+
+
+def check_settings(job: str, **settings: float | None) -> None:
+    """Refuse settings of a supervisor, or of the checks beside it, that no job could satisfy.
+
+    Args:
+        job: the job's name, for errors.
+        settings: by name, in seconds or a number of runs; None: not given.
+
+    Raises:
+        ConfigurationError: a setting is no number, or too small.
+    """
+    for name, value in settings.items():
+        least = _LEAST.get(name, 0)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if value is not None and not (is_number and value >= least):
+            raise ConfigurationError(
+                f"{name}: expected a number of at least {least}, not {value!r}.", job=job
+            )
+
+
+_LEAST = {"give_up_after": 1, "stuck_after_seconds": 0.1, "max_run_age_seconds": 0.1}
 
 
 @dataclass(frozen=True)

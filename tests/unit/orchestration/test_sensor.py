@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -371,6 +372,25 @@ def test_a_job_that_runs_another_pipeline_is_refused(pipeline: Pipeline) -> None
 
     with pytest.raises(ConfigurationError, match="'shop_job' runs 'shop'"):
         build_jet_supervisor_sensor(job=build_jet_job(assets), pipeline="bakery")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"give_up_after": 0}, "give_up_after: expected a number of at least 1, not 0"),
+        ({"stuck_after_seconds": 0}, "stuck_after_seconds: expected a number of at least 0.1"),
+        ({"max_run_age_seconds": -1}, "max_run_age_seconds: expected a number of at least 0.1"),
+        ({"start_timeout_seconds": float("nan")}, "start_timeout_seconds: expected a number"),
+        ({"backoff_max_seconds": "1 hour"}, "backoff_max_seconds: expected a number of at least 0"),
+        ({"follow_definition": "stage"}, "follow_definition: expected one of off, stages, whole"),
+    ],
+)
+def test_settings_that_no_job_could_satisfy_are_refused(
+    pipeline: Pipeline, settings: dict[str, Any], said: str
+) -> None:
+    """Failed before: a job was given up before its first run, or replaced at every tick."""
+    with pytest.raises(ConfigurationError, match=said):
+        build_jet_supervisor_sensor(job=_job(), pipeline=pipeline, **settings)
 
 
 def _other_job() -> dg.JobDefinition:
