@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -64,6 +65,12 @@ class KafkaSource(Source):
                 cure='Name one topic, of one table, for each source with format="debezium".',
             )
         _ = self._debezium  # checks the schema
+        for topic in self.start if isinstance(self.start, Mapping) else ():
+            if not self.topics.has(topic):
+                raise ConfigurationError(
+                    f"start: the topic {topic!r} is not read.",
+                    cure=f"Correct its name: {self.topics} is read.",
+                )
         if self.on_data_loss not in ("fail", "skip"):
             raise ConfigurationError(
                 f"on_data_loss: {self.on_data_loss!r} is unknown.", cure='Use "fail" or "skip".'

@@ -163,6 +163,16 @@ class Offsets:
             found = self._call(lambda client: _ask(client, partitions, _spec(start))())
             # No message is as new as that: start with the next one.
             return {p: found[p] if found.get(p, -1) >= 0 else last[p] for p in first}
+        unknown = {Partition(t, n) for t, of in start.items() for n in of}.difference(partitions)
+        if unknown:
+            wrong = min(unknown)
+            raise SourceError(
+                f"start: the topic has no partition {wrong.number}.",
+                job=self._job,
+                stage=self._stage,
+                position=f"{wrong.name}@{start[wrong.topic][wrong.number]}",
+                cure="Correct its number, or leave it out.",
+            )
         given = {p: start.get(p.topic, {}).get(p.number) for p in first}
         for partition, offset in given.items():
             if offset is not None and not first[partition] <= offset <= last[partition]:
@@ -273,23 +283,27 @@ def start_of(given: Any) -> Start:
     if isinstance(given, bool):
         pass
     elif isinstance(given, int):
-        return given
+        if given >= 0:  # Kafka gives negative times other meanings: -1 is the end
+            return given
     elif isinstance(given, datetime):
         if given.tzinfo is None:
             raise ConfigurationError(
                 f"start: {given.isoformat()} has no time zone.", cure="Give one: tzinfo=UTC."
             )
-        return round(given.timestamp() * 1000)
+        return max(0, round(given.timestamp() * 1000))  # no message is older than 1970
     elif isinstance(given, str):
         try:
             return start_of(datetime.fromisoformat(given.replace("Z", "+00:00")))
         except ValueError:
             pass
     elif isinstance(given, Mapping):
-        return {
-            str(topic): {int(number): int(offset) for number, offset in offsets.items()}
-            for topic, offsets in given.items()
-        }
+        try:
+            return {
+                str(topic): {int(number): int(offset) for number, offset in offsets.items()}
+                for topic, offsets in given.items()
+            }
+        except (AttributeError, TypeError, ValueError):
+            pass
     raise ConfigurationError(
         f"start: {given!r} cannot be read.",
         cure='Use "earliest", "latest", a time (datetime, ISO text or milliseconds), or '

@@ -345,6 +345,8 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(kafka: KafkaWor
         (datetime(2026, 1, 1, 0, 0, 2, tzinfo=timezone.utc), [2, 3]),
         ("2026-01-01T00:00:01.500Z", [2, 3]),
         ("2030-01-01T00:00:00Z", []),
+        ("1960-01-01T00:00:00Z", [0, 1, 2, 3]),
+        ("1969-12-31T23:59:59.999Z", [0, 1, 2, 3]),  # -1 ms, by which Kafka means the end
         ({0: 3}, [3]),
     ],
     ids=str,
@@ -723,8 +725,16 @@ def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch):
     for one in (
         sources.kafka("h:1", topics=["t"], schema="v long", options=options),
         sinks.kafka("h:1", topic="t", options=options),
+    for wrong in (-2, {"t": 5}, {"t": {"zero": 1}}, {"t": {0: None}}):
+        with pytest.raises(ConfigurationError, match=r"start: .* cannot be read"):
+            source(topics=["t"], schema="v long", start=wrong)
+    for names in ({"topics": ["t"]}, {"pattern": "t.*"}):
+        with pytest.raises(ConfigurationError, match="start: the topic 'other' is not read"):
+            source(**names, schema="v long", start={"other": {0: 1}})
     ):
         kept = json.dumps(one.destination()) if hasattr(one, "destination") else ""
+    with pytest.raises(SourceError, match=rf"'{topic}/1@0': start: the topic has no partition 1"):
+        read(jet, source(topics=[topic], schema="v long", start={topic: {0: 1, 1: 0}}))
         for text in (repr(one), str(one.describe()), pickle.dumps(one).decode("latin-1"), kept):
             assert "hush-hush" not in text
         assert one.cluster.settings()["sasl.password"] == "hush-hush"
