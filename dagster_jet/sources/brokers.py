@@ -55,7 +55,8 @@ def kafka(
         start: start position of a job without a snapshot: "earliest", "latest", a time (`datetime`
             or ISO text; the first message at or after it), or {topic: {partition: offset}}.
         metadata: adds ``_key binary, _headers array<struct<name string, value binary>>, _topic
-            string, _partition int, _offset long, _timestamp timestamp``.
+            string, _partition int, _offset long, _timestamp timestamp``. The last is null if the
+            message's time does not fit a column, such as nanoseconds given as milliseconds.
         on_data_loss: reaction if retention has removed unread messages: "fail" ends the job, "skip"
             continues, counts them and reports `ItemsLost`.
         tombstones: treatment of messages without a value, which delete their key in a compacted

@@ -35,6 +35,7 @@ BATCH = 10_000
 SILENCE_S = 60.0
 """Seconds without a message until the task fails; the job restarts from its last snapshot."""
 _LOOK_S = 0.1
+_LAST_MS = (2**63 - 1) // 1000
 
 METADATA = pa.schema(
     [
@@ -265,5 +266,8 @@ def _headers(message: Any) -> list[dict[str, Any]] | None:
 
 
 def _time_us(message: Any) -> int | None:
+    """Time in microseconds since 1970; None if the message has none, or one that int64 cannot
+    hold."""
     kind, ms = message.timestamp()
-    return None if kind == client_library().TIMESTAMP_NOT_AVAILABLE else ms * 1000
+    has_none = kind == client_library().TIMESTAMP_NOT_AVAILABLE or abs(ms) > _LAST_MS
+    return None if has_none else ms * 1000

@@ -384,6 +384,20 @@ def test_metadata_and_raw_values(kafka: KafkaWorld, jet: Jet):
 
 def test_messages_that_do_not_fit_are_dead_letters_or_end_the_job(kafka: KafkaWorld, jet: Jet):
     topic = kafka.topic()
+def test_a_time_that_no_column_can_hold_is_null(kafka: KafkaWorld, jet: Jet):
+    """Some producers give nanoseconds where Kafka counts milliseconds."""
+    topic = kafka.topic(
+        retention_ms="-1",
+        message_timestamp_after_max_ms=str(2**63 - 1),
+        message_timestamp_before_max_ms=str(2**63 - 1),
+    )
+    kafka.send(topic, [{"v": 1}], timestamp=1_700_000_000_000_000_000)
+    kafka.send(topic, [{"v": 2}], timestamp=1_700_000_000_000)
+    source = sources.kafka(kafka.servers, topics=[topic], schema="v long", metadata=True)
+    found = {row["v"]: row["_timestamp"] for row in read(jet, source)}
+    assert found == {1: None, 2: datetime.fromtimestamp(1_700_000_000, timezone.utc)}
+
+
     bad = ['{"v": "x"}', "broken", None, "", "[1]", "null", '{"v": 2']
     kafka.send(topic, [{"v": 1}, *bad, {"v": 3}])
     source = sources.kafka(kafka.servers, topics=[topic], schema="v long", tombstones="dead-letter")
