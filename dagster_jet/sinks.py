@@ -275,8 +275,8 @@ def kafka(
             transaction over all of them. Not with "held".
         topic_column: with `topics`: a string column with the message's topic. A row that names none
             of `topics` is a dead letter, or fails the job.
-        key: the key column (text and bytes unchanged, other types as text), or several for a JSON
-            object; by default messages have no key.
+        key: the key column (text and bytes unchanged, nested types as JSON, others as text), or
+            several for a JSON object; by default messages have no key.
         format: "json" (an object of all columns except those of topic, headers, partition,
             timestamp and tombstone) or "raw" (the column ``value``, binary or string).
         headers: a column of type ``map<string,string>`` or ``map<string,binary>``.

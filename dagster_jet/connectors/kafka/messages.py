@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("__key", "__value", "__headers", "__partition", "__timestamp", "__topic")
 _BINARY = ("string", "binary")
+_NESTED = ("struct", "array", "map")
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,9 @@ def message_columns(frame: DataFrame, layout: MessageLayout) -> list[Column]:
         # Formatted as in values: a cast would use the session's zone, which must not affect keys.
         text = F.to_json(F.struct(column(key[0]).alias("k")), JSON_TEXT)
         key_bytes = F.get_json_object(text, "$.k").cast("binary")
+    elif len(key) == 1 and types[key[0]].startswith(_NESTED):
+        # A cast does not quote texts, so that different values have one text.
+        key_bytes = F.to_json(column(key[0]), JSON_TEXT).cast("binary")
     elif len(key) == 1:
         key_bytes = column(key[0]).cast("string").cast("binary")
     elif key:

@@ -685,6 +685,15 @@ def test_every_type_of_a_json_message(kafka: KafkaWorld, jet: Jet, spark: Any):
 
 def test_raw_values(kafka: KafkaWorld, jet: Jet):
     topic = kafka.topic()
+def test_a_nested_key_is_json(kafka: KafkaWorld, jet: Jet):
+    """Spark's text of both keys is the same."""
+    keys = [{"a": ["x, y", "z"]}, {"a": ["x", "y, z"]}]
+    topic = kafka.topic()
+    sink = sinks.kafka(kafka.servers, topic=topic, key="k")
+    write(jet, [{"k": key} for key in keys], "k struct<a: array<string>>", sink)
+    assert [json.loads(message.key()) for message in kafka.messages(topic)] == keys
+
+
     sink = sinks.kafka(kafka.servers, topic=topic, key="k", format="raw")
     write(jet, [("a", b"\xff"), (None, None)], "k string, value binary", sink)
     found = sorted(((m.key(), m.value()) for m in kafka.messages(topic)), key=str)
