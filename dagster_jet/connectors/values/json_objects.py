@@ -21,6 +21,8 @@ VALUE_COLUMN = "__value"
 """Input column with the value, string or binary; not part of the output."""
 _PARSED, _CORRUPT, _REASON, _TEXT = "__parsed", "__corrupt", "__reason", "__text"
 _SHOWN = 200
+_BLANKS = " \t\r\n"
+"""White space of JSON."""
 # Substitute for values that are not objects; the parser refuses it.
 _BROKEN = "{"
 
@@ -88,7 +90,7 @@ class JsonObjects:
             F.lit(stage).alias("source"),
             position.alias("position"),
             F.col(_REASON).alias("reason"),
-            _text().alias("raw"),
+            F.make_valid_utf8(_text()).alias("raw"),
         )
         good = shared.where(F.col(_REASON).isNull()).drop(_REASON)
         return SourceFrame(self._flat(good, F.col(_PARSED)), dead_letters, shared)
@@ -104,7 +106,8 @@ class JsonObjects:
     def _parsed(self, mode: str) -> Column:
         from pyspark.sql import functions as F
 
-        is_object = F.coalesce(F.ltrim(_text()).startswith("{"), F.lit(False))
+        unindented = F.ltrim(_text(), F.lit(_BLANKS))
+        is_object = F.coalesce(unindented.startswith("{"), F.lit(False))
         text = F.when(is_object, _text()).otherwise(F.lit(_BROKEN))
         if self.passes_null:
             text = F.when(_text().isNull(), F.lit("{}")).otherwise(text)

@@ -39,7 +39,7 @@ class RawValues:
             F.lit(stage).alias("source"),
             position.alias("position"),
             reason.alias("reason"),
-            F.col(VALUE_COLUMN).cast("string").alias("raw"),
+            F.make_valid_utf8(F.col(VALUE_COLUMN).cast("string")).alias("raw"),
         )
         return SourceFrame(messages.where(~is_bad).select(*columns), dead_letters, messages)
 

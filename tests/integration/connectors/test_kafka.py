@@ -382,8 +382,6 @@ def test_metadata_and_raw_values(kafka: KafkaWorld, jet: Jet):
     assert second["value"] is None
 
 
-def test_messages_that_do_not_fit_are_dead_letters_or_end_the_job(kafka: KafkaWorld, jet: Jet):
-    topic = kafka.topic()
 def test_a_time_that_no_column_can_hold_is_null(kafka: KafkaWorld, jet: Jet):
     """Some producers give nanoseconds where Kafka counts milliseconds."""
     topic = kafka.topic(
@@ -398,8 +396,10 @@ def test_a_time_that_no_column_can_hold_is_null(kafka: KafkaWorld, jet: Jet):
     assert found == {1: None, 2: datetime.fromtimestamp(1_700_000_000, timezone.utc)}
 
 
+def test_messages_that_do_not_fit_are_dead_letters_or_end_the_job(kafka: KafkaWorld, jet: Jet):
+    topic = kafka.topic()
     bad = ['{"v": "x"}', "broken", None, "", "[1]", "null", '{"v": 2']
-    kafka.send(topic, [{"v": 1}, *bad, {"v": 3}])
+    kafka.send(topic, [{"v": 1}, *bad, {"v": 3}, '\r\n\t {"v": 4}\n', b"not UTF-8: \xff"])
     source = sources.kafka(kafka.servers, topics=[topic], schema="v long", tombstones="dead-letter")
     with pytest.raises(BadRowError, match=rf"job 'reads', stage 'topic', position '{topic}/0@1: "):
         read(jet, source)
@@ -409,10 +409,10 @@ def test_a_time_that_no_column_can_hold_is_null(kafka: KafkaWorld, jet: Jet):
     rows.dead_letter_to(sinks.collect("bad"), name="bad")
     rows.write_to(sinks.collect("good"), name="good")
     jet.run(p)
-    assert values(collected("good").to_pylist()) == [1, 3]
-    letters = sorted(collected("bad").to_pylist(), key=lambda row: row["position"])
-    assert [row["position"] for row in letters] == [f"{topic}/0@{n}" for n in range(1, 8)]
-    assert [row["raw"] for row in letters] == bad
+    assert values(collected("good").to_pylist()) == [1, 3, 4]
+    letters = {row["position"]: row["raw"] for row in collected("bad").to_pylist()}
+    places = [f"{topic}/0@{n}" for n in (*range(1, 8), 10)]
+    assert letters == dict(zip(places, [*bad, "not UTF-8: \ufffd"], strict=True))
 
 
 @pytest.mark.parametrize(
@@ -683,8 +683,6 @@ def test_every_type_of_a_json_message(kafka: KafkaWorld, jet: Jet, spark: Any):
     assert bytes(by_time["__key"]) == shown.encode()
 
 
-def test_raw_values(kafka: KafkaWorld, jet: Jet):
-    topic = kafka.topic()
 def test_a_nested_key_is_json(kafka: KafkaWorld, jet: Jet):
     """Spark's text of both keys is the same."""
     keys = [{"a": ["x, y", "z"]}, {"a": ["x", "y, z"]}]
@@ -694,6 +692,8 @@ def test_a_nested_key_is_json(kafka: KafkaWorld, jet: Jet):
     assert [json.loads(message.key()) for message in kafka.messages(topic)] == keys
 
 
+def test_raw_values(kafka: KafkaWorld, jet: Jet):
+    topic = kafka.topic()
     sink = sinks.kafka(kafka.servers, topic=topic, key="k", format="raw")
     write(jet, [("a", b"\xff"), (None, None)], "k string, value binary", sink)
     found = sorted(((m.key(), m.value()) for m in kafka.messages(topic)), key=str)
@@ -723,8 +723,16 @@ def test_what_cannot_be_is_refused_in_a_sentence(kafka: KafkaWorld, jet: Jet):
         source(topics=["t"], schema="v long", options={"sasl.password": "hush"})
     with pytest.raises(ConfigurationError, match=r"isolation.level is set by dagster_jet"):
         source(topics=["t"], schema="v long", options={"isolation.level": "read_uncommitted"})
+    for wrong in (-2, {"t": 5}, {"t": {"zero": 1}}, {"t": {0: None}}):
+        with pytest.raises(ConfigurationError, match=r"start: .* cannot be read"):
+            source(topics=["t"], schema="v long", start=wrong)
+    for names in ({"topics": ["t"]}, {"pattern": "t.*"}):
+        with pytest.raises(ConfigurationError, match="start: the topic 'other' is not read"):
+            source(**names, schema="v long", start={"other": {0: 1}})
     topic = kafka.topic()
     kafka.send(topic, [{"v": 1}])
+    with pytest.raises(SourceError, match=rf"'{topic}/1@0': start: the topic has no partition 1"):
+        read(jet, source(topics=[topic], schema="v long", start={topic: {0: 1, 1: 0}}))
     with pytest.raises(SourceError, match=rf"'{topic}/0@7': start: the topic has offsets 0 to 1"):
         read(jet, source(topics=[topic], schema="v long", start={topic: {0: 7}}))
     with pytest.raises(ConfigurationError, match="the topic 'nowhere' does not exist, or"):
@@ -748,16 +756,8 @@ def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch):
     for one in (
         sources.kafka("h:1", topics=["t"], schema="v long", options=options),
         sinks.kafka("h:1", topic="t", options=options),
-    for wrong in (-2, {"t": 5}, {"t": {"zero": 1}}, {"t": {0: None}}):
-        with pytest.raises(ConfigurationError, match=r"start: .* cannot be read"):
-            source(topics=["t"], schema="v long", start=wrong)
-    for names in ({"topics": ["t"]}, {"pattern": "t.*"}):
-        with pytest.raises(ConfigurationError, match="start: the topic 'other' is not read"):
-            source(**names, schema="v long", start={"other": {0: 1}})
     ):
         kept = json.dumps(one.destination()) if hasattr(one, "destination") else ""
-    with pytest.raises(SourceError, match=rf"'{topic}/1@0': start: the topic has no partition 1"):
-        read(jet, source(topics=[topic], schema="v long", start={topic: {0: 1, 1: 0}}))
         for text in (repr(one), str(one.describe()), pickle.dumps(one).decode("latin-1"), kept):
             assert "hush-hush" not in text
         assert one.cluster.settings()["sasl.password"] == "hush-hush"
