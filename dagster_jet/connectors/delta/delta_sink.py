@@ -23,7 +23,7 @@ from dagster_jet.connectors.delta.fitness import unfit
 from dagster_jet.connectors.delta.log_folder import LOG, check_place, options_of
 from dagster_jet.connectors.delta.maintenance import DeltaMaintenance
 from dagster_jet.connectors.delta.merging import MergeCommitter
-from dagster_jet.connectors.delta.partitions import refused_texts
+from dagster_jet.connectors.delta.partitions import refused_values
 from dagster_jet.connectors.delta.table_log import TableLog, delta_library, errors_named
 from dagster_jet.connectors.earlier_epochs import refuse_earlier_epochs
 from dagster_jet.connectors.files.cluster import check_reachable
@@ -205,20 +205,23 @@ class DeltaSink(MergingSink):
     def is_refused_if(self, frame: DataFrame) -> list[Column]:
         from pyspark.sql import functions as F
 
-        texts = [name for name, type in frame.dtypes if type == "string"]
-        empty = [F.col(quoted_name(name)) == "" for name in self._partition_by if name in texts]
-        return [*super().is_refused_if(frame), *empty]
+        types = dict(frame.dtypes)
+        found = super().is_refused_if(frame)
+        for name in self._partition_by:
+            if types.get(name) == "string":
+                found.append(F.col(quoted_name(name)) == "")
+            elif types.get(name) == "date":
+                found.append(~F.year(quoted_name(name)).between(1, 9999))
+        return found
 
     def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
-        """Returns rows with a null that the table refuses, or with a text that cannot be the value
-        of a partition."""
+        """Returns rows with a null that the table refuses, or with a text or date that cannot be
+        the value of a partition."""
         if self.is_mirror:
             return {}  # a key that is null stops the job: `ChangesLayout`
         found = nulls_in(rows, self.never_null)
         for name in self._partition_by:
-            values = rows.column(name)
-            if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-                found |= refused_texts(name, values)
+            found |= refused_values(name, rows.column(name))
         return refused_by(self.url, rows, found)
 
     def open_writer(self, transaction: TransactionId) -> SinkWriter:
