@@ -102,11 +102,6 @@ AT_THE_START: dict[str, tuple[str, Callable[[Path], Sink], str]] = {
         lambda folder: sinks.delta(str(folder)),
         "'c' has a struct without fields",
     ),
-    "a name of the merge": (
-        "n AS `__gone`",
-        lambda folder: sinks.delta(str(folder), mode="upsert", key=["n"]),
-        "'__gone' cannot be merged",
-    ),
     "a key with a collation": (
         "s COLLATE UTF8_LCASE AS c",
         lambda folder: sinks.delta(str(folder), mode="upsert", key=["c"]),

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from dagster_jet.connectors.change_columns import in_order, table_columns
 from dagster_jet.connectors.empty_structs import refuse_empty_structs
-from dagster_jet.connectors.lake.folding import IS_GONE
 from dagster_jet.connectors.lake.keys import check_changes, check_key, check_keyed_by
 from dagster_jet.connectors.lake.lake_sink import LakeSink
 from dagster_jet.connectors.row_order import newest_per_key
@@ -62,12 +61,6 @@ class MergingSink(LakeSink):
             rows = table_columns(rows)
         check_keyed_by(rows, self.key, self.order_by)
         refuse_empty_structs(rows)
-        if self.merges and IS_GONE in rows.names:
-            raise PipelineError(
-                f"the column {IS_GONE!r} cannot be merged into the table {table!r}: the merge adds "
-                "a column of that name.",
-                cure="Rename it with select().",
-            )
         return rows
 
     def takes(self, schema: pa.Schema) -> bool:
