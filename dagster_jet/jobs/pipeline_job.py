@@ -69,6 +69,8 @@ class PipelineJob(Job):
         self._on_event = on_event if on_event is not None else _ignore
         self._shows_progress, self._progress = show_progress, RunProgress(order.job)
         self._exporting = Exporting()
+        self.is_released = False
+        """Whether the lease was released while the execution was running: it decides nothing."""
         self._metrics: JobMetrics | None = None
         self._driver = Driver(order, open_session, self._emit, run_id, self._exporting)
 
@@ -176,7 +178,9 @@ class PipelineJob(Job):
         )
 
     def release_lease(self) -> None:
-        """Gives up the right to decide: the execution cannot commit anything new from now on."""
+        """Gives up the right to decide: the execution cannot commit anything new from now on, and
+        the end of the process does not wait for it."""
+        self.is_released = True
         if self._driver.keeper is not None:
             self._driver.keeper.abandon()
 
