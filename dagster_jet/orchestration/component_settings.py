@@ -78,7 +78,7 @@ class SupervisorSettings(dg.Model, dg.Resolvable):
         ),
     ] = None
     follow_definition: Annotated[
-        Literal["off", "stages", "whole"] | None,
+        Literal["off", "stages", "whole", False] | None,
         described(
             "Which differences between the loaded pipeline and the running one end a run, so that "
             "the next one follows: none, those of the stages and their state (the default), or "
@@ -99,7 +99,8 @@ class SupervisorSettings(dg.Model, dg.Resolvable):
 
     def given(self, *names: str) -> dict[str, Any]:
         """Returns the settings that were given, restricted to `names` unless it is empty."""
-        return self.model_dump(exclude={"status"}, include=set(names) or None, exclude_none=True)
+        found = self.model_dump(exclude={"status"}, include=set(names) or None, exclude_none=True)
+        return _with_off(found, "follow_definition")
 
 
 class CheckSettings(dg.Model, dg.Resolvable):
@@ -192,13 +193,19 @@ class _Names:
         return self._made(name)
 
 
+def _with_off(settings: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Returns the settings with "off" in place of False, which is what YAML makes of `off`."""
+    off = {name: "off" for name in names if settings.get(name) is False}
+    return {**settings, **off}
+
+
 def resolved_resource(context: dg.ResolutionContext, given: Any) -> dict[str, Any] | None:
     """Resolves settings of a `JetResource`: ``{{ env.NAME }}`` stays a name, so that neither the UI
     nor a run contains the value."""
     if given is None:
         return None
     resolved: dict[str, Any] = context.with_scope(env=_Names(dg.EnvVar)).resolve_value(given)
-    return resolved
+    return _with_off(resolved, "member_timeout", "scale_up_delay")
 
 
 def resolved_arguments(context: dg.ResolutionContext, given: Any) -> Mapping[str, Any]:

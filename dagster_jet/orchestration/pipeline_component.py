@@ -110,7 +110,7 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         ),
     ] = {}  # noqa: RUF012  # pydantic copies it
     supervisor: Annotated[
-        Literal["stopped", "running", "off"] | SupervisorSettings,
+        Literal["stopped", "running", "off", False] | SupervisorSettings,  # YAML: off is False
         described(
             "The sensor that keeps the pipeline running: whether it is on when it is first loaded, "
             "or is not created; or its settings.",
@@ -358,9 +358,9 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         return {} if self.resource is None else {"jet": _shared(self.resource)}
 
     def _supervisors(self, job: Any, pipeline: Pipeline) -> list[dg.SensorDefinition]:
-        if self.schedule is not None or self.supervisor == "off":
-            return []
         asked = self.supervisor
+        if self.schedule is not None or asked is False or asked == "off":
+            return []
         settings = (
             asked if isinstance(asked, SupervisorSettings) else SupervisorSettings(status=asked)
         )

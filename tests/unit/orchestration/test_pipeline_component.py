@@ -140,6 +140,21 @@ def test_settings_of_the_supervisor_and_of_the_checks(sandbox: DefsFolderSandbox
     }
 
 
+@pytest.mark.parametrize("off", ["off", "'off'"])
+def test_off_may_be_written_without_quotes(sandbox: DefsFolderSandbox, off: str) -> None:
+    """YAML reads it as false. Failed before, although the page has it so."""
+    lines = (f"supervisor: {off}", f"supervisor: {{follow_definition: {off}}}")
+    for line, sensors in zip(lines, ([], ["shop_supervisor"]), strict=True):
+        path = sandbox.scaffold_component(component_cls=JetPipelineComponent, defs_path="shop")
+        file = path / "defs.yaml"
+        before = file.read_text(encoding="utf-8")
+        changed = before.replace("resource:", f"{line}\n  resource:\n    member_timeout: {off}")
+        file.write_text(changed, encoding="utf-8")
+        with sandbox.load_component_and_build_defs(defs_path=path) as (_, definitions):
+            assert [s.name for s in definitions.get_repository_def().sensor_defs] == sensors
+            assert definitions.resources["jet"].member_timeout == "off"
+
+
 def test_a_pipeline_that_is_off_has_checks_that_are_off(sandbox: DefsFolderSandbox) -> None:
     attributes = {"arguments": {"folder": "/data"}, "resource": RESOURCE}
     (schedule,) = loaded(sandbox, attributes).get_repository_def().schedule_defs
