@@ -1,8 +1,9 @@
 """Parses message values that are JSON objects, one per message.
 
 A value that is not an object (null, blank, an array, a number, malformed) is a bad row, as is an
-object with a field that does not fit its column's type. Spark's parser decides, as for JSON lines
-files.
+object with a field that does not fit its column's type, or with anything but white space behind it.
+Spark's parser decides, as for JSON lines files. It would not look at what follows an object, so it
+gets each value inside of another object.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 VALUE_COLUMN = "__value"
 """Input column with the value, string or binary; not part of the output."""
 _PARSED, _CORRUPT, _REASON, _TEXT = "__parsed", "__corrupt", "__reason", "__text"
+_OBJECT, _IS_BAD = f"{_PARSED}.{VALUE_COLUMN}", f"{_PARSED}.{_CORRUPT}"
 _SHOWN = 200
 _BLANKS = " \t\r\n"
 """White space of JSON."""
@@ -57,7 +59,7 @@ class JsonObjects:
         from pyspark.sql import functions as F
 
         parsed = messages.withColumn(_PARSED, self._parsed("PERMISSIVE"))
-        bad = parsed.where(F.col(f"{_PARSED}.{_CORRUPT}").isNotNull())
+        bad = parsed.where(F.col(_IS_BAD).isNotNull())
         row = bad.select(position.alias("position"), _text().alias("value")).first()
         return None if row is None else f"{row['position']}: {(row['value'] or 'null')[:_SHOWN]}"
 
@@ -80,9 +82,9 @@ class JsonObjects:
         from pyspark.sql import functions as F
 
         shared = messages.withColumn(_PARSED, self._parsed("PERMISSIVE"))
-        reason = F.when(F.col(f"{_PARSED}.{_CORRUPT}").isNotNull(), "does not fit the schema")
+        reason = F.when(F.col(_IS_BAD).isNotNull(), "does not fit the schema")
         for column in bad_rows.required:
-            parsed = f"{_PARSED}." if column in self._columns else ""
+            parsed = f"{_OBJECT}." if column in self._columns else ""
             is_null = F.col(f"{parsed}{quoted_name(column)}").isNull()
             reason = reason.when(is_null, f"{column} is null")
         shared = shared.withColumn(_REASON, reason)
@@ -99,7 +101,7 @@ class JsonObjects:
         from pyspark.sql import functions as F
 
         frame = messages.withColumn(_PARSED, parsed)
-        columns = [F.col(f"{_PARSED}.{quoted_name(name)}").alias(name) for name in self._columns]
+        columns = [F.col(f"{_OBJECT}.{quoted_name(name)}").alias(name) for name in self._columns]
         others = [name for name in messages.columns if name not in (VALUE_COLUMN, _PARSED)]
         return frame.select(*columns, *[quoted_name(name) for name in others])
 
@@ -111,9 +113,10 @@ class JsonObjects:
         text = F.when(is_object, _text()).otherwise(F.lit(_BROKEN))
         if self.passes_null:
             text = F.when(_text().isNull(), F.lit("{}")).otherwise(text)
+        whole = F.concat(F.lit(f'{{"{VALUE_COLUMN}":'), text, F.lit("}"))
         corrupt = f", {_CORRUPT} string" if mode == "PERMISSIVE" else ""
         options = {"mode": mode, "columnNameOfCorruptRecord": _CORRUPT}
-        return F.from_json(text, f"{self.schema}{corrupt}", options)
+        return F.from_json(whole, f"{VALUE_COLUMN} struct<{self.schema}>{corrupt}", options)
 
     @property
     def _columns(self) -> list[str]:
