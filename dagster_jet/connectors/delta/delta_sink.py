@@ -23,7 +23,7 @@ from dagster_jet.connectors.delta.fitness import unfit
 from dagster_jet.connectors.delta.log_folder import LOG, check_place, options_of
 from dagster_jet.connectors.delta.maintenance import DeltaMaintenance
 from dagster_jet.connectors.delta.merging import MergeCommitter
-from dagster_jet.connectors.delta.partitions import refused_values
+from dagster_jet.connectors.delta.partitions import refused_texts
 from dagster_jet.connectors.delta.table_log import TableLog, delta_library, errors_named
 from dagster_jet.connectors.earlier_epochs import refuse_earlier_epochs
 from dagster_jet.connectors.files.cluster import check_reachable
@@ -37,8 +37,8 @@ from dagster_jet.connectors.files.places.location import (
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.connectors.lake.data_writer import DataWriter
-from dagster_jet.connectors.lake.merging_sink import MergingSink, named
-from dagster_jet.connectors.lake.refused_rows import nulls_in, refused_by
+from dagster_jet.connectors.lake.merging_sink import MergingSink, far_if, named
+from dagster_jet.connectors.lake.refused_rows import far_in, nulls_in, refused_by
 from dagster_jet.connectors.lake.staged_changes import ChangesLayout, staged_at
 from dagster_jet.connectors.owned_rows import OwnedRows, OwnedRowsWriter, misfit, owned_rows
 from dagster_jet.contract import Refused, SinkWriter, TransactionId
@@ -205,29 +205,32 @@ class DeltaSink(MergingSink):
     def is_refused_if(self, frame: DataFrame) -> list[Column]:
         from pyspark.sql import functions as F
 
-        types = dict(frame.dtypes)
-        found = super().is_refused_if(frame)
-        for name in self._partition_by:
-            if types.get(name) == "string":
-                found.append(F.col(quoted_name(name)) == "")
-            elif types.get(name) == "date":
-                found.append(~F.year(quoted_name(name)).between(1, 9999))
-        return found
+        texts = [name for name, type in frame.dtypes if type == "string"]
+        empty = [F.col(quoted_name(name)) == "" for name in self._partition_by if name in texts]
+        return [*super().is_refused_if(frame), *empty, *far_if(frame, self._partition_by)]
 
     def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
         """Returns rows with a null that the table refuses, or with a text or date that cannot be
         the value of a partition."""
         if self.is_mirror:
-            return {}  # a key that is null stops the job: `ChangesLayout`
-        found = nulls_in(rows, self.never_null)
+            return {}  # such a change stops the job: `ChangesLayout`
+        found = nulls_in(rows, self.never_null) | far_in(rows, self._partition_by)
         for name in self._partition_by:
-            found |= refused_values(name, rows.column(name))
+            values = rows.column(name)
+            if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+                found |= refused_texts(name, values)
         return refused_by(self.url, rows, found)
 
     def open_writer(self, transaction: TransactionId) -> SinkWriter:
         owner = self._owner(transaction.job, transaction.sink)
         if self.merges:
-            changes = ChangesLayout(self.key, self.is_mirror, transaction.job, transaction.sink)
+            changes = ChangesLayout(
+                self.key,
+                self.is_mirror,
+                transaction.job,
+                transaction.sink,
+                partition_by=self._partition_by,
+            )
             staged = data_folder(staged_at(self.url), self.storage_options)
             return DataWriter(self.url, staged, owner, changes, transaction)
         folder = data_folder(self.url, self.storage_options)

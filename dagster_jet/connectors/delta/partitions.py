@@ -8,7 +8,6 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from dagster_jet.connectors.partitioned_rows import FOLDER_BYTES_MAX, NULL_FOLDER, Values
-from dagster_jet.operators.rows.far_times import has_far, python_values
 
 
 def folder_of(by: Sequence[str], values: Values) -> str:
@@ -17,18 +16,9 @@ def folder_of(by: Sequence[str], values: Values) -> str:
     return "".join(f"{_folder(n, v)}/" for n, v in zip(by, values, strict=True))
 
 
-def refused_values(name: str, values: pa.Array) -> dict[int, str]:
-    """Returns, by row number, why a value cannot be that of a partition column.
-
-    Delta's library cannot read a log with a year of more or less than four digits.
-    """
+def refused_texts(name: str, values: pa.Array) -> dict[int, str]:
+    """Returns, by row number, why a text cannot be the value of a partition column."""
     found: dict[int, str] = {}
-    if has_far(values):
-        for number, day in enumerate(python_values(values)):
-            if isinstance(day, str):
-                found[number] = f"the partition column {name} is before the year 1 or after 9999"
-    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-        return found
     for number, text in enumerate(values.to_pylist()):
         if text == "":  # Delta Lake takes it for null
             found[number] = f"the partition column {name} is an empty text"

@@ -39,8 +39,8 @@ from dagster_jet.connectors.iceberg.partition_fields import PartitionField
 from dagster_jet.connectors.iceberg.storage import folder_at, place_of
 from dagster_jet.connectors.iceberg.table_version import TableVersion
 from dagster_jet.connectors.lake.data_writer import DataWriter
-from dagster_jet.connectors.lake.merging_sink import MergingSink, named
-from dagster_jet.connectors.lake.refused_rows import nulls_in, refused_by
+from dagster_jet.connectors.lake.merging_sink import MergingSink, far_if, named
+from dagster_jet.connectors.lake.refused_rows import far_in, nulls_in, refused_by
 from dagster_jet.connectors.lake.staged_changes import ChangesLayout, staged_at
 from dagster_jet.contract import Refused, TransactionId
 from dagster_jet.core.collations import refuse_collations
@@ -48,7 +48,7 @@ from dagster_jet.errors import ConfigurationError, PipelineError
 from dagster_jet.snapshot.protocol import Guarantee
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 
 @dataclass(frozen=True)
@@ -245,11 +245,22 @@ class IcebergSink(MergingSink):
         columns = () if self.found is None else self.found.columns
         return frozenset(one.name for one in columns if not one.nullable) | frozenset(self.key)
 
+    def is_refused_if(self, frame: DataFrame) -> list[Column]:
+        return [*super().is_refused_if(frame), *far_if(frame, self._by_value)]
+
     def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
-        """Returns rows with a null that the table refuses."""
+        """Returns rows with a null, or of a partition, that the table cannot have."""
         if self.is_mirror:
             return {}  # such a change stops the job: `ChangesLayout`
-        return refused_by(self._name, rows, nulls_in(rows, self.never_null))
+        found = nulls_in(rows, self.never_null) | far_in(rows, self._by_value)
+        return refused_by(self._name, rows, found)
+
+    @property
+    def _by_value(self) -> set[str]:
+        """Columns of partitions whose names are made of a value."""
+        known = next(iter(self._changed), self.found)
+        fields = self._asked if known is None else known.partition_by
+        return {one.column for one in fields if not one.transform.startswith("bucket")}
 
     def open_writer(self, transaction: TransactionId) -> DataWriter:
         owner = self._owner(transaction.job, transaction.sink)
@@ -262,6 +273,7 @@ class IcebergSink(MergingSink):
                 transaction.sink,
                 self.never_null,
                 layout.known(),
+                self._by_value,
             )
             staged = folder_at(staged_at(layout.data), self.storage_options)
             return DataWriter(self._name, staged, owner, changes, transaction)

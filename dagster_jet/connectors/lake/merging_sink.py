@@ -107,3 +107,11 @@ def named(job: str, stage: str) -> Iterator[None]:
         yield
     except PipelineError as error:
         raise PipelineError(error.message, job=job, stage=stage, cure=error.cure) from error
+
+
+def far_if(frame: DataFrame, partition_by: Collection[str]) -> list[Column]:
+    """Returns conditions of rows that `far_in` names."""
+    from pyspark.sql import functions as F
+
+    timed = [name for name, type in frame.dtypes if type in ("date", "timestamp", "timestamp_ntz")]
+    return [~F.year(quoted_name(name)).between(1, 9999) for name in partition_by if name in timed]

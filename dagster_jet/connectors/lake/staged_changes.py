@@ -24,7 +24,7 @@ from dagster_jet.connectors.change_columns import (
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.lake.folding import Folded, folded_changes, folded_rows
-from dagster_jet.connectors.lake.refused_rows import nulls_in
+from dagster_jet.connectors.lake.refused_rows import far_in, nulls_in
 from dagster_jet.connectors.lake.statistics import Statistics
 from dagster_jet.errors import SinkMismatchError
 
@@ -49,6 +49,8 @@ class ChangesLayout:
     """Columns in which a changed row has no null. Those of upserts are looked at before."""
     known: Mapping[str, Any] = field(default_factory=dict)
     """Kept with each file, as JSON."""
+    partition_by: Collection[str] = ()
+    """Columns of the table's partitions, without those of buckets."""
 
     def divided(self, batch: pa.RecordBatch) -> Iterator[tuple[None, pa.RecordBatch]]:
         """Raises `SinkMismatchError` if a change does not have its key or all its values, or
@@ -65,17 +67,18 @@ class ChangesLayout:
                 cure="Let the source's table have `replica identity full`. Changes of before that "
                 "can only be filtered out.",
             )
-        if self.are_changes and self.never_null:
-            self._check_nulls(batch.filter(pc.is_in(batch[OP], pa.array(["insert", "update"]))))
+        if self.are_changes and (self.never_null or self.partition_by):
+            self._check_rows(batch.filter(pc.is_in(batch[OP], pa.array(["insert", "update"]))))
         yield None, batch
 
-    def _check_nulls(self, rows: pa.RecordBatch) -> None:
-        for why in nulls_in(rows, self.never_null).values():
+    def _check_rows(self, rows: pa.RecordBatch) -> None:
+        reasons = nulls_in(rows, self.never_null) | far_in(rows, self.partition_by)
+        for why in reasons.values():
             raise SinkMismatchError(
                 f"in a changed row {why}, which the table refuses.",
                 job=self.job,
                 stage=self.sink,
-                cure="Let the column of the table be optional.",
+                cure="Change the rows with select(), or let the column of the table be optional.",
             )
 
     def folder_of(self, values: None) -> str:

@@ -30,17 +30,6 @@ def test_rows_that_the_table_never_takes_are_named(tmp_path: Path) -> None:
     }
 
 
-def test_a_partition_of_a_far_day_is_refused(tmp_path: Path) -> None:
-    """Failed before: the library could not read the log afterwards."""
-    sink = Table(tmp_path, partition_by=["day"]).sink()
-    days = pa.array([20_000, 2_932_897, None, -719_163], pa.int32()).cast(pa.date32())
-    batch = pa.concat_batches([rows(n) for n in range(4)])
-    place = batch.schema.get_field_index("day")
-    found = sink.refused(batch.set_column(place, "day", days))
-    assert list(found) == [1, 3]
-    assert all("column day is before the year 1 or after 9999" in r.reason for r in found.values())
-
-
 @pytest.mark.parametrize("value", ["a/b", "a=b%2F", "é ü#?", "..", "x" * 240, "NULL", None, "+1"])
 def test_any_text_is_a_partition(tmp_path: Path, value: str | None) -> None:
     made = Table(tmp_path, partition_by=["text", "day"])

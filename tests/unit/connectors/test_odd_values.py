@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -16,12 +17,14 @@ from dagster_jet import sinks
 from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared
 from dagster_jet.connectors.files.writer import RENDERED_COLUMN
 from dagster_jet.connectors.lake.added_rows import AddedFile, Piece, ReadPieces, _repeated
+from dagster_jet.connectors.lake.staged_changes import ChangesLayout
 from dagster_jet.connectors.lake.table_read import TableRead
 from dagster_jet.connectors.sql.column_fit import Column, fits
 from dagster_jet.connectors.sql.json_values import json_texts
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.refused_values import RefusedValues, refused_row
 from dagster_jet.connectors.task_shares import FixedShares
+from dagster_jet.errors import SinkMismatchError
 from dagster_jet.operators.rows.far_times import python_rows
 
 UTC_US = pa.timestamp("us", "UTC")
@@ -118,6 +121,25 @@ def test_a_partition_of_a_far_day_is_refused() -> None:
     found = {number: one.reason for number, one in sink.refused(rows).items()}
     assert list(found) == [0, 3, 4]
     assert all("column day is before the year 1 or after 9999" in why for why in found.values())
+
+
+def test_no_lake_table_gets_a_partition_of_a_far_day() -> None:
+    """Failed before: it was decided, and then the libraries could not commit it or read the log."""
+    days = pa.array([13_890_172, None, 2_932_896, 2_932_897, -719_163], pa.int32())
+    at = pa.array([0, 0, 253_402_300_800_000_000, 0, 0]).cast(UTC_US)
+    rows = pa.record_batch({"day": days.cast(pa.date32()), "at": at})
+    delta: Any = sinks.delta("/out", partition_by=["day"])
+    iceberg: Any = sinks.iceberg("c", "db.t", partition_by=["day"], catalog_options={"type": "sql"})
+    both = replace(iceberg, partition_by=("day", "month(at)"))
+    buckets = replace(iceberg, partition_by=("bucket(4, day)",))
+    cases = {delta: [0, 3, 4], iceberg: [0, 3, 4], both: [0, 2, 3, 4], buckets: []}
+    for sink, numbers in cases.items():
+        assert sorted(sink.refused(rows)) == numbers
+    changed = rows.append_column("_op", pa.array(["update"] * 5))
+    layout = ChangesLayout((), True, "j", "out", partition_by=["day"])
+    layout._check_rows(changed.slice(1, 2))
+    with pytest.raises(SinkMismatchError, match="partition column day is before the year 1 or"):
+        layout._check_rows(changed)
 
 
 def test_a_column_like_rendered_lines_is_no_line() -> None:
