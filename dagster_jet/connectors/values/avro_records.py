@@ -12,7 +12,7 @@ import json
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cache
 from typing import Any
@@ -97,6 +97,11 @@ def avro_of(schema: str | None, registry: Url | None) -> AvroRecords:
                 "who sees the code can read it.",
                 cure='Name a variable that holds it: Secret(env="...").',
             )
+        if isinstance(registry, str) and not registry.startswith(("http://", "https://")):
+            raise ConfigurationError(
+                f"registry: {registry!r} is not a URL of HTTP.",
+                cure='Write it like "http://registry:8081".',
+            )
     return AvroRecords(schema, None if registry is None else SchemaRegistry(registry))
 
 
@@ -115,5 +120,18 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON")
 
 
+def _of_nanoseconds(value: int, *_: Any) -> str:
+    return (datetime(1970, 1, 1) + timedelta(microseconds=value // 1000)).isoformat()
+
+
+def _of_nanoseconds_utc(value: int, *_: Any) -> str:
+    return f"{_of_nanoseconds(value)}+00:00"
+
+
 def _library() -> Any:
-    return library("fastavro", "dagster-jet[avro]", "Avro needs the package fastavro")
+    found = library("fastavro", "dagster-jet[avro]", "Avro needs the package fastavro")
+    # It gives integers, which Spark's parser would take for seconds.
+    known = found.read.LOGICAL_READERS
+    known.setdefault("long-timestamp-nanos", _of_nanoseconds_utc)
+    known.setdefault("long-local-timestamp-nanos", _of_nanoseconds)
+    return found

@@ -58,6 +58,16 @@ def test_one_schema_for_all():
     assert found[4].startswith("not an Avro record (") and found[4].endswith("ff" * 20)
 
 
+def test_nanoseconds_are_times():
+    kinds = {"at": "timestamp-nanos", "local": "local-timestamp-nanos"}
+    fields = [{"name": n, "type": {"type": "long", "logicalType": k}} for n, k in kinds.items()]
+    schema = {"type": "record", "name": "r", "fields": fields}
+    message = encoded(schema, {"at": 1_700_000_000_123_456_789, "local": -1})
+    assert read(avro_of(json.dumps(schema), None), message) == [
+        {"at": "2023-11-14T22:13:20.123456+00:00", "local": "1969-12-31T23:59:59.999999"}
+    ]
+
+
 def test_each_message_by_the_schema_that_it_names(registry: Registry):
     numbers = registry.register(V1), registry.register(V2)
     records = pickle.loads(pickle.dumps(avro_of(None, Secret(env="REGISTRY"))))
@@ -106,6 +116,8 @@ def test_what_cannot_be_is_refused_when_it_is_written():
     avro = {"format": "avro", "schema": "v long"}
     with pytest.raises(ConfigurationError, match="either avro_schema or registry is needed"):
         source(**avro)
+    with pytest.raises(ConfigurationError, match="registry: 'r:8081' is not a URL of HTTP"):
+        source(**avro, registry="r:8081")
     with pytest.raises(ConfigurationError, match="either avro_schema or registry is needed"):
         source(**avro, avro_schema=json.dumps(V1), registry="http://r")
     with pytest.raises(ConfigurationError, match="avro_schema: this is not a valid Avro schema"):
