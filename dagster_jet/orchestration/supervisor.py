@@ -77,6 +77,10 @@ class RestartPolicy:
         return min(self.backoff_initial_ms << (attempts - 1), self.backoff_max_ms)
 
 
+_LEAST = {"give_up_after": 1, "stuck_after_seconds": 0.1, "max_run_age_seconds": 0.1}
+"""Smallest values of settings; 0 for the others."""
+
+
 def check_settings(job: str, **settings: float | None) -> None:
     """Refuse settings of a supervisor, or of the checks beside it, that no job could satisfy.
 
@@ -94,9 +98,6 @@ def check_settings(job: str, **settings: float | None) -> None:
             raise ConfigurationError(
                 f"{name}: expected a number of at least {least}, not {value!r}.", job=job
             )
-
-
-_LEAST = {"give_up_after": 1, "stuck_after_seconds": 0.1, "max_run_age_seconds": 0.1}
 
 
 @dataclass(frozen=True)

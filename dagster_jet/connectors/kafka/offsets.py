@@ -166,24 +166,25 @@ class Offsets:
         unknown = {Partition(t, n) for t, of in start.items() for n in of}.difference(partitions)
         if unknown:
             wrong = min(unknown)
-            raise SourceError(
-                f"start: the topic has no partition {wrong.number}.",
-                job=self._job,
-                stage=self._stage,
-                position=f"{wrong.name}@{start[wrong.topic][wrong.number]}",
-                cure="Correct its number, or leave it out.",
-            )
+            has, cure = f"no partition {wrong.number}", "Correct its number, or leave it out."
+            raise self._wrong_start(wrong, start[wrong.topic][wrong.number], has, cure)
         given = {p: start.get(p.topic, {}).get(p.number) for p in first}
         for partition, offset in given.items():
             if offset is not None and not first[partition] <= offset <= last[partition]:
-                raise SourceError(
-                    f"start: the topic has offsets {first[partition]} to {last[partition]} there.",
-                    job=self._job,
-                    stage=self._stage,
-                    position=f"{partition.name}@{offset}",
-                    cure="Correct the offset, or leave it out to read from the beginning.",
-                )
+                has = f"offsets {first[partition]} to {last[partition]} there"
+                cure = "Correct the offset, or leave it out to read from the beginning."
+                raise self._wrong_start(partition, offset, has, cure)
         return {p: first[p] if offset is None else offset for p, offset in given.items()}
+
+    def _wrong_start(self, partition: Partition, offset: int, has: str, cure: str) -> SourceError:
+        place = f"{partition.name}@{offset}"
+        return SourceError(
+            f"start: the topic has {has}.",
+            job=self._job,
+            stage=self._stage,
+            position=place,
+            cure=cure,
+        )
 
     def _call(self, call: Callable[[Any], T]) -> T:
         try:

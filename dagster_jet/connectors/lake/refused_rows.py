@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.contract import Refused
-from dagster_jet.operators.rows.far_times import has_far, python_rows, python_values
+from dagster_jet.operators.rows.far_times import far_rows, python_rows
 from dagster_jet.operators.user.dead_letters import row_json
 
 
@@ -27,13 +27,8 @@ def far_in(rows: pa.RecordBatch, partition_by: Collection[str]) -> dict[int, str
     before the year 1 or after 9999: with such a partition the libraries neither commit nor read."""
     found: dict[int, str] = {}
     for name in partition_by:
-        column = rows.column(name)
-        if has_far(column):
-            for number, value in enumerate(python_values(column)):
-                if isinstance(value, str):
-                    found[number] = (
-                        f"the partition column {name} is before the year 1 or after 9999"
-                    )
+        why = f"the partition column {name} is before the year 1 or after 9999"
+        found |= dict.fromkeys(far_rows(rows.column(name)), why)
     return found
 
 

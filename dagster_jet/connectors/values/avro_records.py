@@ -107,7 +107,12 @@ def avro_of(schema: str | None, registry: Url | None) -> AvroRecords:
 
 @cache
 def _parsed(schema: str) -> Any:
-    return _library().parse_schema(json.loads(schema))
+    fastavro = _library()
+    # It gives integers, which Spark's parser would take for seconds.
+    readers = fastavro.read.LOGICAL_READERS
+    readers.setdefault("long-timestamp-nanos", _of_nanoseconds_utc)
+    readers.setdefault("long-local-timestamp-nanos", _of_nanoseconds)
+    return fastavro.parse_schema(json.loads(schema))
 
 
 def _plain(value: Any) -> Any:
@@ -129,9 +134,4 @@ def _of_nanoseconds_utc(value: int, *_: Any) -> str:
 
 
 def _library() -> Any:
-    found = library("fastavro", "dagster-jet[avro]", "Avro needs the package fastavro")
-    # It gives integers, which Spark's parser would take for seconds.
-    known = found.read.LOGICAL_READERS
-    known.setdefault("long-timestamp-nanos", _of_nanoseconds_utc)
-    known.setdefault("long-local-timestamp-nanos", _of_nanoseconds)
-    return found
+    return library("fastavro", "dagster-jet[avro]", "Avro needs the package fastavro")

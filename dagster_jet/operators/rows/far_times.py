@@ -20,6 +20,14 @@ def has_far(column: pa.Array) -> bool:
     return False
 
 
+def far_rows(column: pa.Array) -> list[int]:
+    """Returns the numbers of rows of a column of dates or times whose value Python does not
+    have; none of any other column."""
+    if not has_far(column):
+        return []
+    return [n for n, value in enumerate(python_values(column)) if isinstance(value, str)]
+
+
 def python_values(column: pa.Array) -> list[Any]:
     """Values like `to_pylist`, but with texts for dates and times, also inside of lists, maps and
     structs, that Python does not have."""

@@ -6,7 +6,7 @@ Whole columns are converted in both directions; per row only a dict is built.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
 from itertools import chain
@@ -194,31 +194,35 @@ def strict_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
     return pa.array(values, field.type)
 
 
-def _check(values: Iterable[Any], field: pa.Field) -> None:
+def _check(values: Sequence[Any], field: pa.Field) -> None:
     """Checks the values, and those in lists, structs and maps."""
-    kind, values = field.type, list(values)
-    there = [value for value in values if value is not None]
-    if not field.nullable and len(there) < len(values):
+    kind = field.type
+    if not field.nullable and any(value is None for value in values):
         raise TypeError("it must not be null")
     if pa.types.is_integer(kind):
-        for found in set(map(type, there)):
-            if not issubclass(found, (Integral, np.bool_)):
+        for found in set(map(type, values)):
+            if not issubclass(found, (Integral, type(None), np.bool_)):
                 raise TypeError(f"expected an integer, got a {found.__name__}")
-    elif pa.types.is_struct(kind):
+    elif pa.types.is_nested(kind):
+        _check_parts([value for value in values if value is not None], kind)
+
+
+def _check_parts(values: Sequence[Any], kind: pa.DataType) -> None:
+    if pa.types.is_struct(kind):
         named = [
-            v if isinstance(v, Mapping) else dict(zip(kind.names, v, strict=False)) for v in there
+            v if isinstance(v, Mapping) else dict(zip(kind.names, v, strict=False)) for v in values
         ]
         unknown = set(chain.from_iterable(named)).difference(kind.names)
         if unknown:
             raise TypeError(f"the struct has no field {min(unknown, key=str)!r}")
         for part in kind:
             try:
-                _check((v.get(part.name) for v in named), part)
+                _check([v.get(part.name) for v in named], part)
             except TypeError as error:
                 raise TypeError(f"{part.name}: {error}") from None
     elif pa.types.is_map(kind):
-        pairs = [p for v in there for p in (v.items() if isinstance(v, Mapping) else v)]
-        _check((key for key, _ in pairs), kind.key_field)
-        _check((value for _, value in pairs), kind.item_field)
-    elif pa.types.is_nested(kind):
-        _check(chain.from_iterable(there), kind.value_field)
+        pairs = [p for v in values for p in (v.items() if isinstance(v, Mapping) else v)]
+        _check([key for key, _ in pairs], kind.key_field)
+        _check([value for _, value in pairs], kind.item_field)
+    else:
+        _check(list(chain.from_iterable(values)), kind.value_field)
