@@ -195,6 +195,8 @@ def dataset_name(description: Mapping[str, str]) -> tuple[str, str] | None:
         ('kafka://kafka:9092', 'orders')
         >>> dataset_name({"path": "s3://lake/orders/"})
         ('s3://lake', 'orders')
+        >>> dataset_name({"path": "iceberg://lake/shop.orders"})
+        ('iceberg://lake', 'shop.orders')
         >>> dataset_name({"path": "/data/orders"})
         ('file', '/data/orders')
         >>> dataset_name({"url": "postgresql://db:5432/shop", "table": "orders"})

@@ -190,7 +190,8 @@ def _metadata(data: JetStageData) -> dict[str, Any]:
 def place_of(description: Mapping[str, str]) -> str | None:
     """Return the place that a source reads or a sink writes, normalized; None if unknown.
 
-    A folder and a file pattern in it are the same place. For Kafka it is a topic of a cluster.
+    A folder and a file pattern in it are the same place. For Kafka it is a topic of a cluster, for
+    Iceberg a table of a catalog.
     """
     if "servers" in description:
         topic = description.get("topic") or description.get("topics")

@@ -67,7 +67,7 @@ def test_versions_and_columns_are_shown(tmp_path: Path) -> None:
         versions = facts["details"]["tables"]
         assert versions["named"]["version"] == 1 and versions["ranked"]["snapshot"] == snapshot
         assert versions["named"]["path"] == f"{tmp_path}/names"
-        assert versions["ranked"]["path"] == f"lake.{NAME}"
+        assert versions["ranked"]["path"] == f"iceberg://lake/{NAME}"
         _has_columns(facts)
     written = deltalake.DeltaTable(tmp_path / "out")
     assert last["delta_out"]["details"]["output"]["table_version"] == written.version()

@@ -54,6 +54,13 @@ class CatalogPlace:
                 )
         object.__setattr__(self, "options", tuple(sorted(options.items())))
 
+    def url_of(self, table: str, branch: str = "main") -> str:
+        """Returns what a table is known by in lineage, in each process that names the catalog so:
+        `iceberg://lake/flights.late`, and as Spark writes it for another branch than main
+        `iceberg://lake/flights.late.branch_audit`."""
+        of_branch = "" if branch == "main" else f".branch_{branch}"
+        return f"iceberg://{self.name}/{table}{of_branch}"
+
     def open(self, storage: StorageOptions) -> Catalog:
         """Opens the catalog. The caller closes it.
 

@@ -91,7 +91,8 @@ class IcebergSink(MergingSink):
         return [PartitionField.of(text) for text in self.partition_by]
 
     def describe(self) -> dict[str, str]:
-        described = {"kind": "iceberg", "path": self._name, "mode": self.mode}
+        url = self.catalog.url_of(self.table, self.branch)
+        described = {"kind": "iceberg", "path": url, "mode": self.mode}
         if self.key:
             described["key"] = ", ".join(self.key)
         if self.partition_by:

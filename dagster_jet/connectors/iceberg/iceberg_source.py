@@ -69,7 +69,7 @@ class IcebergSource(Source):
     def describe(self) -> dict[str, str]:
         described = {
             "kind": "iceberg",
-            "path": self.name,
+            "path": self.url,
             "start": str(self.start),
             "deletes": self.deletes,
         }
@@ -78,6 +78,10 @@ class IcebergSource(Source):
     @property
     def name(self) -> str:
         return f"{self.catalog.name}.{self.table}"
+
+    @property
+    def url(self) -> str:
+        return self.catalog.url_of(self.table, self.branch)
 
     def row_schema(self) -> str:
         if self.found is None:

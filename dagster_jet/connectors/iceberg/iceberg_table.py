@@ -29,7 +29,7 @@ class IcebergTable(VersionedTable):
     """Job and stage, named in errors."""
 
     def describe(self) -> dict[str, str]:
-        described = {"kind": "iceberg", "path": self.source.name}
+        described = {"kind": "iceberg", "path": self.source.url}
         return described if self.snapshot is None else {**described, "snapshot": str(self.snapshot)}
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> IcebergTable:

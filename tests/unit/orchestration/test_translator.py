@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -20,6 +21,7 @@ from dagster_jet import (
 )
 from dagster_jet import aggregates as agg
 from dagster_jet.orchestration.asset_specs import stage_specs
+from dagster_jet.orchestration.openlineage_sensor import dataset_name
 from dagster_jet.orchestration.translator import JetStageData
 
 
@@ -203,6 +205,34 @@ def test_a_source_that_reads_anothers_sink_is_linked_by_its_path(path: str):
     assert [dep.asset_key for dep in spec.deps] == [dg.AssetKey(["first", "out"])]
     assert build_jet_source_assets(second, upstream=[first_assets]) == []
     assert len(build_jet_source_assets(second)) == 1
+
+
+@pytest.mark.parametrize(("read", "is_linked"), [("main", True), ("audit", False)])
+def test_a_source_is_linked_to_the_sink_of_its_iceberg_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str, is_linked: bool
+) -> None:
+    rows = sources.files("/in", format="json", schema="id long")
+    first = Pipeline("first")
+    written = sinks.iceberg("lake", "shop.orders")
+    first.read_from(rows, name="rows").write_to(written, name="out")
+    monkeypatch.chdir(tmp_path)
+
+    @jet_assets(pipeline=first)
+    def first_assets():
+        yield from ()
+
+    monkeypatch.chdir("/")  # the table was named by the folder of the process before
+    second = copy_of(sources.iceberg("lake", "shop.orders", branch=read), "/out", "second")
+    upstream = [first_assets]
+    (spec,) = build_jet_asset_specs(second, upstream=upstream)
+    its_own = dg.AssetKey(["second", "rows"])
+    assert [dep.asset_key for dep in spec.deps] == [
+        dg.AssetKey(["first", "out"]) if is_linked else its_own
+    ]
+    uri = first_assets.metadata_by_key[dg.AssetKey(["first", "out"])]["dagster/uri"]
+    assert uri == "iceberg://lake/shop.orders"
+    names = [dataset_name(one.describe()) for one in (written, tables.iceberg("lake", "a.b"))]
+    assert names == [("iceberg://lake", "shop.orders"), ("iceberg://lake", "a.b")]
 
 
 def test_columns_that_only_a_running_job_knows_do_not_hinder_definitions():
