@@ -135,9 +135,15 @@ def rabbitmq(
     from dagster_jet.connectors.rabbitmq import RabbitSource
     from dagster_jet.connectors.rabbitmq.server import RabbitServer
 
-    limit = guarantee_named(guarantee)
     return RabbitSource(
-        RabbitServer(url), queue, format, schema, metadata, prefetch, limit, asset_path(asset)
+        server=RabbitServer(url),
+        queue=queue,
+        format=format,
+        value_schema=schema,
+        metadata=metadata,
+        prefetch=prefetch,
+        max_guarantee=guarantee_named(guarantee),
+        asset_key=asset_path(asset),
     )
 
 
@@ -206,14 +212,14 @@ def sqs(
     if visibility_timeout is not None:
         hidden_s = to_ms(visibility_timeout, "visibility_timeout") // 1000
     return SqsSource(
-        SqsQueue.of(url, region, endpoint_url, keys),
-        format,
-        schema,
-        metadata,
-        prefetch,
-        receivers,
-        hidden_s,
-        message_id,
-        guarantee_named(guarantee),
-        asset_path(asset),
+        queue=SqsQueue.of(url, region, endpoint_url, keys),
+        format=format,
+        value_schema=schema,
+        metadata=metadata,
+        prefetch=prefetch,
+        receivers=receivers,
+        visibility_s=hidden_s,
+        message_id=message_id,
+        max_guarantee=guarantee_named(guarantee),
+        asset_key=asset_path(asset),
     )

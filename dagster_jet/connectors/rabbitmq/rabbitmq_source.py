@@ -7,60 +7,34 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dagster_jet.connectors.guarantees import shown_guarantee
+from dagster_jet.connectors.queue_source import QueueSource
 from dagster_jet.connectors.rabbitmq.message_table import METADATA_DDL
 from dagster_jet.connectors.rabbitmq.queue_facts import ask_queue
 from dagster_jet.connectors.rabbitmq.rabbitmq_reader import RabbitReader, Reading
 from dagster_jet.connectors.rabbitmq.server import RabbitServer
-from dagster_jet.connectors.values import JsonObjects, RawValues
-from dagster_jet.contract import BadRowRule, Source
-from dagster_jet.core.choices import check_known
+from dagster_jet.contract import BadRowRule
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.core.secret import refuse_written_out, shown
 from dagster_jet.errors import ConfigurationError, SourceUnavailableError
 
 _logger = logging.getLogger(__name__)
 
-PREFETCH = 10_000
-PREFETCH_MAX = 65_535
-"""AMQP's maximum: two bytes. 0 would mean no limit."""
 
-
-@dataclass(frozen=True)
-class RabbitSource(Source):
+@dataclass(frozen=True, kw_only=True)
+class RabbitSource(QueueSource):
     """Reads one queue as its only consumer; declares nothing."""
+
+    metadata_ddl = METADATA_DDL
+    prefetch_max = 65_535  # AMQP's maximum: two bytes. 0 would mean no limit.
 
     server: RabbitServer
     queue: str
-    format: str
-    value_schema: str | None
-    """DDL of JSON values; None for raw values."""
-    metadata: bool = False
-    prefetch: int = PREFETCH
-    max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
-    asset_key: tuple[str, ...] = ()
-    """Asset that the source reads, if the orchestrator knows it; else ()."""
 
     def __post_init__(self) -> None:
         refuse_written_out(self.server.url, "url")
         if not self.queue:
             raise ConfigurationError("queue: a name is missing.")
-        check_known("format", self.format, ("json", "raw"))
-        if (self.value_schema is None) == (self.format == "json"):
-            has = "need one" if self.value_schema is None else "have none"
-            raise ConfigurationError(f"schema: {self.format} values {has}.")
-        if not 0 < self.prefetch <= PREFETCH_MAX:
-            raise ConfigurationError(
-                f"prefetch: {self.prefetch} is not from 1 to {PREFETCH_MAX}.",
-                cure="Use about the number of messages that arrive between two snapshots.",
-            )
-
-    @property
-    def values(self) -> JsonObjects | RawValues:
-        return RawValues() if self.value_schema is None else JsonObjects(self.value_schema)
-
-    def row_schema(self) -> str:
-        columns = self.values.schema
-        return f"{columns}, {METADATA_DDL}" if self.metadata else columns
+        super().__post_init__()
 
     def describe(self) -> dict[str, str]:
         return {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from dagster_jet.connectors.guarantees import shown_guarantee
+from dagster_jet.connectors.queue_source import QueueSource, check_count
 from dagster_jet.connectors.sqs.message_table import METADATA_DDL
 from dagster_jet.connectors.sqs.queue import HIDDEN_MAX_S, SqsQueue
 from dagster_jet.connectors.sqs.sqs_reader import (
@@ -15,66 +16,35 @@ from dagster_jet.connectors.sqs.sqs_reader import (
     SqsReader,
     visibility_of,
 )
-from dagster_jet.connectors.values import JsonObjects, RawValues
-from dagster_jet.contract import BadRowRule, Source
-from dagster_jet.core.choices import check_known
+from dagster_jet.contract import BadRowRule
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import ConfigurationError, SourceUnavailableError
 
-PREFETCH = 10_000
-PREFETCH_MAX = 100_000
-"""Below 120,000, SQS's limit of undeleted messages that a queue hands out."""
-RECEIVERS = 4
 RECEIVERS_MAX = 8
 
 
-@dataclass(frozen=True)
-class SqsSource(Source):
+@dataclass(frozen=True, kw_only=True)
+class SqsSource(QueueSource):
     """Reads one queue as its only consumer; creates nothing."""
 
+    metadata_ddl = METADATA_DDL
+    prefetch_max = 100_000  # Below 120,000, SQS's limit of undeleted messages that a queue gives.
+
     queue: SqsQueue
-    format: str
-    value_schema: str | None
-    """DDL of JSON values; None for raw values."""
-    metadata: bool = False
-    prefetch: int = PREFETCH
-    receivers: int = RECEIVERS
-    visibility_s: int | None = None
-    message_id: str | None = None
-    max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
-    asset_key: tuple[str, ...] = ()
-    """Asset that the source reads, if the orchestrator knows it; else ()."""
+    receivers: int
+    visibility_s: int | None
+    message_id: str | None
 
     def __post_init__(self) -> None:
-        check_known("format", self.format, ("json", "raw"))
-        if (self.value_schema is None) == (self.format == "json"):
-            has = "need one" if self.value_schema is None else "have none"
-            raise ConfigurationError(f"schema: {self.format} values {has}.")
-        for name, value, most, cure in (
-            (
-                "prefetch",
-                self.prefetch,
-                PREFETCH_MAX,
-                "Use about the number of messages that arrive between two snapshots.",
-            ),
-            ("receivers", self.receivers, RECEIVERS_MAX, "Four are enough for most queues."),
-        ):
-            if not 0 < value <= most:
-                raise ConfigurationError(f"{name}: {value} is not from 1 to {most}.", cure=cure)
+        super().__post_init__()
+        cure = "Four are enough for most queues."
+        check_count("receivers", self.receivers, RECEIVERS_MAX, cure=cure)
         visibility_s = self.visibility_s
         if visibility_s is not None and not VISIBILITY_MIN_S <= visibility_s <= HIDDEN_MAX_S:
             raise ConfigurationError(
                 f"visibility_timeout: {visibility_s} s is not from {VISIBILITY_MIN_S} s to 12 "
                 "hours, SQS's limit."
             )
-
-    @property
-    def values(self) -> JsonObjects | RawValues:
-        return RawValues() if self.value_schema is None else JsonObjects(self.value_schema)
-
-    def row_schema(self) -> str:
-        columns = self.values.schema
-        return f"{columns}, {METADATA_DDL}" if self.metadata else columns
 
     def describe(self) -> dict[str, str]:
         return {
