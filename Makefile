@@ -82,7 +82,8 @@ bench: $(STAMP)
 # Go builds.
 soak: $(STAMP) $(FLIGHTS) $(CLASSES) $(SERVERS)
 	JET_SIMULATION_HISTORIES=100000 JET_SIMULATION_FULL_SCOPES=1 JET_PROPERTY_EXAMPLES=2000 \
-		$(BIN)/pytest -n 2 --timeout 14400 tests/simulation tests/unit/store tests/unit/core tests/unit/processors
+		$(BIN)/pytest -n 2 --timeout 14400 tests/simulation tests/unit/store tests/unit/core tests/unit/dag \
+		tests/unit/operators
 	JET_PROPERTY_EXAMPLES=100000 $(BIN)/pytest --timeout 14400 tests/integration/connectors/test_same_rows.py
 	JET_TEST_MASTER='local[2, 4]' JET_FAIL_POINTS='files.prepare.after:1=retry;stage.after:2=retry' \
 		$(BIN)/pytest -n 2 --dist loadfile --timeout 14400 tests/integration/test_task_retries.py \

@@ -1,4 +1,4 @@
-"""What one start of a job does beside its settings: acts of an operator, done once."""
+"""Options of one start of a job: acts of an operator, done once."""
 
 from __future__ import annotations
 

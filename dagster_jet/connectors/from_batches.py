@@ -37,8 +37,8 @@ LimitOffset: TypeAlias = Callable[[Any, Any, int], Any]
 """(start, newest offset, number of rows wanted) -> end of the next range."""
 
 _UNKNOWN_ROWS = 1_000_000
-"""Rows assumed to wait where offsets do not say: enough for several tasks, and for a limit as large
-as the epoch bears."""
+"""Backlog assumed if offsets are not numbers: enough for several tasks, and for the largest epoch.
+"""
 
 
 @dataclass(frozen=True)

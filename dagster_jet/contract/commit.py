@@ -166,7 +166,7 @@ class Committer(ClassifiesErrors):
 
 @dataclass(frozen=True)
 class CommitPart:
-    """What one sink has to commit: the arguments of `Committer.commit`."""
+    """One sink's part of a commit: the arguments of `Committer.commit`."""
 
     committer: Committer
     artifacts: Collection[Artifact]

@@ -56,7 +56,7 @@ class SplitParameters:
 
 
 class Acknowledges(Enum):
-    """What a reader acknowledges to its outside system, in phase 2."""
+    """Kind of input that a reader acknowledges to its outside system in phase 2."""
 
     NOTHING = "nothing"
     MESSAGES = "messages"

@@ -146,17 +146,17 @@ class Metrics:
 
     @property
     def counted(self) -> dict[str, int]:
-        """What was added so far, by counter."""
+        """Sums so far, by counter."""
         return counters_of(self._totals)
 
     @property
     def gauges(self) -> dict[str, float]:
-        """What was set last, by gauge."""
+        """Last values, by gauge."""
         return gauges_of(self._totals)
 
     @property
     def histograms(self) -> dict[str, Distribution]:
-        """What was recorded so far, by histogram."""
+        """Recorded values so far, by histogram."""
         return distributions_of(self._totals)
 
     @property

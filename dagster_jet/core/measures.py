@@ -35,7 +35,7 @@ class Distribution:
 
 
 def combined(*measures: Measures) -> dict[str, Measure]:
-    """Those of the tasks of one epoch: sums, and the largest value of each gauge."""
+    """Combines the values of one epoch's tasks: sums, and the largest value of each gauge."""
     total: dict[str, Measure] = {}
     for one in measures:
         for name, measure in one.items():
@@ -87,7 +87,7 @@ def _by_bound(histogram: Mapping[str, Any]) -> list[tuple[float, str]]:
 
 
 def _both(one: Measure, other: Measure) -> Measure:
-    """A name that is used in another way now keeps the newer one."""
+    """Combines two values; if their kinds differ, the newer one wins."""
     if isinstance(one, int) and isinstance(other, int):
         return one + other
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():

@@ -1,4 +1,4 @@
-"""What all drivers of one execution work with: the job, and where it runs."""
+"""The job and its place, for all drivers of one execution."""
 
 from __future__ import annotations
 

@@ -27,8 +27,7 @@ _logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _ENDING_S = 5.0
-"""So long the end of an execution waits for its last cut: the next one writes it if it is absent.
-"""
+"""Longest wait for the last cut at an execution's end. The next execution writes a missing one."""
 
 Publish = Callable[[Manifest], None]
 
@@ -94,7 +93,7 @@ class CutPublisher:
 def publisher_of(
     context: ExecutionContext, committer: SinkCommitter, execution_id: int
 ) -> tuple[Publish, Callable[[], None]]:
-    """Returns what is told of each snapshot that is committed in all sinks, and what ends that.
+    """Returns the callback for snapshots that all sinks have committed, and one that ends it.
 
     Raises:
         ConfigurationError: the epochs table cannot be where the job's settings say.

@@ -63,7 +63,7 @@ class StageProgress:
     """Latest event time that the watermark must reach before more state is due: the end of the next
     window. None if no state waits for the watermark."""
     counted: Mapping[str, int] = field(default_factory=dict)
-    """What the stage's functions have counted (`job_context().metrics`), by counter."""
+    """Counts of the stage's functions (`job_context().metrics`), by counter."""
     measured: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """Their gauges and histograms by name, as JSON: `{"gauge": 0.5}`, or the sum and the numbers up
     to a bound, by bound, `{"sum": 7.5, "le": {"5.0": 3, "inf": 0}}`."""
@@ -270,7 +270,7 @@ class InitialSnapshotSkipped:
 
     @property
     def text(self) -> str:
-        """What has happened, as one sentence."""
+        """Returns the event as one sentence."""
         follows = (
             "the job is COMPLETED and stays so"
             if self.continues_from is None

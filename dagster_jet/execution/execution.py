@@ -23,7 +23,7 @@ from dagster_jet.snapshot.protocol import Stop
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
 
 _ENDING_S = 10.0
-"""So long the end of a job waits for places to be cleaned: its next start does it again."""
+"""Longest wait for the removal of staged output at a job's end. The next start repeats it."""
 
 
 class Observer(loop.Observer, Protocol):

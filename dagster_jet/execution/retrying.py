@@ -23,8 +23,8 @@ from dagster_jet.system.backoff import Backoff
 
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
 _LAST_PATIENCE_S = 10.0
-"""So long a commit of what is decided is tried after a cancel, or a failure that no execution
-follows: nobody starts the job to do it."""
+"""Longest retry of a decided commit after a cancel, or after a failure that no execution follows:
+no other process would do it."""
 _ENDS_AT_ONCE = (StopKind.CANCEL, StopKind.SHUTDOWN)
 """Stops after which retries end at once; every other kind waits until the output is committed."""
 
@@ -63,7 +63,7 @@ class Retrying:
     report: Callable[[str], None]
     """Reports a call that is being retried."""
     is_failing: Callable[[], bool] = lambda: False
-    """Whether the execution ends of a failure once the commits that are under way are made."""
+    """Whether the execution will fail once the running commits have ended."""
     ending: threading.Event = field(default_factory=threading.Event)
     """Ends the pause between two tries once set."""
     errors: dict[str, str] = field(default_factory=dict)

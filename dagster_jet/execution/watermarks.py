@@ -27,7 +27,7 @@ from dagster_jet.spark.tasks.own_watermark import NodeTime, OwnWatermark
 
 _AHEAD_STEP_MIN_MS = 10_000
 _BACKLOG = 2
-"""Event time that grows by this multiple of the clock is that of a backlog."""
+"""Growth of event time, as a multiple of the clock, from which it is a backlog's."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class JobResult:
     """By stage, the histograms of its functions."""
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Returns HTML for a notebook."""
         facts = {one.name: getattr(self, one.name) for one in fields(self)}
         facts["status"] = self.status.value
         rows = [(name.replace("_", " "), fact) for name, fact in facts.items() if fact != {}]

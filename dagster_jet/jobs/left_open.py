@@ -23,7 +23,7 @@ from dagster_jet.jobs.pipeline_job import PipelineJob
 
 @dataclass(eq=False)
 class LeftOpen:
-    """The jobs of one object, to be closed at the end of this process unless it is before."""
+    """Jobs of one object; closed at the end of the process, if not before."""
 
     jobs: Mapping[str, PipelineJob]
     close: Callable[[], None]
@@ -32,11 +32,11 @@ class LeftOpen:
         _left_open.add(self)
 
     def is_closed(self) -> None:
-        """Nothing is left to be done at the end of this process."""
+        """Removes the object from those that the end of the process closes."""
         _left_open.discard(self)
 
     def end(self) -> list[str]:
-        """Closes the object; returns how jobs have ended badly without anybody knowing."""
+        """Closes the object; returns the failures of jobs that no caller has read."""
         running = {name: job for name, job in self.jobs.items() if not job.done.is_set()}
         if running and all(job.is_released for job in running.values()):
             return []  # they decide no snapshot; whoever released them has said how they ended

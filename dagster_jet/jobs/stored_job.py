@@ -50,7 +50,7 @@ class StoredJob:
         return f"<{type(self).__name__} {self.name!r}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: status and newest snapshot, as far as the store answers."""
+        """Returns HTML for a notebook: status and newest snapshot, if the store answers."""
         try:
             record = self.record()
         except StoreError as error:

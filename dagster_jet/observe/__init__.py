@@ -1,1 +1,1 @@
-"""What a running job shows: written by the job, read by others, and metrics."""
+"""Observability: reports that a running job writes, their readers, and metrics."""

@@ -85,7 +85,7 @@ class ExpiringTotals(VersionedPartials):
 
     @property
     def _gap_ms(self) -> int:
-        """A row so long after the one before it begins a life."""
+        """Smallest gap between two rows of a key after which its total begins anew."""
         return self.ttl_ms + 1
 
     def _newest(self, lives: pa.Table, timely: pa.Table) -> pa.Table:

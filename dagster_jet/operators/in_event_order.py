@@ -202,7 +202,7 @@ class _InnerState:
     outer: InEventOrder
     state: StateReader
     expired: pa.Table
-    """Those that the step's watermark expires."""
+    """Rows that the step's watermark expires."""
 
     def due(self, until_ms: int) -> pa.Table:
         """Only called with the time up to which the step's watermark expires rows."""

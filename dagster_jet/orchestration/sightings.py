@@ -16,8 +16,8 @@ from enum import Enum
 from dagster_jet.system.process import boot_id
 
 _LEASE_SAVED_MS = 60_000
-"""Longest time for which a renewed lease is not saved; so much later the death of an owner on
-another host is noticed."""
+"""Longest delay until a renewed lease is saved. The death of an owner on another host is detected
+later by as much."""
 
 
 @dataclass(frozen=True)

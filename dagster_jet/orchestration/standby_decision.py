@@ -65,7 +65,7 @@ class StandbySituation:
 
 @dataclass(frozen=True)
 class StandbyDecision:
-    """What to do about a standby, in words.
+    """A decision about a standby, with its text.
 
     Attributes:
         text: to append to the tick's text.

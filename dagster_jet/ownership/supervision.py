@@ -101,7 +101,7 @@ class Supervision:
             "the supervision entry", fields["format"], SUPERVISION_FORMAT, job=fields["job"]
         )
         intents = {name: Intent(fields[name]) for name in ("intent", "before_pause")}
-        replaced = tuple(fields.get("replaced_standbys", ()))
+        replaced = tuple(fields["replaced_standbys"])
         return cls(**{**fields, **intents, "replaced_standbys": replaced})
 
 

@@ -75,7 +75,7 @@ class WithSinks(Point):
 
 
 class _Late(Point):
-    """What both kinds of stages with late rows share."""
+    """Base class of the two kinds of stages with late rows."""
 
     def _write_late(self, sink: Sink, name: str, late_input: int) -> None:
         node = self._worker

@@ -154,7 +154,7 @@ class Pipeline:
         return f"<Pipeline {self.name!r}: {'; '.join(parts) or 'empty'}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Returns HTML for a notebook."""
         return as_html(self.name, Graph(dict(self._builder.nodes)))
 
     def renamed(self, name: str) -> Pipeline:

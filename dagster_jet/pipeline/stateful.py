@@ -84,7 +84,7 @@ class AggregateNode(StatefulNode):
 
     @property
     def frames(self) -> Frames:
-        """Of tumbling and sliding windows."""
+        """Frames of a tumbling or sliding window."""
         assert not isinstance(self.window, SessionWindow)
         return replace(self.window.frames, lateness_ms=self.allowed_lateness_ms or 0)
 
@@ -132,7 +132,7 @@ class CountWindowNode(StatefulNode):
     slide: int | None = None
     """Rows from the beginning of one window to that of the next; None: `size`."""
     rest: Rest = "drop"
-    """What becomes of open windows at the end of the input."""
+    """Treatment of open windows at the end of the input."""
     kind: ClassVar = StageKind.COUNT_WINDOW
 
     def describe(self) -> dict[str, str]:

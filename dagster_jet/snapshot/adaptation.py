@@ -1,4 +1,4 @@
-"""What a start does by word with the state of stages that changed: rename it, or drop it. Pure.
+"""Renames and drops of saved state that a start was given. Pure.
 
 A restart in the same process repeats the words, so they have an effect only where the pipeline
 needs them: a name that the snapshot does not have, and state that the pipeline can use, stay as
@@ -78,7 +78,7 @@ class Adaptation:
         )
 
     def and_also(self, more: Adaptation) -> Adaptation:
-        """Both together."""
+        """Merges two adaptations; `more` wins."""
         return Adaptation({**self.renamed, **more.renamed}, self.dropped | more.dropped)
 
     def _names(self, saved: Mapping[str, StagePlan]) -> dict[str, str]:

@@ -44,7 +44,7 @@ class CoordinatorConfig:
     first_epoch_ms: int = 0
     """Approximate duration of an execution's first epoch with rows."""
     snapshot_period_ms: int = PERIOD_MS
-    """Of an automatic interval."""
+    """Time between two snapshots, if the interval is automatic."""
 
 
 @dataclass

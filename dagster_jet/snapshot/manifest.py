@@ -159,7 +159,7 @@ class Ack:
     save_ms: float = 0.0
     """Milliseconds that the task waited at its end for this shard's state."""
     counted: Measures = field(default_factory=dict)
-    """What the stage's functions have counted and measured, by name."""
+    """Counters and gauges of the stage's functions, by name."""
 
     def chain_after(self, chain: tuple[ChunkSet, ...]) -> tuple[ChunkSet, ...]:
         """The shard's chain once the snapshot of this ack is valid."""

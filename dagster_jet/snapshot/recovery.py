@@ -263,7 +263,7 @@ class Recovery(Machine[RecoveryState]):
         return self.state is RecoveryState.REWINDING
 
     def _end(self) -> list[Command]:
-        """What was asked for, or has failed, beside a step that had to be finished."""
+        """Ends with the stop or failure that came during a step which had to be finished."""
         ending, failed = self._job.ending, self._job.ending.failed_meanwhile
         if self._is_cancelled:
             return [ending.as_asked()]

@@ -192,7 +192,7 @@ class EnrichmentTables:
         return self._without_clashes(node, stream_columns, table)
 
     def _refuse_duplicates(self, node: EnrichNode, table: DataFrame) -> None:
-        """Each row of the stream with such a key would come out twice."""
+        """Refuses a key that is in the table twice: it would double rows of the stream."""
         if not set(node.on) <= set(table.columns):
             return  # the analysis reports it
         keys = [quoted_name(name) for name in node.on]

@@ -321,8 +321,8 @@ def _late_commit(place: Place) -> None:
 
 
 def _orphans(place: Place) -> None:
-    """What an older execution has staged and nobody has decided is removed, for any number of
-    writers; decided or newer artifacts stay."""
+    """Artifacts that an older execution staged and no snapshot decided are removed, for any number
+    of writers; decided or newer artifacts stay."""
     decided, later = place.rows(3), None
     kept = place.stage(decided, shards=3, execution_id=place.execution_id - 2)
     place.stage(place.rows(3), shards=3, execution_id=place.execution_id - 1)
@@ -337,8 +337,8 @@ def _orphans(place: Place) -> None:
 
 
 def _zombie_writer(place: Place) -> None:
-    """What a writer of a dead execution prepares late is refused or never visible, and its epoch,
-    written again by the successor, is visible once."""
+    """Rows that a writer of a dead execution prepares late are refused or never visible, and their
+    epoch, written again by the successor, is visible once."""
     rows = place.rows(3)
     place.stage(rows, execution_id=place.execution_id - 1)
     place.abort_orphans()
@@ -351,8 +351,8 @@ def _zombie_writer(place: Place) -> None:
 
 
 def _attempts(place: Place) -> None:
-    """Of two attempts of a task only the one with a committed artifact counts; an aborted one
-    leaves nothing."""
+    """If a task ran twice, only the attempt with a committed artifact counts; an aborted one leaves
+    nothing."""
     rows = place.rows(4)
     place.stage(rows, attempt="a0")
     counted = place.stage(rows, attempt="a1", new_epoch=False)

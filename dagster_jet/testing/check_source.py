@@ -207,8 +207,8 @@ def _replay(place: Place) -> None:
 
 
 def _acknowledged(place: Place) -> None:
-    """What is not acknowledged is delivered again, and dropped if a snapshot has it; acknowledged
-    rows are never delivered again, even if acknowledged twice."""
+    """Rows that are not acknowledged are delivered again, and dropped if a snapshot has them;
+    acknowledged rows are never delivered again, even if acknowledged twice."""
     place.put(4)
     dead = place.consumer()
     dead.drain(place.there.total())

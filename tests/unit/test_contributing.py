@@ -24,6 +24,12 @@ def test_what_a_guide_names_exists(page: str) -> None:
         assert f"def test_{name}_" in (ROOT / path).read_text(encoding="utf-8")
 
 
+def test_what_the_makefile_runs_exists() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    paths = re.findall(r"(?<=\s)(?:tests|benchmarks|scripts|demo)/[\w./-]+", text)
+    assert paths and [path for path in paths if not (ROOT / path).exists()] == []
+
+
 def test_each_recipe_has_ten_lines() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     recipes = re.findall(r"^## Recipe: (.*)\n\n((?:\d+\. .*\n)+)", text, re.MULTILINE)

@@ -132,6 +132,16 @@ def test_a_retired_word_is_found_in_names_texts_and_comments(tmp_path: Path) -> 
     assert [line for line, _ in found] == [1, 1, 2, 4]
 
 
+def test_a_docstring_begins_with_a_subject_or_a_verb() -> None:
+    riddle = re.compile(r'"""(?:Of|What|So long) ')
+    assert not [
+        f"{path.name}: {line.strip()}"
+        for path in modules()
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if riddle.search(line)
+    ]
+
+
 def test_no_module_is_called_after_nothing() -> None:
     """A name tells the idea."""
     empty = {"base", "common", "helper", "helpers", "manager", "misc", "util", "utils"}

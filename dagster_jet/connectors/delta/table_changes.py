@@ -1,4 +1,4 @@
-"""What each version of a table added, by its log's files."""
+"""Files and rows that each version of a table added, by the files of its log."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ class TableLog:
 
 
 class NextLog(TableLog):
-    """The log of which one version more is known than it was looked at."""
+    """A log with exactly one newer version, which is known without reading it."""
 
     @property
     def version(self) -> int:

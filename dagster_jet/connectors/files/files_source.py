@@ -122,7 +122,7 @@ class FilesSource(Source):
     metadata: tuple[str, ...] = ()
     """Columns about a row's file (`file_metadata.COLUMNS`), behind those of the schema."""
     after_commit: str | None = None
-    """What happens to files that a committed snapshot has: "delete" or "archive"."""
+    """Treatment of files that a committed snapshot has read: "delete" or "archive"."""
     archive: str | None = None
 
     def __post_init__(self) -> None:

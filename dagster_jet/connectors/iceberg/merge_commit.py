@@ -99,7 +99,7 @@ class IcebergMergeCommitter(IcebergCommitter):
             folder.remove([artifact.target for artifact in artifacts])
 
     def is_orphan(self, named: StagedName, markers: Sequence[int]) -> bool:
-        """Returns True: what is committed is in the table, and its changes are not needed."""
+        """Returns True: the table has the rows of committed changes, whose files are not needed."""
         return True
 
     def _merge(self, version: TableVersion, staged: Sequence[Artifact]) -> Merge:
@@ -134,7 +134,7 @@ class _Planning:
     version: TableVersion
     context: CommitContext
     bytes: int
-    """Of the staged changes."""
+    """Total size of the staged changes."""
 
     def plan(self, of: tuple[str, tuple[str, ...]], newest_epoch: int) -> _Plan:
         folded = self.merge.keys()

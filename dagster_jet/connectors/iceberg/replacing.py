@@ -53,7 +53,7 @@ class Replacing(_OverwriteFiles, _MergeAppendFiles):
         return lambda manifest: manifest.manifest_path in self._touched
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
-        """The library computes none of the operation `replace`."""
+        """Builds the summary; the library has none for the operation `replace`."""
         found = super()._summary(snapshot_properties)
         if not self._same_rows:
             return found

@@ -104,7 +104,7 @@ def expire_surplus(version: TableVersion) -> Exception | None:
     noted it comes first.
 
     Returns:
-        An error, which does not say that they are still there.
+        An error; the snapshots may have expired nevertheless.
     """
     try:
         old = surplus(version.metadata)

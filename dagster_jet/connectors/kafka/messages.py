@@ -24,7 +24,7 @@ class MessageLayout:
 
     key: tuple[str, ...]
     format: str
-    """Of values: "json", or "raw"."""
+    """Format of the values: "json" or "raw"."""
     headers: str | None
     partition: str | None
     timestamp: str | None

@@ -1,2 +1,2 @@
-"""What sinks for tables of Delta Lake and Iceberg share: data files that tasks write at their final
+"""Common code of Delta Lake's and Iceberg's sinks: data files that tasks write at their final
 place, and commits under a marker."""

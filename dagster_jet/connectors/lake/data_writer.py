@@ -83,7 +83,7 @@ class DataWriter(SinkWriter):
     layout: Layout
     transaction: TransactionId
     beginning: str = ""
-    """Of the files' names, if it is not a task of an epoch that writes."""
+    """Prefix of the files' names, for a writer that is not a task of an epoch."""
     _open: dict[Hashable, _OpenFile] = field(default_factory=dict)
     _paths: list[str] = field(default_factory=list)
     _artifacts: list[Artifact] = field(default_factory=list)

@@ -23,7 +23,7 @@ class LakeSink(Sink):
     commits_sparingly = True
 
     schema_evolution: str = field(default="stop", compare=False, repr=False, kw_only=True)
-    """What a start does with columns that the table lacks: one of `EVOLUTIONS`."""
+    """Treatment of columns that the table lacks, at the start: one of `EVOLUTIONS`."""
     home: tuple[str, str] = field(default=("", ""), compare=False, repr=False, kw_only=True)
     """Store id, and the namespace in the store."""
 

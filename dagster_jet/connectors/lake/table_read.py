@@ -16,7 +16,7 @@ DELETES = ("stop", "skip")
 
 @dataclass(frozen=True)
 class TableRead:
-    """What a source says of the table that it reads."""
+    """Facts about the table that a source reads."""
 
     name: str
     """Name of the table in errors."""

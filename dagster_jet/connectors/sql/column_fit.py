@@ -34,7 +34,7 @@ class Column:
     is_generated: bool = False
     """The database computes the column and takes no value for it."""
     is_automatic: bool = False
-    """Without a value the column gets one that no other row has: a number, or a null."""
+    """The database fills a missing value so that no other row has it: a number, or a null."""
     is_unsigned: bool = False
     is_padded: bool = False
     """`char(n)` or `binary(n)`: trailing blanks or zeros are added and removed."""

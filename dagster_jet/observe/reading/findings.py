@@ -1,6 +1,6 @@
 """Finds causes of missing output in a job's facts, most likely first.
 
-Reads nothing; `jobs.explanation` gathers the facts.
+Reads nothing; `observe.reading.explanation` gathers the facts.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from dagster_jet.snapshot.record import Doing
 
 @dataclass(frozen=True)
 class _PendingReport:
-    """A pending snapshot: how far the job was at its barrier, and what phase 1 came to."""
+    """Progress of the job at the barrier of a pending snapshot, and the result of its phase 1."""
 
     stages: dict[str, StageProgress]
     sources: dict[str, SourceProgress]
@@ -41,7 +41,7 @@ class _PendingReport:
 
 
 class Announcer:
-    """Of one execution, on the loop's thread."""
+    """Turns the loop's events into events of the job. One per execution, on the loop's thread."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ _READS_MAX = 3
 
 @dataclass
 class KeptValue:
-    """Of one execution, and of bounded size. One thread writes it."""
+    """A value of one execution, of bounded size; written by one thread."""
 
     store: Store
     job: str
@@ -28,10 +28,10 @@ class KeptValue:
     execution_id: int
     _writes: int = 0
     _older: list[MapKey] | None = None
-    """What the next write replaces; None: whatever is there, of older executions."""
+    """Keys that the next write deletes; None: all keys of older executions."""
 
     def write(self, data: bytes) -> None:
-        """Replaces the value; that of a newer execution stays the newest."""
+        """Replaces the value. The value of a newer execution wins."""
         self._writes += 1
         try:
             kept = kept_values(self.store, self.job, self.what)

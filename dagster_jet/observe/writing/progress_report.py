@@ -13,14 +13,14 @@ from dagster_jet.execution.sink_committer import PendingCommit
 
 FORMAT = 1
 PARTITIONS_MAX = 16
-"""Of a source, those in which most waits: a topic may have hundreds."""
+"""Partitions reported per source: those with the largest backlog."""
 _TEXT_MAX = 500
 """Characters of a reason."""
 
 
 @dataclass(frozen=True)
 class ProgressReport:
-    """What an execution says of itself every few seconds, if something has changed.
+    """Progress of an execution, written every few seconds if it has changed.
 
     Times are wall clock of the job's process, or event time where it says watermark or due.
     """
@@ -34,15 +34,15 @@ class ProgressReport:
     rows_per_second: float = 0.0
     """Read from sources, since the report before this one."""
     sources: Mapping[str, SourceProgress] = field(default_factory=dict)
-    """Without their positions, which have no bound."""
+    """Per source, without positions, whose size is unbounded."""
     last_rows_ms: Mapping[str, int] = field(default_factory=dict)
-    """By source that has had rows in this execution: when it was seen to have more of them."""
+    """Time at which new rows were last seen, by source."""
     stages: Mapping[str, StageProgress] = field(default_factory=dict)
     snapshot_id: int | None = None
     """The last that this execution has committed."""
     failed_snapshots: int = 0
     failing_since_ms: int | None = None
-    """Since when no snapshot has succeeded, although one was tried; None: the last one has."""
+    """Start of the current series of failed snapshots; None if the last one succeeded."""
     last_failure: str = ""
     committing: Mapping[str, PendingCommit] = field(default_factory=dict)
     """By sink."""

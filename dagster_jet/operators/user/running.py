@@ -20,7 +20,7 @@ from dagster_jet.operators.user.state import State
 Row: TypeAlias = "dict[str, Any]"
 LEAD = "lead"
 _ALL_DIGITS = Context(prec=76)
-"""Of sums of decimals; Python's own sums have 28 digits."""
+"""Decimal context of sums. Python's default has 28 digits."""
 _WAITS = ""
 """Key in the state of the row that waits."""
 

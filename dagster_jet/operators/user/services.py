@@ -41,7 +41,7 @@ class ServiceFactory:
     job: str = field(default="", compare=False)
     """Name of the job that runs the pipeline. Jobs of a pipeline's partitions share a service."""
     parameters: Parameters = field(default_factory=Parameters, compare=False)
-    """Of the job; with other ones the stage gets another service."""
+    """Parameters of the job; a change creates a new service."""
 
     @property
     def owner(self) -> tuple[str, Parameters]:

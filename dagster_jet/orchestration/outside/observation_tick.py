@@ -37,7 +37,7 @@ Event = dg.AssetObservation | dg.AssetCheckEvaluation
 
 @dataclass(frozen=True)
 class Shown:
-    """What Dagster knows of a stream, as the sensor's cursor keeps it.
+    """The last observation of a stream, as the sensor's cursor keeps it.
 
     Attributes:
         observed_at_ms: time of the last observation.

@@ -28,7 +28,7 @@ SESSION_GONE = (Py4JError, OSError, AttributeError)
 
 _POLL_S = 0.2
 _LAST_TASKS_S = 1.0
-"""So long tasks of the executors that are left may end by themselves. A cancelled one keeps its
+"""Grace period for tasks of living executors before they are cancelled. A cancelled one keeps its
 core until Spark ends its Python process, and the next one starts another."""
 _NAMELESS = "one that started and ended within an epoch"
 

@@ -30,7 +30,7 @@ _LOOK_EVERY_S = 0.2
 _AGAIN_S = 5.0
 """Seconds from a warm-up that failed to the next one."""
 _ALONE_S = 30.0
-"""So long after the last one has joined, no other one is expected."""
+"""Time after which no executor is expected to join, from the last one that did."""
 
 
 class JoiningExecutors:

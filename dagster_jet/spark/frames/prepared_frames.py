@@ -25,7 +25,7 @@ _KEPT = 16
 
 @dataclass(frozen=True)
 class _Kind:
-    """What the frames of an epoch depend on."""
+    """Properties of an epoch on which its frames depend."""
 
     places: frozenset[tuple[str, int]]
     """Sources with input; with each, the rounded number of partitions to observe."""

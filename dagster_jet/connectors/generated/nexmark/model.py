@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from dagster_jet.errors import ConfigurationError
 
 PERSONS, AUCTIONS, ROUND = 1, 3, 50
-"""Of each `ROUND` events, the first are persons, the next auctions, the others bids."""
+"""Each `ROUND` events begin with the persons; auctions follow, and then bids."""
 PERSON, AUCTION, BID = 0, 1, 2
 FIRST_ID = 1000
 """First id of persons and of auctions."""
