@@ -59,6 +59,13 @@ def run(
     accept_loss: Annotated[
         bool, typer.Option(help="Continue although staged rows or input are lost.")
     ] = False,
+    repeat_output: Annotated[
+        bool, typer.Option(help="Go back although sinks have later output, and write it again.")
+    ] = False,
+    refused_to_dead_letters: Annotated[
+        bool,
+        typer.Option(help="Send decided rows that a sink refuses to its dead-letter sink."),
+    ] = False,
     parameter: Annotated[
         list[str],
         typer.Option(
@@ -86,6 +93,8 @@ def run(
             until=until,
             initial_snapshot=initial_snapshot,
             accept_loss=accept_loss,
+            repeat_output=repeat_output,
+            refused_to_dead_letters=refused_to_dead_letters,
             renamed=names_of(renamed),
             dropped_state=dropped_state,
         )

@@ -32,7 +32,7 @@ from dagster_jet.errors import (
     SinkMismatchError,
 )
 from dagster_jet.execution.commit_groups import RunAll, commit_together, grouped, in_threads
-from dagster_jet.execution.events import JobEvent, OutputLost, OutputRefused, SinkReopened
+from dagster_jet.execution.commit_reports import CommitReports, place_text, span
 from dagster_jet.execution.refused_output import RefusedOutput
 from dagster_jet.execution.retrying import Attempted, GivenUpError, Retrying
 from dagster_jet.pipeline.graph import SinkNode
@@ -42,11 +42,9 @@ from dagster_jet.snapshot.owed import (
     Destination,
     OwedCommit,
     SinkChange,
-    epochs_of,
     names_at_place,
     owed_commits,
     present_name,
-    rows_of,
     sink_change,
 )
 from dagster_jet.snapshot.record import ExecutionRecord
@@ -81,7 +79,7 @@ class SinkCommitter:
     options: StartOptions
     record: Callable[[], ExecutionRecord]
     retrying: Retrying
-    emit: Callable[[JobEvent], None]
+    reports: CommitReports
     in_tasks: Callable[[Sequence[Piece]], list[Any]] = carry_out_here
     """See `CommitContext`."""
     run_all: RunAll = in_threads
@@ -130,7 +128,7 @@ class SinkCommitter:
                 finally:
                     _close(sink, reopened)
             except (JetError, OSError) as error:
-                where = _where(destination)
+                where = place_text(destination)
                 _logger.warning(
                     "%s: staged output of the former sink %s (%s) could not be removed: %s",
                     self.job,
@@ -263,7 +261,7 @@ class SinkCommitter:
             CommitPart(self._committer(owed.sink), owed.artifacts, context)
             for owed, context in zip(group, contexts, strict=True)
         ]
-        place = ", ".join(_where(owed.destination) for owed in group)
+        place = ", ".join(place_text(owed.destination) for owed in group)
         is_done = commit_together(parts, place, self.retrying, one_failed)
         for part in parts if is_done else ():
             self._keep_facts(part.context.sink, part.committer)
@@ -337,7 +335,7 @@ class SinkCommitter:
     def report_missing(self, sink: str, newest: NewestOutput) -> None:
         """Reports committed output whose loss is accepted."""
         why = "the sink's location no longer has this epoch, and perhaps not others."
-        self._report_lost(sink, (newest.artifact,), why)
+        self.reports.lost(sink, (newest.artifact,), why)
 
     def _commit_owed(
         self, owed: OwedCommit, context: CommitContext, one_failed: threading.Event
@@ -353,7 +351,7 @@ class SinkCommitter:
         committer = sink.open_committer(self.job, owed.sink)
         try:
             if self._commit_one(committer, owed, context, one_failed):
-                self._report_reopened(owed)
+                self.reports.reopened(owed)
         finally:
             _close(owed.sink, committer)
 
@@ -376,51 +374,18 @@ class SinkCommitter:
         except JetError as error:
             why = str(error)
         if self.options.accept_loss:
-            self._report_lost(owed.sink, owed.artifacts, why)
+            self.reports.lost(owed.sink, owed.artifacts, why)
             return None
         raise SinkMismatchError(
-            f"{owed.rows} rows of epochs {_span(owed.epoch_ids)} are decided and not committed "
+            f"{owed.rows} rows of epochs {span(owed.epoch_ids)} are decided and not committed "
             f"yet. Since then the sink {owed.change.value}, and its former location cannot be "
             f"opened without the former pipeline: {why}",
             job=self.job,
             stage=owed.sink,
-            position=_where(owed.destination),
+            position=place_text(owed.destination),
             cure="Start once with the former pipeline: that start commits the rows. Or continue "
             "without them with the start option accept_loss=True.",
         )
-
-    def _report_reopened(self, owed: OwedCommit) -> None:
-        where = _where(owed.destination)
-        _logger.warning(
-            "%s: %d rows of epochs %s, decided before the sink %s %s, are committed to %s",
-            self.job,
-            owed.rows,
-            _span(owed.epoch_ids),
-            owed.sink,
-            owed.change.value,
-            where,
-        )
-        execution_id = self.record().execution_id
-        self.emit(
-            SinkReopened(
-                self.job, execution_id, owed.sink, owed.change, where, owed.epoch_ids, owed.rows
-            )
-        )
-
-    def _report_lost(self, sink: str, artifacts: Sequence[Artifact], why: str) -> None:
-        rows, epoch_ids = rows_of(artifacts), epochs_of(artifacts)
-        _logger.warning(
-            "%s: %d rows of epochs %s are lost and never reach the sink %s, as accept_loss "
-            "allows: %s",
-            self.job,
-            rows,
-            _span(epoch_ids),
-            sink,
-            why,
-        )
-        tokens = tuple(artifact.token for artifact in artifacts)
-        execution_id = self.record().execution_id
-        self.emit(OutputLost(self.job, execution_id, sink, epoch_ids, rows, tokens, why))
 
     def _commit_one(
         self,
@@ -430,7 +395,7 @@ class SinkCommitter:
         one_failed: threading.Event,
     ) -> bool:
         """Returns False if the sink's place is gone with the sink, and the loss is accepted."""
-        place = _where(owed.destination)
+        place = place_text(owed.destination)
         is_decided = not context.repeatable
         attempted = Attempted(
             "commit", (owed.sink,), place, committer, StoreCall.COMMIT, is_decided
@@ -446,7 +411,7 @@ class SinkCommitter:
             if not (is_left and self.options.accept_loss):
                 raise
             # The place of a sink that was removed from the pipeline will not come back.
-            self._report_lost(owed.sink, owed.artifacts, str(error))
+            self.reports.lost(owed.sink, owed.artifacts, str(error))
             return False
 
     def _context(
@@ -461,7 +426,7 @@ class SinkCommitter:
             recovering=recovering,
             accept_loss=self.options.accept_loss,
             repeatable=repeatable,
-            report_lost=self._report_artifact_lost,
+            report_lost=self.reports.artifact_lost,
             held_writers=record.held_writers.get(sink, 0),
             retained_epoch_id=record.snapshots[-1].epoch_id if record.snapshots else 0,
             in_tasks=self.in_tasks,
@@ -474,25 +439,9 @@ class SinkCommitter:
             is_stuck,
             destination_of,
             self.reopen,
-            self._report_refused,
+            self.reports.refused,
         )
         return replace(context, refused=refused)
-
-    def _report_refused(self, event: OutputRefused) -> None:
-        _logger.warning(
-            "%s: %d rows of epoch %d that the sink %s refuses were written to %s: %s",
-            self.job,
-            event.rows,
-            event.epoch_id,
-            event.sink,
-            event.dead_letter_sink,
-            event.reason,
-        )
-        self.emit(event)
-
-    def _report_artifact_lost(self, artifact: Artifact) -> None:
-        why = "the staged rows are gone, and no marker shows that they were committed."
-        self._report_lost(artifact.sink, (artifact,), why)
 
 
 def _close(sink: str, committer: Committer) -> None:
@@ -500,12 +449,3 @@ def _close(sink: str, committer: Committer) -> None:
         committer.close()
     except Exception as error:  # noqa: BLE001 - nothing depends on it any more
         _logger.warning("the sink %s: closing raised %r", sink, error)
-
-
-def _where(destination: Destination) -> str:
-    """Returns the destination in words."""
-    return str(destination.get("path", destination["kind"]))
-
-
-def _span(epoch_ids: Sequence[int]) -> str:
-    return f"{epoch_ids[0]} to {epoch_ids[-1]}" if len(epoch_ids) > 1 else f"{epoch_ids[0]}"

@@ -17,6 +17,7 @@ from dagster_jet.core.cadence import PERIOD_MS, SPARING_PERIOD_MS
 from dagster_jet.core.job_context import Parameters
 from dagster_jet.execution.acknowledging import acknowledge
 from dagster_jet.execution.clock import Clock
+from dagster_jet.execution.commit_reports import CommitReports
 from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.cut_publisher import publisher_of
 from dagster_jet.execution.dispatch import Dispatch
@@ -224,7 +225,7 @@ def _committer(context: ExecutionContext, signals: Signals, retrying: Retrying) 
         options,
         signals.record,
         retrying,
-        signals.emit,
+        CommitReports(context.job, signals.record, signals.emit),
         partial(carry_out, context.runtime),
     )
 

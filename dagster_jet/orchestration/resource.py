@@ -237,11 +237,11 @@ class JetResource(dg.ConfigurableResource[Any]):
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the jobs that Dagster abandoned, then close what was opened.
 
-        If an interrupt or an error occurs in Dagster's own code between two events, Dagster drops
-        the step without notifying it. Commits of such a job are then reported outside of the run.
+        After an interrupt or error in its own code, between two events, Dagster drops the step
+        without notifying it. Commits of such a job are then reported outside of the run.
 
-        A job that outlives its drain budget keeps the store open, because its thread may be inside
-        a Spark call. The process is about to end, and the job's lease is released.
+        A job that outlives its drain budget keeps the store open: its thread may be inside a Spark
+        call. The process is about to end, and the job's lease is released.
         """
         watches, self._watches = self._watches, []
         for store_watch in self._store_watches:
@@ -271,9 +271,8 @@ class JetResource(dg.ConfigurableResource[Any]):
         """Run a pipeline and report on its assets while it runs; ``yield from`` the result.
 
         The job runs on a separate driver thread. Materializations follow committed snapshots at a
-        limited rate; one comes immediately after a recovery, and one at the end. When the job has
-        ended, each asset of which rows are committed yields an output, so that the checks and
-        assets behind it in the same run are executed.
+        limited rate, at once after a recovery, and at the end. When the job has ended, each asset
+        of which rows are committed yields an output, so that what follows in the run is executed.
 
         A cancel, an eviction or Ctrl-C triggers a terminal snapshot within `drain_budget_seconds`
         and is re-raised. A user's cancel also pauses the job for the supervisor sensor. Launching
@@ -289,11 +288,8 @@ class JetResource(dg.ConfigurableResource[Any]):
                 `build_jet_job`, otherwise "drained" ("Materialize all", a job of your own).
             pipeline: required only outside of `jet_assets`.
             config: the job's settings, or the fields that override this resource's.
-            initial_snapshot: as for `Jet.run`. The default, as below, is the run config's value.
-            repeat_output: as for `Jet.run`.
-            accept_loss: as for `Jet.run`.
-            refused_to_dead_letters: as for `Jet.run`.
-            standby: as for `Jet.run`. Not for partitions.
+            initial_snapshot, repeat_output, accept_loss, refused_to_dead_letters, standby: as for
+                `Jet.run`. The defaults are the run config's values. No standby for partitions.
             if_running: what happens in this run behind the assets if another run executes the job:
                 "proceed" computes it from the rows committed so far, "skip" leaves it out. The
                 default is the run config's value, else "proceed". Partitions always skip.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from dagster_jet.cli import app
-from dagster_jet.cli.run_command import parameters_of
+from dagster_jet.cli.run_command import parameters_of, run
+from dagster_jet.start_options import StartOptions
 
 
 def test_the_version() -> None:
@@ -26,6 +29,11 @@ def test_a_pipeline_that_is_not_there_and_a_store_that_cannot_be_made(tmp_path: 
     missing = CliRunner().invoke(app, ["run", "nowhere:flights"], env=environment)
     assert missing.exit_code == 2 and "cannot be imported" in missing.stderr
     assert not (tmp_path / "store").exists()
+
+
+def test_each_option_of_a_start_is_one_of_the_command() -> None:
+    options = {field.name for field in fields(StartOptions)}
+    assert options <= set(inspect.signature(run).parameters)
 
 
 def test_parameters_are_json_or_text() -> None:

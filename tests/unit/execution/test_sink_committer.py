@@ -33,6 +33,7 @@ from dagster_jet.errors import (
     WriteOutcomeUnknownError,
 )
 from dagster_jet.execution import retrying
+from dagster_jet.execution.commit_reports import CommitReports
 from dagster_jet.execution.events import JobEvent, OutputLost, SinkReopened
 from dagster_jet.execution.retrying import Retrying
 from dagster_jet.execution.sink_committer import SinkCommitter
@@ -100,7 +101,7 @@ class Phase2:
             StartOptions(accept_loss=self.accept_loss),
             lambda: record,
             self.retrying,
-            self.events.append,
+            CommitReports("j", lambda: record, self.events.append),
         )
 
     def commit(self, artifacts: Any, named: Any = None, *, recovering: bool = False) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from dagster_jet.contract import Sink, Source
 from dagster_jet.errors import PipelineError
+from dagster_jet.execution.commit_reports import CommitReports
 from dagster_jet.execution.retrying import Retrying
 from dagster_jet.execution.sink_committer import SinkCommitter
 from dagster_jet.execution.start_connectors import at_start, on_store, open_reader
@@ -63,8 +64,9 @@ def test_a_reader_of_another_class_is_refused() -> None:
 def test_a_committer_of_another_class_is_refused() -> None:
     record: Any = None
     retrying = Retrying("j", threading.Event(), StopSignal(), lambda told: None)
+    reports = CommitReports("j", lambda: record, lambda event: None)
     committer = SinkCommitter(
-        "j", [SINK], {}, lambda _: SINK.sink, False, lambda: record, retrying, lambda event: None
+        "j", [SINK], {}, lambda _: SINK.sink, False, lambda: record, retrying, reports
     )
     with pytest.raises(PipelineError, match=r"stage 'out'.*a object is not a Committer"):
         committer.abort_orphans(())
