@@ -157,7 +157,7 @@ class Jet:
         Args:
             pipeline: its name is the job's name.
             config: by default `JobConfig()`.
-            until: when the run ends. "drained": all input that was there at the start has been
+            until: when the job ends. "drained": all input that was there at the start has been
                 read; a terminal snapshot follows, open windows stay in state, and the next run goes
                 on from there. "completed": as "drained", then the inputs end: every window is
                 closed, and the job is COMPLETED. "stopped": somebody stops it. A duration, such as
@@ -233,7 +233,7 @@ class Jet:
         Arguments are those of `run`.
 
         A job that was suspended, failed or died goes on from its last snapshot. A COMPLETED job
-        stays completed: the run ends at once and reads nothing, unless it goes back to an
+        stays completed: the call returns at once and reads nothing, unless it goes back to an
         `initial_snapshot`. If input waits, the event `InputIgnored` and `JobResult.ignored_input`
         say so.
 

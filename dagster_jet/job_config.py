@@ -86,7 +86,7 @@ class JobConfig(BaseModel):
     epochs_storage_options: Mapping[str, str | Secret] = Field(default_factory=dict, repr=False)
     """Options of the bucket of `epochs_table`, as for `sinks.files`."""
     restart_attempts_max: int = Field(default=5, ge=0)
-    """Number of restarts within ten minutes before the run ends as failed."""
+    """Number of restarts within ten minutes before the job fails."""
     parameters: Mapping[str, Any] = Field(default_factory=dict, repr=False)
     """Values that functions read in tasks, as `job_context().parameters[name]`: what JSON can hold,
     at most 16 KB, or `Secret`s. A text "env:NAME" is the secret of that name."""

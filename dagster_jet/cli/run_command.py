@@ -47,7 +47,7 @@ def run(
     until: Annotated[
         str,
         typer.Option(
-            help="When the run ends: drained, completed, stopped, or a duration as '10 minutes'."
+            help="When the job ends: drained, completed, stopped, or a duration as '10 minutes'."
         ),
     ] = "drained",
     parallelism: Annotated[
