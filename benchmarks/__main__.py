@@ -1,5 +1,5 @@
 """`python -m benchmarks [COMMAND] [options]`: the race without a command; windowed_count,
-operators, functions, costs, latency, pass_through, kafka_read, kafka_race, lake_race,
+operators, functions, costs, latency, pass_through, kafka_read, kafka_race, lake_race, lake_merges,
 snapshot_cost, manifest_cost, restore_cost, partition_tops, profile_small_epoch, snapshot_steps,
 cluster_epochs, state, store, event_log, ten_streams, nexmark."""
 
@@ -35,6 +35,7 @@ from benchmarks.nexmark.generator import Format
 from benchmarks.nexmark.queries import QUERIES
 from benchmarks.operators import OPERATORS
 from benchmarks.race import run as race_run
+from benchmarks.race.results import without_nan
 from dagster_jet.connectors.generated.nexmark.model import Model
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
@@ -69,7 +70,7 @@ def scratch() -> Iterator[Path]:
 
 def save(target: Path | None, result: dict[str, Any]) -> None:
     if target is not None:
-        target.write_text(json.dumps(result, indent=1), encoding="utf-8")
+        target.write_text(json.dumps(without_nan(result), indent=1), encoding="utf-8")
 
 
 @app.callback()
@@ -327,6 +328,15 @@ def race_lake(
     from benchmarks.lake_race import run as lake_race
 
     _race_of_parts(lake_race, part, json, quick=quick)
+
+
+@app.command("lake_merges")
+def merge_into_lake(quick: Quick = False, json: Json = None) -> None:
+    """Upserts of 10³, 10⁵ and 10⁶ keys into tables of 10⁷ rows; ten minutes."""
+    from benchmarks.lake_race import merges
+
+    with scratch() as folder:
+        save(json, merges.measured(folder, 200_000 if quick else merges.ROWS, console))
 
 
 def _race_of_parts(race: Any, parts: list[str] | None, json: Json, **settings: Any) -> None:

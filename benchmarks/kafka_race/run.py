@@ -23,6 +23,7 @@ from benchmarks.metered_child import EngineFailedError
 from benchmarks.oracle import WrongOutputError
 from benchmarks.race.contestants import CONTESTANTS
 from benchmarks.race.environments import prepare
+from benchmarks.race.results import without_nan
 from dagster_jet.spark.cluster import class_archive
 from tests.servers.kafka import VERSION as BROKER
 
@@ -219,7 +220,9 @@ def write(
 ) -> None:
     """Writes what was measured, as JSON and as a page."""
     target.mkdir(parents=True, exist_ok=True)
-    (target / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (target / f"{name}.json").write_text(
+        json.dumps(without_nan(result), indent=1) + "\n", encoding="utf-8"
+    )
     (target / f"{name}.md").write_text(page, encoding="utf-8")
     tell(f"{target / f'{name}.md'} is written")
 

@@ -40,7 +40,7 @@ class Results:
 
     def save(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(_without_nan(self.data), indent=1)
+        text = json.dumps(without_nan(self.data), indent=1)
         self._path.write_text(text + "\n", encoding="utf-8")
 
     # What tables and plots ask for.
@@ -86,12 +86,12 @@ def machine() -> Record:
     }
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
     """JSON has no nan."""
     if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}
+        return {key: without_nan(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_without_nan(inner) for inner in value]
+        return [without_nan(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
