@@ -35,6 +35,7 @@ from benchmarks.nexmark.generator import Format
 from benchmarks.nexmark.queries import QUERIES
 from benchmarks.operators import OPERATORS
 from benchmarks.race import run as race_run
+from benchmarks.race.half_load import QUICK, Schedule
 from benchmarks.race.results import without_nan
 from dagster_jet.connectors.generated.nexmark.model import Model
 
@@ -274,16 +275,25 @@ def pass_through(
 def latency(
     quick: Quick = False,
     query: Annotated[list[str] | None, typer.Option(help="q1 or q5, repeatable; both.")] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(help=f"Repeatable: {', '.join(latencies.RACING)}; all.")
+    ] = None,
+    minutes: Annotated[float, typer.Option(help="Of latencies, after one of warm-up.")] = 1.0,
     rounds: Rounds = None,
     json: Json = None,
 ) -> None:
-    """Time to the committed row at a steady pace, start and restart, against Spark."""
+    """Time to the committed row at a steady pace, start and restart, against Spark and PyFlink."""
     with scratch() as folder:
-        root, some = Path(__file__).parent.parent, query or []
         save(
             json,
             latencies.run(
-                root, folder, queries=some, rounds=rounds or 1, quick=quick, console=console
+                Path(__file__).parent.parent,
+                folder,
+                queries=query or [],
+                engines=engine or [],
+                rounds=rounds or 1,
+                schedule=QUICK if quick else Schedule.counting(minutes),
+                console=console,
             ),
         )
 

@@ -1,5 +1,5 @@
-"""Time from an event's schedule to its committed row: ours at defaults, ours with a second between
-two snapshots, and Structured Streaming with all input that there is per trigger."""
+"""Time from an event's schedule to its committed row: ours at defaults, also with a standby,
+Structured Streaming with all input that there is per trigger, and PyFlink."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.race.contestants import JET, SPARK, Contestant
+from benchmarks.race.contestants import FLINK, JET, SPARK, Contestant
 from benchmarks.race.environments import prepare
-from benchmarks.race.half_load import QUERIES_AT_PACE, QUICK, Paced, Schedule, run_paced
+from benchmarks.race.half_load import QUERIES_AT_PACE, Paced, Schedule, run_paced
 
 RATE = 2_000
 """Events per second; far below what either engine can do."""
@@ -23,8 +23,8 @@ _COLUMNS = (
 RACING: dict[str, tuple[Contestant, dict[str, Any], bool]] = {
     "dagster_jet": (JET, {}, False),
     "dagster_jet, a standby": (JET, {}, True),
-    "dagster_jet, a snapshot a second": (JET, {"snapshot_interval": "1 second"}, False),
     "Structured Streaming": (SPARK, {"files": 1000}, False),
+    "PyFlink": (FLINK, {}, False),
 }
 """Engine, settings, and whether a standby waits."""
 
@@ -34,26 +34,30 @@ def run(
     folder: Path,
     *,
     queries: Sequence[str],
+    engines: Sequence[str],
     rounds: int,
-    quick: bool,
+    schedule: Schedule,
     console: Console,
 ) -> dict[str, Any]:
-    """The engines take turns, so that a busy minute of the machine hits each of them."""
+    """The engines take turns, so that a busy minute of the machine hits each of them.
+
+    Raises: KeyError for an engine that is not in `RACING`."""
     cache = root / ".cache" / "race"
-    environments = {one.name: prepare(one, cache / "environments") for one, _, _ in RACING.values()}
+    racing = {label: RACING[label] for label in engines or RACING}
+    environments = {one.name: prepare(one, cache / "environments") for one, _, _ in racing.values()}
     found: list[dict[str, Any]] = []
     for query in queries or QUERIES_AT_PACE:
         table = Table(title=f"{query}, {RATE:,} events/s")
         for column in _COLUMNS:
             table.add_column(column)
         for _ in range(rounds):
-            for label, (contestant, settings, standby) in RACING.items():
+            for label, (contestant, settings, standby) in racing.items():
                 paced = run_paced(
                     contestant,
                     environments[contestant.name],
                     query,
                     RATE,
-                    QUICK if quick else Schedule(),
+                    schedule,
                     cache,
                     folder / "paced",
                     settings,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,6 +143,6 @@ class GrowingFiles:
 
 def names(folder: Path, wanted: Callable[[str], bool]) -> set[str]:
     try:
-        return {path.name for path in folder.iterdir() if wanted(path.name)}
+        return {name for name in os.listdir(folder) if wanted(name)}
     except FileNotFoundError:
         return set()

@@ -55,11 +55,18 @@ _LAST_LOOK_S = 0.05
 class Schedule:
     """Seconds of the input's schedule; an engine is started when it begins."""
 
-    warm_until_s: float = 25.0
+    warm_until_s: float = 60.0
     """Latencies count from here,"""
-    kill_at_s: float = 50.0
+    kill_at_s: float = 120.0
     """to here. The engine is killed within the second after this."""
-    ends_at_s: float = 70.0
+    ends_at_s: float = 150.0
+
+    @classmethod
+    def counting(cls, minutes: float) -> Schedule:
+        """The same times before and after, `minutes` of latencies."""
+        longer = cls()
+        more = minutes * 60 - (longer.kill_at_s - longer.warm_until_s)
+        return cls(longer.warm_until_s, longer.kill_at_s + more, longer.ends_at_s + more)
 
 
 QUICK = Schedule(12.0, 20.0, 30.0)
