@@ -280,7 +280,9 @@ class FilesReader(SourceReader):
 
     def poll(self) -> Found:
         found = self._recognition.compare(
-            self._folder.files(), self._without_checksum, self._waiting.bytes_per_row
+            self._folder.files(self._read.read_whole),
+            self._without_checksum,
+            self._waiting.bytes_per_row,
         )
         return Found(found, self._row_size_of_first(found.unread))
 

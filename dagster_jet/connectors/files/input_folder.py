@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,10 +12,15 @@ from datetime import datetime, timezone
 
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
-from dagster_jet.connectors.files.places.place import InputFile, InputPlace, Listing
+from dagster_jet.connectors.files.places.place import InputFile, InputPlace, Known, Listing, unknown
 from dagster_jet.errors import InputLostError, SourceError, SourceUnavailableError
 
 _logger = logging.getLogger(__name__)
+
+FEW_FILES = 1_000
+"""Number of files whose state each call asks for."""
+_FULL_LOOK_PAUSE = 20
+"""Pause between two looks at the state of more files, as a multiple of a look's duration."""
 
 
 @dataclass
@@ -28,26 +34,36 @@ class InputFolder:
     stage: str
     recursive: bool = False
     _has_named_subfolders: bool = field(default=False, init=False)
+    _next_full_look: float = field(default=0.0, init=False)
+    """Monotonic time."""
 
     def __post_init__(self) -> None:
         self.place: InputPlace = open_input(self.path, self.storage_options, self.recursive)
 
-    def files(self) -> tuple[InputFile, ...]:
+    def files(self, known: Known = unknown) -> tuple[InputFile, ...]:
         """Lists the finished files.
+
+        Users leave thousands of files in a folder that were read. To ask for the state of each in
+        every poll would take a core, so most calls ask only for those that `known` does not know.
 
         Raises:
             SourceError: the folder does not exist.
             SourceUnavailableError: the file system cannot be read now.
         """
         with self.errors_named(self.path):
+            began = time.monotonic()
+            is_full = began >= self._next_full_look
             try:
-                listing = self.place.listing()
+                listing = self.place.listing(unknown if is_full else known)
             except (FileNotFoundError, NotADirectoryError):
                 raise self.refused(
                     f"the source folder {self.path!r} does not exist.",
                     None,
                     "Create it, or correct the path.",
                 ) from None
+        if is_full and known is not unknown and len(listing.files) > FEW_FILES:
+            ended = time.monotonic()
+            self._next_full_look = ended + _FULL_LOOK_PAUSE * (ended - began)
         if listing.subfolders and not self._has_named_subfolders:
             self._has_named_subfolders = True
             self._name_subfolders(listing)

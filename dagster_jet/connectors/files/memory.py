@@ -33,7 +33,7 @@ def mark_of(file: InputFile) -> Mark:
 
 @dataclass
 class FileMemory:
-    """Memory of one source. `get` may be called concurrently with all other methods."""
+    """Memory of one source. `get` and `read_whole` may run concurrently with all other methods."""
 
     remember_ms: int
     max_file_age_ms: int | None = None
@@ -58,6 +58,11 @@ class FileMemory:
 
     def get(self, path: str) -> InputFile | None:
         return self._parts[part_of(path)].get(path)
+
+    def read_whole(self, path: str) -> InputFile | None:
+        """Returns a file that was read completely, as it was then."""
+        file = self.get(path)
+        return None if file is None or file.read_to is not None else file
 
     def put(self, file: InputFile) -> None:
         self._parts[part_of(file.path)][file.path] = file

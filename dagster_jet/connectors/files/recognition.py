@@ -61,7 +61,7 @@ class Recognition:
                 continue
             if known.read_to is not None:
                 unread.append(file)
-            if known != file and file.path not in without_checksum:
+            if known is not file and known != file and file.path not in without_checksum:
                 recognised.append(self._recognise(known, file))
         self._name_late(passed)
         unread = sorted(filter(self._is_new, unread), key=mark_of)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 
 from dagster_jet import sinks, sources, tables
 from dagster_jet.connectors.files.files_source import FilesReader
+from dagster_jet.connectors.files.input_folder import FEW_FILES
 from dagster_jet.connectors.files.memory import FileMemory
+from dagster_jet.connectors.files.places.local import LocalInput
 from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.errors import (
     ConfigurationError,
@@ -225,6 +228,34 @@ def test_another_time_is_no_other_file_and_other_content_is(tmp_path: Path) -> N
             assert told.value.position == str(file) and "into a file of their own" in str(
                 told.value
             )
+
+
+def test_the_state_of_many_read_files_is_not_asked_for_in_each_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def find(place: LocalInput, path: str) -> InputFile | None:
+        asked.append(path)
+        return found(place, path)
+
+    found = LocalInput.find
+    monkeypatch.setattr(LocalInput, "find", find)
+    write_rows(tmp_path, *(f"{number}.json" for number in range(FEW_FILES + 1)))
+    reader = reader_of(tmp_path)
+    assert len(take_all(reader)) == FEW_FILES + 1
+    reader._folder._next_full_look = math.inf
+
+    asked.clear()
+    write_rows(tmp_path, "new.json")
+    (tmp_path / "7.json").write_text('{"a": 1}\n{"a": 2}\n')
+    assert take_all(reader) == ["new.json"]
+    assert asked.count(str(tmp_path / "7.json")) == 0 and len(asked) < 10
+
+    reader._folder._next_full_look = 0.0
+    with pytest.raises(SourceError, match=r"has changed since") as told:
+        poll_now(reader)
+    assert told.value.position == str(tmp_path / "7.json")
 
 
 def test_a_snapshot_without_checksums_goes_by_size_and_time(tmp_path: Path) -> None:

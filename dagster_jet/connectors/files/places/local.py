@@ -22,11 +22,13 @@ from dagster_jet.connectors.files.places.place import (
     EPOCHS_FOLDER,
     STAGING_FOLDER,
     InputFile,
+    Known,
     Listing,
     OutputName,
     Sealed,
     is_finished,
     is_partition,
+    unknown,
 )
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.durable import make_folder, sync_folder
@@ -50,9 +52,9 @@ class LocalInput:
                 path = os.path.dirname(path)
         return os.path.abspath(path)
 
-    def listing(self) -> Listing:
+    def listing(self, known: Known = unknown) -> Listing:
         names = [name for name in self._names() if is_finished(os.path.basename(name))]
-        found = {name: self.find(name) for name in names}
+        found = {name: known(name) or self.find(name) for name in names}
         return Listing(
             tuple(file for file in found.values() if file is not None),
             tuple(n for n, file in found.items() if file is None and os.path.isdir(n)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, TypeAlias
 
 from dagster_jet.contract import TransactionId
 from dagster_jet.snapshot.manifest import Artifact
@@ -59,6 +59,14 @@ def is_inside(path: str, folder: str) -> bool:
     return inner != path and all(map(is_finished, inner.split("/")))
 
 
+Known: TypeAlias = Callable[[str], InputFile | None]
+"""Returns the file of a path whose state need not be looked up."""
+
+
+def unknown(_path: str) -> None:
+    """No file is known."""
+
+
 class InputPlace(Protocol):
     """A folder, with or without its subfolders, or a pattern of names, to read from."""
 
@@ -70,7 +78,7 @@ class InputPlace(Protocol):
         """The folder, or the innermost one with all matches of the pattern."""
         ...
 
-    def listing(self) -> Listing:
+    def listing(self, known: Known = unknown) -> Listing:
         """Raises `FileNotFoundError` or `NotADirectoryError` if the folder does not exist."""
         ...
 

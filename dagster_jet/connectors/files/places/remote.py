@@ -27,10 +27,12 @@ from dagster_jet.connectors.files.places.place import (
     EPOCHS_FOLDER,
     STAGING_FOLDER,
     InputFile,
+    Known,
     Listing,
     OutputName,
     Sealed,
     is_published,
+    unknown,
 )
 from dagster_jet.core.secret import text_of
 from dagster_jet.errors import MissingEnvironmentError
@@ -90,7 +92,7 @@ class RemoteInput(_Folder):
     def folder_url(self) -> str:
         return folder_of(self.url)
 
-    def listing(self) -> Listing:
+    def listing(self, known: Known = unknown) -> Listing:
         fs, root = self.connected()
         with as_os_errors(self.url):
             if self.folder_url == self.url and not self._recursive:

@@ -17,7 +17,7 @@ from dagster_jet.aws.access import code_of
 from dagster_jet.aws.conditions import REFUSED
 from dagster_jet.connectors.files.places.listing import folder_of, found_in
 from dagster_jet.connectors.files.places.location import StorageOptions
-from dagster_jet.connectors.files.places.place import InputFile, Listing
+from dagster_jet.connectors.files.places.place import InputFile, Known, Listing, unknown
 from dagster_jet.connectors.files.places.s3_bucket import GONE, S3Bucket
 from dagster_jet.system.backoff import attempts
 
@@ -37,7 +37,7 @@ class S3Input(S3Bucket):
     def folder_url(self) -> str:
         return folder_of(self.url)
 
-    def listing(self) -> Listing:
+    def listing(self, known: Known = unknown) -> Listing:
         is_folder = self.folder_url == self.url
         start = self.folder_url.removeprefix(f"s3://{self.bucket}").lstrip("/")
         asked: dict[str, str] = {"Delimiter": "/"} if is_folder and not self._recursive else {}
