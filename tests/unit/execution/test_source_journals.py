@@ -15,7 +15,7 @@ import pytest
 from dagster_jet import sources
 from dagster_jet.connectors.files.files_source import FilesReader
 from dagster_jet.connectors.files.places.local import LocalInput
-from dagster_jet.connectors.files.places.place import Listing
+from dagster_jet.connectors.files.places.place import Known, Listing, unknown
 from dagster_jet.errors import InputLostError, SourceError
 from dagster_jet.execution.source_journals import SourceJournals
 from dagster_jet.execution.source_polling import poll_now
@@ -312,8 +312,8 @@ def test_a_listing_that_still_shows_a_forgotten_file_ends_no_job(
     go_on(life, days=20, epochs=5 * PARTS)
     listing = LocalInput.listing
 
-    def late(place: LocalInput) -> Listing:
-        now = listing(place)
+    def late(place: LocalInput, known: Known = unknown) -> Listing:
+        now = listing(place, known)
         return Listing((*now.files, shown), now.subfolders)
 
     monkeypatch.setattr(LocalInput, "listing", late)
