@@ -82,15 +82,20 @@ def stage(
     epoch: int = 1,
     execution: int = 1,
     timeline: int = 1,
+    name: str = "out",
 ) -> tuple[Artifact, ...]:
-    writer = sink.open_writer(TransactionId("j", "out", timeline, execution, epoch, 0, "a0"))
+    writer = sink.open_writer(TransactionId("j", name, timeline, execution, epoch, 0, "a0"))
     writer.write(batch)
     return writer.prepare()
 
 
-def by(execution: int = 1, timeline: int = 1, *, accept_loss: bool = False) -> CommitContext:
-    return CommitContext("j", "out", timeline, execution, execution > 1, accept_loss)
+def by(
+    execution: int = 1, timeline: int = 1, *, accept_loss: bool = False, name: str = "out"
+) -> CommitContext:
+    """`name`: of the sink."""
+    return CommitContext("j", name, timeline, execution, execution > 1, accept_loss)
 
 
 def commit(sink: DeltaSink, artifacts: Any, context: CommitContext | None = None) -> None:
-    sink.open_committer("j", "out").commit(artifacts, context or by())
+    context = context or by()
+    sink.open_committer(context.job, context.sink).commit(artifacts, context)

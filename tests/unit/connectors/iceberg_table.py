@@ -16,6 +16,7 @@ from dagster_jet import sinks
 from dagster_jet.connectors.iceberg import IcebergSink
 from dagster_jet.connectors.iceberg.table_version import TableVersion
 from dagster_jet.connectors.lake.staged_names import Owner
+from dagster_jet.contract import CommitContext
 from dagster_jet.snapshot.manifest import Artifact
 
 from .delta_table import SCHEMA, rows
@@ -82,8 +83,8 @@ class Table:
         return self.folder / "warehouse" / "space" / "rows" / "data" / artifact.target
 
 
-def commit(sink: IcebergSink, artifacts: Any, context: Any) -> None:
-    with closing(sink.open_committer("j", "out")) as committer:
+def commit(sink: IcebergSink, artifacts: Any, context: CommitContext) -> None:
+    with closing(sink.open_committer(context.job, context.sink)) as committer:
         committer.commit(artifacts, context)
 
 

@@ -91,6 +91,38 @@ def test_a_version_that_is_created_late(s3: S3Folder, proxy: Proxy) -> None:
     assert in_table(s3) == Counter([1, 2])
 
 
+@pytest.mark.parametrize("keeps_conditions", [True, False], ids=["conditional put", "without"])
+def test_two_s3_writers_same_version(
+    s3: S3Folder, server: AwsServer, proxy: Proxy, keeps_conditions: bool
+) -> None:
+    """Delta #1410. Another writer creates a version while the request for the same one is on its
+    way. That is refused, and its rows are in the next version. Without the condition the other
+    writer's rows are gone, so a start refuses a server that ignores it."""
+    sink, asked = in_bucket(s3, proxy), list[str]()
+    theirs = {epoch: stage(sink, rows(100 + epoch), epoch=epoch, name="other") for epoch in (1, 2)}
+    beside = sinks.delta(s3.url, partition_by="day", storage_options=s3.storage_options)
+    beside = beside.at_start("j", "other", on_one_host=False)
+
+    def create_it_first(said: bytes) -> bool:
+        if creates_version(said):
+            asked.append(said.split(b" ")[1].decode().rpartition("/")[2].partition(".")[0])
+            if theirs:
+                commit(beside, theirs.pop(min(theirs)), by(name="other"))
+        return False
+
+    if not keeps_conditions:
+        server.ignore("PUT If-None-Match")
+    proxy.hold_next(create_it_first)
+    for epoch in (1, 2):
+        commit(sink, stage(sink, rows(epoch), epoch=epoch), by())
+    if keeps_conditions:
+        assert list(map(int, asked)) == [1, 2, 3, 4], "each was asked for when it was taken"
+        assert in_table(s3) == Counter([1, 2, 101, 102])
+    else:
+        assert list(map(int, asked)) == [1, 2]
+        assert in_table(s3) == Counter([1, 2]), "two rows of the other writer are lost"
+
+
 def test_uploads_that_a_dead_execution_has_begun_are_removed(s3: S3Folder, proxy: Proxy) -> None:
     sink = in_bucket(s3, proxy)
     writer = sink.open_writer(TransactionId("j", "out", 1, 1, 1, 0, "a0"))

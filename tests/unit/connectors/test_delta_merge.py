@@ -12,6 +12,7 @@ import pytest
 
 from dagster_jet import sinks
 from dagster_jet.connectors.delta import DeltaSink
+from dagster_jet.connectors.lake import lake_committer
 from dagster_jet.connectors.lake.lake_committer import Change
 from dagster_jet.connectors.lake.staged_changes import staged_at
 from dagster_jet.connectors.lake.staged_names import marker_of
@@ -63,7 +64,9 @@ def texts(table: Table) -> dict[int, str]:
     return {row["id"]: row["text"] for row in table.now.to_pyarrow_table().to_pylist()}
 
 
-def test_the_newest_epoch_of_a_key_counts(table: Table) -> None:
+def test_aborted_checkpoint_merged_into_next(table: Table) -> None:
+    """A snapshot has failed, so its epoch is committed together with the next one, in which a key
+    has changed again: the newest row of the key counts."""
     sink = table.sink(**KEYED)
     table.append(1, 7)
     staged = [*stage(sink, rows(1, 2)), *stage(sink, rows(2, 3, text="new"), epoch=2)]
@@ -73,6 +76,27 @@ def test_the_newest_epoch_of_a_key_counts(table: Table) -> None:
     commit(sink, staged, by(2))
     assert table.now.version() == 2
     assert table.now.history(1)[0]["dagster_jet.epochs"] == "1-2"
+
+
+@pytest.mark.parametrize("others", [(), (7,)], ids=["an empty table", "other keys"])
+def test_zero_row_delete_does_not_conflict(
+    table: Table, monkeypatch: pytest.MonkeyPatch, others: tuple[int, ...]
+) -> None:
+    """Two sinks upsert a key that the table does not have. Neither has a row to remove, and still
+    the second one is made again, on what the first one has committed."""
+    for id in others:
+        table.append(id)
+    sink = table.sink(**KEYED)
+    ours, theirs = stage(sink, rows(1, text="newer")), [stage(sink, rows(1), name="other")]
+
+    def after_another(point: str) -> None:
+        if point == "lake.commit.before" and theirs:
+            commit(sink, theirs.pop(), by(name="other"))
+
+    monkeypatch.setattr(lake_committer, "fail_point", after_another)
+    commit(sink, ours)
+    assert not theirs and texts(table)[1] == "newer"
+    assert table.ids() == [1, *others]
 
 
 def test_changes_of_a_mirror(table: Table) -> None:

@@ -3,6 +3,7 @@ each of these things, and every row is there once."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from dagster_jet.connectors.delta.columns import check_partition_by, columns_of_
 from dagster_jet.connectors.delta.data_file import data_file_of
 from dagster_jet.connectors.delta.table_log import TableLog
 from dagster_jet.connectors.lake.staged_names import marker_of
-from dagster_jet.contract import TransactionId
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,
@@ -48,6 +48,19 @@ def test_late_request_lands_after_recovery_check(table: Table) -> None:
     with pytest.raises(deltalake.exceptions.CommitFailedError, match="Concurrent transaction"):
         dead.append([data_file_of(one) for one in staged], APPLICATION, marker_of(1, 1), {})
     assert table.ids() == [1, 2]
+
+
+def test_replayed_batch_has_new_commit_user(table: Table) -> None:
+    """The driver has died before it noted the commit. A later execution is the same user of the
+    table: it commits neither these files again, nor others of the same epoch."""
+    staged = stage(table.sink(), rows(1, 2))
+    commit(table.sink(), staged)
+    commit(table.sink(), staged, by(2))
+    commit(table.sink(), stage(table.sink(), rows(1, 2), execution=3), by(3))
+    log = (table.folder / "_delta_log").glob("*.json")
+    actions = [json.loads(line) for path in log for line in path.read_text().splitlines()]
+    assert [one["txn"]["appId"] for one in actions if "txn" in one] == [APPLICATION]
+    assert table.now.version() == 1 and table.ids() == [1, 2]
 
 
 def test_epochs_of_a_snapshot_are_one_version(table: Table) -> None:
@@ -185,15 +198,13 @@ def test_orphans_are_the_sinks_own_and_not_committed(table: Table) -> None:
     sink = table.sink()
     commit(sink, stage(sink, rows(1), epoch=1))
     kept = stage(sink, rows(2), epoch=2)
-    writer = sink.open_writer(TransactionId("j", "other", 1, 1, 3, 0, "a0"))
-    writer.write(rows(3))
-    others = writer.prepare()
+    others = stage(sink, rows(3), epoch=3, name="other")
     orphan = stage(sink, rows(4), epoch=3)
     committer = sink.open_committer("j", "out")
     assert committer.abort_orphans(by(2), [kept[0].token, "of/another#sink"]) == 1
     assert not (table.folder / orphan[0].target).exists()
     commit(sink, kept, by(2))
-    sink.open_committer("j", "other").commit(others, replace(by(2), sink="other"))
+    commit(sink, others, by(2, name="other"))
     assert table.ids() == [1, 2, 3]
 
 

@@ -24,6 +24,7 @@ from pyiceberg.types import LongType
 from dagster_jet import sinks
 from dagster_jet.connectors.iceberg import IcebergSink, merge_commit
 from dagster_jet.connectors.iceberg.table_version import SNAPSHOTS_KEPT
+from dagster_jet.connectors.lake import lake_committer
 from dagster_jet.connectors.lake.lake_committer import Change
 from dagster_jet.connectors.lake.staged_names import marker_of
 from dagster_jet.contract import CommitContext, TransactionId, carry_out_here
@@ -69,7 +70,9 @@ def merged_files(table: Table) -> set[str]:
     return {path.name for path in data(table).glob("merged-*")}
 
 
-def test_the_newest_epoch_of_a_key_counts(table: Table) -> None:
+def test_aborted_checkpoint_merged_into_next(table: Table) -> None:
+    """A snapshot has failed, so its epoch is committed together with the next one, in which a key
+    has changed again: the newest row of the key counts."""
     sink = table.sink(**KEYED)
     table.append(1, 7)
     staged = [*stage(sink, rows(1, 2)), *stage(sink, rows(2, 3, text="new"), epoch=2)]
@@ -80,6 +83,27 @@ def test_the_newest_epoch_of_a_key_counts(table: Table) -> None:
     found = metadata_of(table.folder)["snapshots"]
     assert [one["summary"]["operation"] for one in found] == ["append", "overwrite"]
     assert found[-1]["summary"]["dagster_jet.epochs"] == "1-2"
+
+
+@pytest.mark.parametrize("others", [(), (7,)], ids=["an empty table", "other keys"])
+def test_zero_row_delete_does_not_conflict(
+    table: Table, monkeypatch: pytest.MonkeyPatch, others: tuple[int, ...]
+) -> None:
+    """Two sinks upsert a key that the table does not have. Neither has a row to remove, and still
+    the second one is made again, on what the first one has committed."""
+    for id in others:
+        table.append(id)
+    sink = table.sink(**KEYED)
+    ours, theirs = stage(sink, rows(1, text="newer")), [stage(sink, rows(1), name="other")]
+
+    def after_another(point: str) -> None:
+        if point == "lake.commit.before" and theirs:
+            commit(sink, theirs.pop(), by(name="other"))
+
+    monkeypatch.setattr(lake_committer, "fail_point", after_another)
+    commit(sink, ours, by())
+    assert not theirs and texts(table)[1] == "newer"
+    assert table.ids() == [1, *others]
 
 
 def test_changes_of_a_mirror(table: Table) -> None:

@@ -31,6 +31,7 @@ from dagster_jet.errors import (
     FencedError,
     JetError,
     SinkMismatchError,
+    SinkUnavailableError,
 )
 from dagster_jet.snapshot.manifest import Artifact
 
@@ -60,20 +61,64 @@ def test_late_request_lands_after_recovery_check(table: Table) -> None:
 
 
 def test_resent_post_registers_files_twice(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also `unknown_commit_deletes_files`: after a lost answer the snapshot stays readable."""
     sink = table.sink()
     staged = stage(sink, rows(1, 2))
-    real = SqlCatalog.commit_table
-
-    def without_answer(*given: Any) -> Any:
-        real(*given)
-        monkeypatch.setattr(SqlCatalog, "commit_table", real)
-        raise ConnectionError("the answer is lost")
-
-    monkeypatch.setattr(SqlCatalog, "commit_table", without_answer)
+    lose_the_answer(monkeypatch)
     commit(sink, staged, by())
     commit(sink, staged, by(2))
     assert table.ids() == [1, 2] and len(metadata_of(table.folder)["snapshots"]) == 1
+
+
+def test_unknown_commit_deletes_files(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is lost, and then the catalog is away. What the snapshot names stays, whoever
+    cleans up: this commit, or the next start, which does not know yet what is committed."""
+    sink = table.sink()
+    staged = stage(sink, rows(1, 2))
+    with monkeypatch.context() as patched:
+        lose_the_answer(patched, then_away=True)
+        with pytest.raises(SinkUnavailableError, match="is unavailable"):
+            commit(sink, staged, by())
+    left = files_of(table)
+    assert table.ids() == [1, 2]
+    with closing(sink.open_committer("j", "out")) as committer:
+        assert committer.abort_orphans(by(2), ()) == 0
+        committer.commit(staged, by(2))
+    assert files_of(table) == left and len(metadata_of(table.folder)["snapshots"]) == 1
+    assert table.ids() == [1, 2]
+
+
+def lose_the_answer(patched: pytest.MonkeyPatch, *, then_away: bool = False) -> None:
+    """The next commit is carried out, and nobody is told."""
+    real = SqlCatalog.commit_table
+
+    def is_away(*given: Any) -> Any:
+        raise ConnectionError("the catalog is away")
+
+    def without_answer(*given: Any) -> Any:
+        real(*given)
+        patched.setattr(SqlCatalog, "commit_table", real)
+        if then_away:
+            patched.setattr(SqlCatalog, "load_table", is_away)
+        raise ConnectionError("the answer is lost")
+
+    patched.setattr(SqlCatalog, "commit_table", without_answer)
+
+
+def files_of(table: Table) -> set[Path]:
+    return {path for path in (table.folder / "warehouse").rglob("*") if path.is_file()}
+
+
+def test_replayed_batch_has_new_commit_user(table: Table) -> None:
+    """The driver has died before it noted the commit. A later execution is the same user of the
+    table: it commits neither these files again, nor others of the same epoch."""
+    staged = stage(table.sink(), rows(1, 2))
+    commit(table.sink(), staged, by())
+    commit(table.sink(), staged, by(2))
+    commit(table.sink(), stage(table.sink(), rows(1, 2), execution=3), by(3))
+    found = metadata_of(table.folder)
+    users = [name for name in found["properties"] if name.startswith("dagster-jet/")]
+    assert users == [APPLICATION] and len(found["snapshots"]) == 1
+    assert table.ids() == [1, 2]
 
 
 def test_evidence_expires_with_snapshots(table: Table) -> None:
