@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 
 from dagster_jet.contract import Acknowledges, SourceReader
 from dagster_jet.errors import (
@@ -47,7 +48,7 @@ from dagster_jet.snapshot.newest_output import output_after, output_to_be_there
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
 from dagster_jet.snapshot.storage.chunks import ChunkSetName
-from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
+from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore, vertex_of
 from dagster_jet.spark.cluster.session import activate
 from dagster_jet.spark.planning.stage_columns import stage_columns
 from dagster_jet.spark.restore import restore_shards
@@ -217,7 +218,13 @@ class RecoveryDriver:
         partition_count = context.store.partition_count
         check_compatible(context.job, manifest, context.plan.stage_plans(), partition_count)
         self._report_forgetful(command.export)
-        snapshot_id = command.snapshot_id
+        snapshot_id, number = command.snapshot_id, count()
+
+        def imported_name(one: ChunkSet, shard: int) -> str:
+            # Under the former name of a renamed source, so that its journal is written anew.
+            part = f"imported.{next(number)}"
+            return str(ChunkSetName(vertex_of(one.name), snapshot_id, execution_id, shard, part))
+
         imported = copy_snapshot(
             data,
             self.snapshots,
@@ -235,9 +242,7 @@ class RecoveryDriver:
                 newest_output={},
                 format=MANIFEST_FORMAT,
             ),
-            lambda vertex, shard, place: str(
-                ChunkSetName(vertex, snapshot_id, execution_id, shard, f"imported.{place}")
-            ),
+            imported_name,
         )
         ref = replace(
             export.ref,
@@ -306,7 +311,7 @@ class RecoveryDriver:
     ) -> tuple[ChunkSet, ...]:
         """The chain of a source's journal. A source that was renamed writes its journal anew: the
         places of its parts depend on the name."""
-        if not chain or chain[0].name.rpartition("/")[0] == source:
+        if not chain or vertex_of(chain[0].name) == source:
             return chain
         self.journals.write_anew(source, reader)
         return ()

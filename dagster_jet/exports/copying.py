@@ -13,8 +13,8 @@ from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import MapKey
 from dagster_jet.system.failpoint import fail_point
 
-Rename = Callable[[str, int, int], str]
-"""Vertex, shard and place in the chain to the new name of a chunk set."""
+Rename = Callable[[ChunkSet, int], str]
+"""Chunk set and shard to the new name of the set."""
 
 
 def copy_snapshot(
@@ -61,8 +61,8 @@ def copy_chunk_sets(
     shards = {
         vertex: tuple(
             tuple(
-                _copied(source, target, manifest, vertex, one, rename and rename(vertex, shard, i))
-                for i, one in enumerate(chain)
+                _copied(source, target, manifest, vertex, one, rename and rename(one, shard))
+                for one in chain
             )
             for shard, chain in enumerate(chains)
         )

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 import dagster_jet
-from dagster_jet import Jet, JobConfig
+from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources
+from dagster_jet.core.partition import partition_id
 from dagster_jet.errors import JetError
 from dagster_jet.exports.export import Export
 from dagster_jet.exports.export_list import collect_export_garbage
@@ -23,7 +24,7 @@ from dagster_jet.testing.failpoints import FailPoints
 
 from . import child, export_child, oracle
 from .crash_table import DELETING_KILLED, EXPORTING_KILLED, IMPORTING_KILLED
-from .world import OUTPUTS, World, wait_until
+from .world import OUTPUTS, World, wait_until, write_input
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -228,3 +229,43 @@ def test_a_job_elsewhere_is_cancelled_at_its_last_snapshot_and_goes_on_from_it(
     world.assert_exactly_once()
     record = world.record()
     assert record is not None and record.timeline == 2
+
+
+def test_a_source_is_renamed_where_another_job_begins(exporting: ExportingWorld) -> None:
+    """The files that the first job has read are not read again, however often the other one is
+    started: its journal has places of its own."""
+    folder = exporting.folder
+    # Names whose journals share most of their partitions.
+    former, present = (
+        "rows",
+        next(
+            name
+            for name in map("events{}".format, range(10_000))
+            if 0 < (partition_id(name) - partition_id("rows")) % 271 < 5
+        ),
+    )
+
+    def pipeline(job: str, source: str) -> Pipeline:
+        p = Pipeline(job)
+        files = sources.files(f"{folder}/numbers", format="json", schema="v long")
+        p.read_from(files, name=source).write_to(
+            sinks.files(f"{folder}/{job}", format="json"), name="out"
+        )
+        return p
+
+    def write(first: int, count: int) -> None:
+        for number in range(first, first + count):
+            write_input(folder / "numbers", number, [{"v": number}])
+
+    config = JobConfig(parallelism=2, max_items_per_epoch=1, snapshot_interval="0 ms")
+    write(0, 40)
+    with exporting.jet() as jet:
+        jet.run(pipeline("first", former), config, until="drained")
+        jet.job("first").export_snapshot("kept", timeout=60)
+        begins = {"initial_snapshot": "kept", "renamed": {former: present}}
+        for turn in range(3):
+            write(40 + 4 * turn, 4)
+            jet.run(pipeline("second", present), config, until="drained", **begins)
+    found = [oracle.committed(folder / job, ("v",)) for job in ("first", "second")]
+    assert found[0] == Counter((v,) for v in range(40))
+    assert found[1] == Counter((v,) for v in range(40, 52))

@@ -152,6 +152,11 @@ def snapshot_of(name: str) -> int:
     return int(name.rpartition("/")[2].split("-")[0])
 
 
+def vertex_of(name: str) -> str:
+    """The stage or source that wrote a chunk set, by the name that it had then."""
+    return name.rpartition("/")[0]
+
+
 def execution_of(name: str) -> int:
     """The execution that wrote a manifest or a chunk set. A paused one that wakes up must not touch
     its successor's."""
