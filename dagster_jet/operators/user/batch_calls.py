@@ -132,7 +132,7 @@ class Returned:
         columns = [self._column(returned.column(f.name), f, what, source) for f in schema]
         return pa.Table.from_arrays(columns, schema=schema)
 
-    def error(self, what: str, cure: str) -> UserFunctionError:
+    def error(self, what: str, cure: str) -> Exception:
         """Returns the error for a wrong return value."""
         return UserFunctionError(f"{self._name} returned {what}.", stage=self._stage, cure=cure)
 

@@ -67,7 +67,7 @@ from dagster_jet.dag import (
 )
 from dagster_jet.dag.items import is_in_band
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
-from dagster_jet.errors import PipelineError, StoreMismatchError
+from dagster_jet.errors import PipelineError, ProcessorError, StoreMismatchError
 from dagster_jet.operators.address import ADDRESS
 from dagster_jet.operators.operator import (
     ARRIVAL_COLUMN,
@@ -81,6 +81,7 @@ from dagster_jet.operators.operator import (
 from dagster_jet.operators.row_operator import RowOperator
 from dagster_jet.operators.rows.sorting import order_by
 from dagster_jet.operators.user import saved_value
+from dagster_jet.operators.user.batch_calls import Returned
 from dagster_jet.operators.user.python_rows import OutputMismatchError, OutputRows, row_dicts
 
 KEY_COLUMN = "__key"
@@ -89,6 +90,9 @@ ORIGIN_COLUMN = "__origin"
 """int32: for an entry under a broadcast key, the index of the instance that saved it."""
 VALUE_COLUMN = "__value"
 """binary: value, saved in `state_format`; null once the key is no longer saved."""
+
+_CURE_ROWS = "Offer rows as dicts with the columns of output_schema, in its types."
+_CURE_BATCHES = "Offer Arrow record batches of output_schema."
 
 IDLE_CALLS_MAX = 1_000_000
 """Consecutive calls without progress after which a processor counts as stuck."""
@@ -225,7 +229,7 @@ class _Run:
         self._operator, self._given, self._before = operator, given, before
         self._partitioning = Partitioning(partition_of_key, operator.partition_count)
         self._rows = OutputRows(operator.output_schema)
-        self._batches: list[pa.RecordBatch] = []
+        self._batches = [operator.output_schema.empty_table()]
         self.saved: _Saved = {}
 
     def results(self, arrived: pa.Table) -> pa.Table:
@@ -243,8 +247,17 @@ class _Run:
                 over = (TaskletState.AWAIT_PHASE_2, TaskletState.END)
                 _called_until(tasklet, lambda: tasklet.state in over)
         if operator.in_batches:
-            return pa.Table.from_batches(self._batches, operator.output_schema)
-        return self._rows.to_table()
+            return pa.concat_tables(self._batches)
+        try:
+            return self._rows.to_table()
+        except OutputMismatchError as error:
+            raise ProcessorError(
+                f"emitted {error}.",
+                vertex=operator.stage,
+                index=self._given.shard,
+                callback="outbox.offer()",
+                cure=_CURE_ROWS,
+            ) from None
 
     def restore(self) -> None:
         tasklet = self._tasklet(BoundedQueue(1), saves_at_end=False)
@@ -327,15 +340,14 @@ class _Run:
             try:
                 self._rows.add(item)
             except OutputMismatchError as error:
-                raise ContractError(
-                    f"emitted {error}.", "Offer rows as dicts with the columns of output_schema."
-                ) from error
+                raise ContractError(f"emitted {error}.", _CURE_ROWS) from error
         elif isinstance(item, pa.RecordBatch):
-            self._batches.append(item)
+            operator = self._operator
+            checked = _Emitted(operator.supplier, operator.stage)
+            schema = operator.output_schema
+            self._batches.append(checked.table(item, schema, "a batch", "output_schema"))
         else:
-            raise ContractError(
-                f"emitted a {type(item).__name__}.", "Offer Arrow record batches of output_schema."
-            )
+            raise ContractError(f"emitted a {type(item).__name__}.", _CURE_BATCHES)
 
     def _save(self, item: object) -> None:
         if not isinstance(item, SnapshotEntry):
@@ -371,6 +383,13 @@ class _Run:
                 "or under a broadcast_key.",
             )
         return partition
+
+
+class _Emitted(Returned):
+    """Checks the batches that a processor emits."""
+
+    def error(self, what: str, cure: str) -> ContractError:
+        return ContractError(f"emitted {what}.", _CURE_BATCHES)
 
 
 @dataclass(frozen=True)

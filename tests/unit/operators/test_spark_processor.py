@@ -325,6 +325,67 @@ def test_a_commit_that_gets_stuck_or_fails_is_named(monkeypatch: pytest.MonkeyPa
         Job(operator(Fails)).commit()
 
 
+class Emits(Processor):
+    """Emits one item, whatever it is given, and saves one entry."""
+
+    def __init__(self, item: Any = None, key: Any = "a") -> None:
+        self.item, self.key = item, key
+
+    def process(self, ordinal, inbox):
+        inbox.drain()
+        return self.item is None or self.outbox.offer(self.item)
+
+    def save_to_snapshot(self):
+        return self.outbox.offer_to_snapshot(self.key, 1)
+
+    def restore_from_snapshot(self, inbox):
+        inbox.drain()
+        return True
+
+
+def emitted(item: Any, *, in_batches: bool) -> list[Row]:
+    stage = replace(operator(lambda: Emits(item)), in_batches=in_batches)
+    return Job(stage).epoch([{"k": "a", "v": 1}])
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+@pytest.mark.parametrize(
+    "item, message",
+    [
+        ({"k": "a", "v": 1}, "emitted a row without the column n"),
+        ({"k": "a", "v": "x", "n": 1}, "emitted 'x' for the column v, which is int64"),
+        (batch(k=["a"], v=[1]), "emitted a batch with the columns k, v, expected k, v, n"),
+        (batch(k=["a"], v=[1], n=[0.5]), "emitted a batch whose column 'n' is double, expected in"),
+        (
+            batch(k=["a"], v=[1], n=pa.array([2**63], pa.uint64())),
+            "'n' is uint64, expected int64.*not in range",
+        ),
+        (pa.table({"k": ["a"]}), "emitted a Table"),
+    ],
+)
+def test_output_of_another_shape_or_type_is_the_processors_mistake(item: Any, message: str) -> None:
+    in_batches = not isinstance(item, dict)
+    of = "record batches" if in_batches else "rows as dicts"
+    with pytest.raises(ProcessorError, match=rf"{message}.*Offer (Arrow )?{of}.*output_schema"):
+        emitted(item, in_batches=in_batches)
+
+
+def test_columns_of_a_batch_come_in_any_order_and_width() -> None:
+    given = batch(n=pa.array([3], pa.int8()), k=pa.array(["a"], pa.large_string()), v=[1])
+    assert emitted(given, in_batches=True) == [{"k": "a", "v": 1, "n": 3}]
+
+
+@pytest.mark.parametrize("partition", [PARTITIONS, -1])
+def test_state_of_a_partition_that_does_not_exist_is_refused(partition: int) -> None:
+    """No start would restore it."""
+    job = Job(operator(lambda: Emits(key=PartitionKey(partition))))
+    with pytest.raises(ProcessorError, match=r"save_to_snapshot\(\).*has no partition: .*0 to 6"):
+        job.epoch([{"k": "a", "v": 1}])
+
+
 @pytest.mark.parametrize(
     "supplier, message",
     [(lambda: None, "returned None, which is not a Processor"), (lambda: 1 / 0, "ZeroDivision")],
