@@ -19,8 +19,14 @@ class Partitioning:
     partition_count: int
 
     def partition_of(self, key: object) -> int:
-        """Return the key's partition; a `PartitionKey` contains it."""
+        """Return the key's partition; a `PartitionKey` contains it.
+
+        Raises:
+            ValueError: a `PartitionKey` has a partition that does not exist.
+        """
         if isinstance(key, PartitionKey):
+            if not 0 <= key.partition < self.partition_count:
+                raise ValueError(f"there are partitions 0 to {self.partition_count - 1}")
             return key.partition
         return self.partitioner(key, self.partition_count)
 

@@ -75,7 +75,7 @@ def test_a_partition_key_is_not_hashed():
     assert Partitioning(partition_id, 271).partition_of(PartitionKey(17, "run")) == 17
 
 
-@pytest.mark.parametrize("key", [{}, 2**64, "\ud800"])
+@pytest.mark.parametrize("key", [{}, 2**64, "\ud800", PartitionKey(271), PartitionKey(-1)])
 def test_a_key_that_has_no_partition_is_named(key):
     partitioning = Partitioning(lambda key, n: partition_id(key, partition_count=n), 271)
     edge, _ = outbound(Edge("a").partitioned(lambda item: item), [9], partitioning=partitioning)
