@@ -113,6 +113,18 @@ def test_a_call_is_repeated_so_often(concurrency: int) -> None:
     assert seen.count([0]) == seen.count([1]) == 3
 
 
+def test_a_row_that_python_does_not_have_does_not_hide_the_error() -> None:
+    """Of a year after 9999: the error passes, so the job restarts."""
+
+    def use(service: object, rows: pa.Table) -> pa.Table:
+        raise ConnectionResetError(104, "reset by peer")
+
+    far = pa.record_batch({"at": pa.array([10**15], pa.timestamp("s", "UTC"))})
+    with pytest.raises(UserFunctionError, match=r"reset by peer.*\+31690708-07-05") as caught:
+        list(calls(use)([far]))
+    assert caught.value.reaction is Reaction.RESTART
+
+
 @pytest.mark.parametrize(
     ("error", "reaction"),
     [
