@@ -11,13 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.core.state_format import StateFormat
-from dagster_jet.errors import PipelineError
+from dagster_jet.errors import PipelineError, UserFunctionError
 from dagster_jet.operators.partials.accumulator import guarded
 from dagster_jet.operators.partials.moments import numbers_of
 from dagster_jet.operators.partials.ordering import order_in_groups
 from dagster_jet.operators.partials.partial import as_list, one_array
 from dagster_jet.operators.partials.sketches import HllSketch, KllSketch
 from dagster_jet.operators.user import saved_value
+from dagster_jet.operators.user.batch_calls import name_of
 from dagster_jet.operators.user.python_rows import strict_array
 
 Column: TypeAlias = pa.ChunkedArray | pa.Array
@@ -227,7 +228,14 @@ class CustomFinish:
             saved_value.load(saved, self.state_format) for saved in partials[0].to_pylist()
         )
         results = [guarded(self.function, accumulator) for accumulator in accumulators]
-        return guarded(strict_array, results, pa.field("", self.kind))
+        try:
+            return strict_array(results, pa.field("", self.kind))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise UserFunctionError(
+                f"custom aggregate: {name_of(self.function)} returned a value that is not "
+                f"{self.kind}: {error}.",
+                cure="Return a value of result_type, or None.",
+            ) from error
 
 
 def _owners(lists: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -122,7 +122,8 @@ def test_a_fraction_is_no_result_of_whole_numbers():
     )  # fmt: skip
     stage = FrameStage(10, 10, c=custom)
     stage.step(("a", 1, 15))
-    with pytest.raises(UserFunctionError, match="expected an integer, got a float"):
+    said = r"lambda> returned a value that is not int64: expected an integer, got a float\..*None\."
+    with pytest.raises(UserFunctionError, match=said):
         stage.step(wm=FINAL)
 
 
