@@ -124,11 +124,13 @@ class KafkaReader(SourceReader):
     # --- on the source's own thread ---
 
     def poll(self) -> Found:
-        until = time.monotonic() + NEWS_S
+        until, listed_at = time.monotonic() + NEWS_S, self._listed_at
         try:
             while (found := self._look()) == self._seen and time.monotonic() < until:
                 time.sleep(_LOOK_S)
-            answer = self._with_ids_and_end(found, is_new=found != self._seen)
+            # A topic that was recreated may have as many messages as the old one had.
+            is_new = found != self._seen or self._listed_at != listed_at
+            answer = self._with_ids_and_end(found, is_new=is_new)
         except SourceUnavailableError:
             self._is_away = True
             raise

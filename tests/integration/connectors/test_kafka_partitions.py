@@ -187,7 +187,9 @@ def test_a_topic_that_the_pipeline_reads_no_longer_is_not_lost(
     assert only.position()["offsets"][f"{first}/0"] == 2, "it is read on when it comes back"
 
 
-@pytest.mark.parametrize("messages", [1, 5], ids=["it ends before", "the offset is inside"])
+@pytest.mark.parametrize(
+    "messages", [1, 3, 5], ids=["it ends before", "as long as it was", "the offset is inside"]
+)
 def test_a_topic_that_is_made_anew_while_it_is_read_is_another_one(
     kafka: KafkaWorld, topics: tuple[str, str], messages: int
 ) -> None:
