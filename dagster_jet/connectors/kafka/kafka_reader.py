@@ -96,13 +96,16 @@ class KafkaReader(SourceReader):
     _gone: set[Partition] = field(default_factory=set)
     """Read partitions that were deleted; their offsets are kept in case the topic comes back."""
     _topic_ids: dict[str, str] = field(default_factory=dict)
-    _is_first: bool = True
-    """True while no partition is known, not even from a position: `start` applies."""
+    _is_new: bool = True
+    """True until a poll is accepted or its position restored: the next execution begins at
+    `start`, too."""
     _lost: int = 0
     _is_away: bool = False
     """True if the last poll got no answer: a planned split could not be read."""
     _acknowledged: dict[str, int] = field(default_factory=dict)
     # For the polling thread only:
+    _is_first: bool = True
+    """True while no partition is known, not even from a position: `start` applies."""
     _known: set[Partition] = field(default_factory=set)
     _seen: Found | None = None
     _ids_seen: Mapping[str, str] = field(default_factory=dict)
@@ -119,7 +122,7 @@ class KafkaReader(SourceReader):
         self._topic_ids = dict(position["topics"])
         self._gone = {Partition.named(name) for name in position.get("gone", ())}
         self._known = self._next.keys() - self._gone
-        self._is_first = False
+        self._is_first = self._is_new = position.get("new", False)
 
     # --- on the source's own thread ---
 
@@ -198,6 +201,7 @@ class KafkaReader(SourceReader):
     # --- on the execution's threads ---
 
     def accept(self, found: Found) -> None:
+        self._is_new = False
         if self.source.debezium is not None and self._next:
             self._check_added(found.starts.keys() - self._next.keys())
         for partition, start in found.starts.items():
@@ -405,9 +409,15 @@ class KafkaReader(SourceReader):
 
     def position(self) -> dict[str, Any]:
         offsets = {p.name: at for p, at in sorted(self._next.items())}
-        position = {"offsets": offsets, "topics": dict(sorted(self._topic_ids.items()))}
-        gone = sorted(partition.name for partition in self._gone)
-        return {**position, "gone": gone} if gone else position
+        position: dict[str, Any] = {
+            "offsets": offsets,
+            "topics": dict(sorted(self._topic_ids.items())),
+        }
+        if self._is_new:
+            position["new"] = True
+        if self._gone:
+            position["gone"] = sorted(partition.name for partition in self._gone)
+        return position
 
     def take_lost(self) -> int:
         lost, self._lost = self._lost, 0

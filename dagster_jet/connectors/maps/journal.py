@@ -148,7 +148,8 @@ class MapJournalReader(SourceReader):
     _lost: int = 0
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
-        self._next = {int(partition): number for partition, number in position["next"].items()}
+        if position["next"] is not None:
+            self._next = {int(partition): number for partition, number in position["next"].items()}
 
     def poll(self) -> Tails:
         state = existing(self.map.log.read_applied(), self.job, self.stage, self.map.name)
@@ -234,7 +235,9 @@ class MapJournalReader(SourceReader):
         return self.value.first_bad(raw, _position_column())
 
     def position(self) -> dict[str, Any]:
-        return {"next": {str(p): number for p, number in sorted((self._next or {}).items())}}
+        if self._next is None:  # the next execution begins at `start`, too
+            return {"next": None}
+        return {"next": {str(p): number for p, number in sorted(self._next.items())}}
 
     def take_lost(self) -> int:
         lost, self._lost = self._lost, 0

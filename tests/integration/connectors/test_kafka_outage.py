@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -107,6 +108,22 @@ def test_a_poll_that_is_cut_off_does_not_forget_where_new_partitions_begin():
         wait_until(polled, within=30)
         assert reader.waiting().items == 3
         reader.close()
+
+
+def test_a_source_that_has_not_answered_yet_begins_where_it_is_told_to():
+    """It is new in its pipeline: a snapshot of the other sources does not wait for it."""
+    kafka = KafkaWorld()
+    topic = kafka.topic()
+    kafka.send(topic, [{"v": v} for v in range(3)])
+    source = sources.kafka(kafka.servers, topics=[topic], schema="v long", start="latest")
+    position = source.open("j", "rows", None).position()
+    for sent in (0, 1):
+        reader = source.open("j", "rows", None)
+        reader.restore(json.loads(json.dumps(position)), None)
+        reader.accept(reader.poll())
+        assert reader.waiting().items == sent
+        position = reader.position()
+        kafka.send(topic, [{"v": 3}])
 
 
 @pytest.mark.parametrize("when", [pytest.param("opened", marks=long), "produced"])
