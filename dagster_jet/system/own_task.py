@@ -20,6 +20,8 @@ from dagster_jet.errors import (
     MissingEnvironmentError,
     ProcessorError,
     Reaction,
+    UserFunctionError,
+    where_raised,
 )
 
 
@@ -135,6 +137,13 @@ def at_stage(stage: str | None) -> Iterator[None]:
             f"a task could not read or write: {_said(error)}.",
             stage=stage,
             cure="The job restarts from its last snapshot.",
+        ) from error
+    except SystemExit as error:
+        raise UserFunctionError(
+            f"{where_raised(error)}a function has ended the process: SystemExit({error}).",
+            stage=stage,
+            cure="Let it raise an error instead of calling exit(). Nothing of this epoch was "
+            "written.",
         ) from error
     except Exception as error:
         raise JetError(

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import dagster_jet
-from dagster_jet.system.own_task import OwnTask
+from dagster_jet.errors import UserFunctionError
+from dagster_jet.system.own_task import OwnTask, TaskError, handed_over
 
 PACKAGE = Path(dagster_jet.__file__).parent
 RUNS_IN_TASKS = {
@@ -49,3 +55,14 @@ def test_whatever_runs_in_a_task_says_whose_error_it_is() -> None:
                 bare.append(f"{path.relative_to(PACKAGE)}:{call.lineno}")
     assert not bare
     assert found >= 10
+
+
+def test_a_function_that_ends_the_process_is_named() -> None:
+    def ends(batches: Iterable[Any]) -> Iterator[Any]:
+        yield sys.exit(3)
+
+    with pytest.raises(TaskError) as raised:
+        list(OwnTask(ends, "counts")([]))
+    error = handed_over(f"{TaskError.__module__}.TaskError: {raised.value}", "j")
+    assert isinstance(error, UserFunctionError) and error.stage == "counts"
+    assert re.search(r"test_own_tasks\.py:\d+ `yield sys.exit\(3\)`: .*SystemExit\(3\)", str(error))
