@@ -159,6 +159,11 @@ class SourceReader(ClassifiesErrors):
 
     # --- what a reader may check and report ---
 
+    counts_gaps: ClassVar[bool] = False
+    """Whether items of `waiting` may have no row, as offsets of a log from which rows were removed.
+    Epochs are then sized by items; otherwise by the rows that were read, of which items may be an
+    estimate."""
+
     def verify(self, split: Any, rows: int) -> None:
         """Checks a split after the epoch's tasks have read it.
 

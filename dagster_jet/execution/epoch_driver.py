@@ -75,6 +75,8 @@ class EpochDriver:
     _last_epoch_ms: int = 0
     _rows_taken_ms: int = 0
     """When the last epoch with input was planned, by wall clock."""
+    _items: dict[str, int] = field(default_factory=dict)
+    """Items that the last epoch has taken from sources that count gaps."""
     _spreads: bool = False
     """Whether it has requested a restart because executors have joined."""
 
@@ -202,7 +204,8 @@ class EpochDriver:
         fail_point("epoch.acked")
         duration_ms = (time.monotonic() - began) * 1000
         if splits:
-            self._sizer.learn(sum(counted.rows[name] for name in splits), duration_ms)
+            taken = sum(self._items.get(name, counted.rows[name]) for name in splits)
+            self._sizer.learn(taken, duration_ms)
         if context.config.guarantee is Guarantee.NONE:
             self.acknowledge(unacknowledged(readers))  # there are no snapshots to wait for
         self.epochs += 1
@@ -235,6 +238,7 @@ class EpochDriver:
     def _plan(self, command: RunEpoch) -> tuple[dict[str, Any], bool]:
         """Returns the splits, and whether they have few rows."""
         splits, rows, bytes = {}, 0, 0
+        self._items = {}
         if self.planner.takes_input(command):
             readers = self.sources.readers
             waiting = {name: reader.waiting() for name, reader in readers.items()}
@@ -244,6 +248,8 @@ class EpochDriver:
                 if split is not None:
                     splits[name] = split
                     before, after = waiting[name], reader.waiting()
+                    if reader.counts_gaps:
+                        self._items[name] = before.items - after.items
                     rows += before.items - after.items
                     bytes += (before.bytes or 0) - (after.bytes or 0)
             self.sources.expect_partitions()

@@ -84,6 +84,7 @@ class KafkaReader(SourceReader):
     """Reads the topics of a `KafkaSource`."""
 
     acknowledges = Acknowledges.PROGRESS
+    counts_gaps = True
     is_partitioned = True
 
     source: Reading

@@ -322,6 +322,32 @@ def test_aborted_messages_are_not_read_and_do_not_hold_the_end(kafka: KafkaWorld
     assert values(read(jet, source)) == [5]
 
 
+def test_a_log_of_which_few_messages_are_left_is_read_in_large_epochs(kafka: KafkaWorld, jet: Jet):
+    """As of a compacted topic; of this one the others were aborted. Epochs that were sized by rows
+    became smaller and smaller."""
+    from confluent_kafka import Producer
+
+    topic = kafka.topic()
+    settings = {"bootstrap.servers": kafka.servers, "transactional.id": topic}
+    producer = Producer({**settings, "queue.buffering.max.messages": 0})
+    producer.init_transactions()
+    for v in range(125):
+        producer.begin_transaction()
+        for _ in range(2_000):
+            producer.produce(topic, b"{}", partition=0)
+        producer.flush()
+        producer.abort_transaction()
+        producer.begin_transaction()
+        producer.produce(topic, json.dumps({"v": v}), partition=0)
+        producer.commit_transaction()
+    forget("few")
+    p = Pipeline("few")
+    source = sources.kafka(kafka.servers, topics=[topic], schema="v long")
+    p.read_from(source, name="topic").write_to(sinks.collect("few"), name="out")
+    assert jet.run(p, until="drained").epochs <= 10
+    assert values(collected("few").to_pylist()) == [*range(125)]
+
+
 def test_new_partitions_and_topics_are_read_from_their_beginning(kafka: KafkaWorld, jet: Jet):
     from confluent_kafka.admin import NewPartitions
 
