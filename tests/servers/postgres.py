@@ -72,7 +72,7 @@ class PostgresDatabase:
         import psycopg
 
         with psycopg.connect(self.url, autocommit=True) as connection:
-            cursor = connection.execute(statement, parameters)
+            cursor = connection.execute(statement, parameters or None)
             return cursor.fetchall() if cursor.description else []
 
 

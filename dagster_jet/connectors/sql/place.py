@@ -182,10 +182,14 @@ def is_mysql(connection: Connection) -> bool:
 
 def quoted_table(connection: Connection, place: SqlPlace) -> str:
     """Quoted name, as a value or for people."""
-    quoted = connection.dialect.identifier_preparer
-    name = ".".join(quoted.quote(part) for part in place.table.split("."))
+    return ".".join(quoted(connection, part) for part in place.table.split("."))
+
+
+def quoted(connection: Connection, name: str) -> str:
+    """Quoted name of a column or a part of a table's, as a value or for people."""
+    found: str = connection.dialect.identifier_preparer.quote(name)
     # SQLAlchemy doubles "%" where a driver formats statements.
-    return name if connection.dialect.name == "sqlite" else name.replace("%%", "%")
+    return found if connection.dialect.name == "sqlite" else found.replace("%%", "%")
 
 
 def _prepare_postgres(connection: Any, record: Any) -> None:

@@ -11,6 +11,7 @@ from dagster_jet.connectors.sql.place import (
     SqlPlace,
     is_mysql,
     is_postgres,
+    quoted,
     quoted_table,
     sqlalchemy,
 )
@@ -89,9 +90,8 @@ def _details(connection: Connection, place: SqlPlace) -> dict[str, _Details]:
 
 
 def _pragma(connection: Connection, name: str, place: SqlPlace) -> str:
-    quoted = connection.dialect.identifier_preparer
-    schema = f"{quoted.quote(place.schema)}." if place.schema else ""
-    return f"pragma {schema}{name}({quoted.quote(place.name)})"
+    schema = f"{quoted(connection, place.schema)}." if place.schema else ""
+    return f"pragma {schema}{name}({quoted(connection, place.name)})"
 
 
 def _of_mysql(
@@ -211,8 +211,8 @@ def _exact(
     found: Mapping[str, Any], more: _Details, connection: Connection, place: SqlPlace
 ) -> str:
     """DDL that makes the column compare exactly; empty if unknown."""
-    quote, table = connection.dialect.identifier_preparer.quote, quoted_table(connection, place)
-    name, null = quote(found["name"]), "" if found["nullable"] else " not null"
+    table, name = quoted_table(connection, place), quoted(connection, found["name"])
+    null = "" if found["nullable"] else " not null"
     if is_postgres(connection):
         collate = "" if more.word == "bpchar" else ' collate "C"'
         return f"alter table {table} alter column {name} type text{collate}"
@@ -238,7 +238,7 @@ def _equates_on_sqlite(name: str, connection: Connection, place: SqlPlace) -> st
     """Tests by a query whether the column's COLLATE is exact; only the table's DDL contains it."""
     if connection.dialect.name != "sqlite":
         return ""
-    column = connection.dialect.identifier_preparer.quote(name)
+    column = quoted(connection, name)
     rows = f"select {column} from {quoted_table(connection, place)} where 0 union all select 'a'"
     tried = f"with tried(v) as ({rows}) select v = 'A' or v = 'a ' from tried"
     if connection.exec_driver_sql(tried).scalar():

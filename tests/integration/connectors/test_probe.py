@@ -73,10 +73,10 @@ def test_postgres_is_asked_and_tried(ask: Any) -> None:
     assert code == 1 and verdicts(found, DISK, DISCONNECT, RESTART) == ["no", "yes", "unknown"]
     assert "fsync = off, full_page_writes = off" in found[DISK]["meaning"]
     assert [q for q, one in found.items() if one["verdict"] == "no"] == [DISK]
-    assert database.run("select count(*) from pg_prepared_xacts where gid like 'jet_probe%%'") == [
+    assert database.run("select count(*) from pg_prepared_xacts where gid like 'jet_probe%'") == [
         (0,)
     ]
-    assert database.run("select count(*) from pg_tables where tablename like 'jet_probe%%'") == [
+    assert database.run("select count(*) from pg_tables where tablename like 'jet_probe%'") == [
         (0,)
     ]
 

@@ -113,6 +113,25 @@ def test_a_column_that_folds_keys_is_no_key(make: Any, kind: str, mode: str) -> 
             table.check()
 
 
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        ("mariadb", "`50%` varchar(9) character set utf8mb4 collate utf8mb4_general_ci"),
+        ("postgresql", '"50%" char(3)'),
+    ],
+)
+def test_the_cure_names_a_column_as_the_table_does(make: Any, kind: str, column: str) -> None:
+    """Failed before: the statement had each percent sign twice."""
+    table = make(kind, key="50%")
+    rows = pa.schema([("50%", pa.string()), ("v", pa.int64())])
+    table.run(f"create table results ({column} not null unique, v bigint)")
+    with pytest.raises(PipelineError, match="the key has the column 50%") as told:
+        table.check(rows)
+    [cure] = re.findall(r"key: (alter table .*?)\. Change", str(told.value))
+    table.run(cure)
+    table.check(rows)
+
+
 @pytest.mark.parametrize("kind", list(EXACT))
 def test_a_column_that_compares_exactly_is_a_key(make: Any, kind: str) -> None:
     table = make(kind)
