@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from dagster_jet.contract import SinkWriter
 from dagster_jet.errors import ConfigurationError, PipelineError
+from dagster_jet.operators.rows.far_times import python_values
 from dagster_jet.snapshot.manifest import Artifact
 
 Value = str | int | bool
@@ -67,7 +68,7 @@ class OwnedRowsWriter(SinkWriter):
             column = batch.column(batch.schema.get_field_index(name))
             is_ours = pc.fill_null(pc.equal(column, pa.scalar(value).cast(column.type)), False)
             if not pc.all(is_ours).as_py() and batch.num_rows:
-                other = column.filter(pc.invert(is_ours))[0].as_py()
+                [other] = python_values(column.filter(pc.invert(is_ours)).slice(0, 1))
                 raise PipelineError(
                     f"a row has {name} = {other!r}, and the job owns the rows with {value!r}.",
                     cure="Filter the rows, or correct owns= of the sink.",

@@ -48,6 +48,7 @@ from dagster_jet.operators.operator import (
     StepInput,
 )
 from dagster_jet.operators.row_operator import RowOperator
+from dagster_jet.operators.rows.far_times import python_rows
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.rows.sorting import distinct
 from dagster_jet.operators.touched_keys import (
@@ -307,7 +308,7 @@ class StatefulMapInBatches(RowOperator):
         return found
 
     def _named(self, states: pa.Table, place: int) -> str:
-        (key,) = states.select(self.keys).slice(place, 1).to_pylist() or [{}]
+        (key,) = python_rows(states.select(self.keys).slice(place, 1)) or [{}]
         return ", ".join(f"{name}={value!r}" for name, value in key.items()) or "the stage"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -62,14 +63,15 @@ class KeySearch:
 
     def _partitions_of(self, spec_id: int) -> dict[int, set[Any]]:
         """Returns the values that a partition with one of the keys has, by the number of a field
-        of a column of the key."""
+        of a column of the key. A field of which some value is not known is left out."""
         if spec_id not in self._partitions:
             found = {}
             for number, field in enumerate(self._specs[spec_id].fields):
                 if field.source_id in self._columns:
                     type, column = self._columns[field.source_id]
                     change = field.transform.transform(type)
-                    found[number] = {change(value) for value in column.unique().to_pylist()}
+                    with suppress(OverflowError):  # the library has no year above 9999
+                        found[number] = {change(value) for value in column.unique().to_pylist()}
             self._partitions[spec_id] = found
         return self._partitions[spec_id]
 

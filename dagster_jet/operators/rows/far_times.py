@@ -38,7 +38,7 @@ def python_values(column: pa.Array) -> list[Any]:
     return found
 
 
-def python_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+def python_rows(rows: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
     """A dict per row, with values of `python_values`."""
     columns = map(python_values, rows.columns)
     return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]

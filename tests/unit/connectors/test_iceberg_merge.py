@@ -23,6 +23,7 @@ from pyiceberg.types import LongType
 
 from dagster_jet import sinks
 from dagster_jet.connectors.iceberg import IcebergSink, merge_commit
+from dagster_jet.connectors.iceberg.key_search import KeySearch
 from dagster_jet.connectors.iceberg.table_version import SNAPSHOTS_KEPT
 from dagster_jet.connectors.lake import lake_committer
 from dagster_jet.connectors.lake.lake_committer import Change
@@ -458,6 +459,24 @@ def test_keys_of_any_type_are_found(tmp_path: Path, column: str) -> None:
             commit(sink, stage(sink, batch, epoch=epoch), by())
         found = [(row[column], row["value"]) for row in by_manifests(tmp_path / place)]
         assert sorted(found) == sorted(wanted.items())
+
+
+@pytest.mark.parametrize("transform", ["year(day)", "month(day)", "day(day)"])
+def test_a_key_of_a_year_that_the_library_lacks_is_looked_for(
+    tmp_path: Path, transform: str
+) -> None:
+    """Failed before: an OverflowError at each commit of such a deletion, in a decided epoch."""
+    schema = pa.schema([("day", pa.date32()), ("value", pa.int64())])
+    sink = created(tmp_path, schema, "day", (transform,))
+    batch = pa.RecordBatch.from_pylist([{"day": date(2026, 1, 1), "value": 1}], schema)
+    commit(sink, stage(sink, batch), by())
+    days = pa.array([20_454, 13_890_172, -1_000_000], pa.int32()).cast(pa.date32())
+    with sink._opened("j", "out") as version:
+        assert version is not None
+        live = version.live_files()
+        for wanted, keys in ((1, days), (0, days.slice(1))):
+            search = KeySearch(pa.table({"day": keys}), ["day"], version.metadata)
+            assert len(search.among(live)) == wanted
 
 
 def created(folder: Path, schema: pa.Schema, key: str, fields: Any) -> IcebergSink:

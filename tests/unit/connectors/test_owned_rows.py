@@ -77,9 +77,15 @@ def test_another_row_fails_before_it_is_staged(tmp_path: Path) -> None:
     sink = Table(tmp_path).sink(owns={"day": str(MON)})
     writer = sink.open_writer(TransactionId("j", "out", 1, 1, 1, 0, "0"))
     missing = pa.array([None], pa.date32())
-    for wrong in (rows(MON, TUE), rows(MON, day=missing)):
-        with pytest.raises(PipelineError, match=r"day = .*owns the rows with '2026-01-05'"):
+    far = pa.array([13_890_172], pa.int32()).cast(pa.date32())  # failed before: an OverflowError
+    for wrong, day in (
+        (rows(MON, TUE), "datetime.date(2026, 1, 6)"),
+        (rows(MON, day=missing), "None"),
+        (rows(MON, day=far), "'+40000-01-01'"),
+    ):
+        with pytest.raises(PipelineError) as told:
             writer.write(wrong)
+        assert f"day = {day}, and the job owns the rows with '2026-01-05'" in str(told.value)
 
 
 def test_what_cannot_be_owned_is_refused_at_once(store: Store) -> None:

@@ -135,6 +135,15 @@ def one_step(an_operator, rows, state=None, version=1, before=None, after=None):
     return an_operator.step(StepInput((arrived,), before, after, version), state), state
 
 
+def test_a_key_with_a_date_that_python_lacks_is_named():
+    """Failed before: an OverflowError hid what was wrong with a state."""
+    days = pa.array([13_890_172], pa.int32()).cast(pa.date32())
+    rows = pa.schema([("day", days.type), ("n", pa.int64())])
+    of_days = StatefulMapInBatches("totals", ("day",), rows, TOTALS, STATE, totals, None, None)
+    named = of_days._named(pa.table({"day": days, "sum": [1]}), 0)
+    assert named == "day='+40000-01-01'"
+
+
 def test_keys_that_are_not_returned_keep_their_states():
     def changes_x(state, rows):
         chosen = pc.or_(pc.equal(state.column("a"), "x"), state.column("sum").is_null())
