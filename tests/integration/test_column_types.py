@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructField, StructType
 
-from dagster_jet import Pipeline, sinks, sources, tables
+from dagster_jet import Pipeline, Secret, sinks, sources, tables
 from dagster_jet import aggregates as agg
 from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.connectors.type_ddl import type_ddl
@@ -91,6 +91,11 @@ def test_rows_of_other_types_are_cast_before_they_merge(
         look_up(spark, tmp_path, one, two)
 
 
+def iceberg_table(folder: Path) -> Sink:
+    place: dict[str, str | Secret] = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db"}
+    return sinks.iceberg("lake", "space.rows", catalog_options=place)
+
+
 AT_THE_START: dict[str, tuple[str, Callable[[Path], Sink], str]] = {
     "a struct without fields into Parquet": (
         "from_json('{}', 'struct<>') AS c",
@@ -101,6 +106,16 @@ AT_THE_START: dict[str, tuple[str, Callable[[Path], Sink], str]] = {
         "array(from_json('{}', 'struct<>')) AS c",
         lambda folder: sinks.delta(str(folder)),
         "'c' has a struct without fields",
+    ),
+    "no type into Iceberg": (
+        "null AS c",
+        iceberg_table,
+        "an Iceberg table cannot have the column 'c': null",
+    ),
+    "an interval inside of a list into Iceberg": (
+        "array(make_dt_interval(n)) AS c",
+        iceberg_table,
+        r"an Iceberg table cannot have the column 'c': list<element: duration\[us\]>",
     ),
     "a key with a collation": (
         "s COLLATE UTF8_LCASE AS c",

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-_SMALL = frozenset({pa.int8(), pa.int16(), pa.uint8()})
+from dagster_jet.errors import PipelineError
+from dagster_jet.operators.rows.nested_types import types_in
 
+_SMALL = frozenset({pa.int8(), pa.int16(), pa.uint8()})
+_OF_ROWS = (
+    *(pa.types.is_boolean, pa.types.is_integer, pa.types.is_float32, pa.types.is_float64),
+    *(pa.types.is_decimal, pa.types.is_date32, pa.types.is_timestamp, pa.types.is_string),
+    *(pa.types.is_binary, pa.types.is_nested),
+)
+"""Types of rows that Iceberg has."""
 _WIDER = {pa.int32(): pa.int64(), pa.float32(): pa.float64()}
 
 
@@ -13,6 +21,19 @@ def of_table(schema: pa.Schema) -> pa.Schema:
     """Returns the columns that a table has for rows: every part may be null, and integers have 4 or
     8 bytes."""
     return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
+
+
+def check_types(rows: pa.Schema) -> None:
+    """
+    Raises:
+        PipelineError: a table cannot have a column of the rows; names it.
+    """
+    for field in rows:
+        if not all(any(is_so(kind) for is_so in _OF_ROWS) for kind in types_in(_plain(field.type))):
+            raise PipelineError(
+                f"an Iceberg table cannot have the column {field.name!r}: {field.type}.",
+                cure="Convert it, or leave it out, in select(...) before write_to().",
+            )
 
 
 def extended(table: pa.Schema, rows: pa.Schema) -> pa.Schema:

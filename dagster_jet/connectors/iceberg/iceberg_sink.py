@@ -30,7 +30,7 @@ from dagster_jet.connectors.files.places.location import (
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.iceberg.catalog import CatalogPlace, errors_named, iceberg_library
 from dagster_jet.connectors.iceberg.data_file import IcebergLayout
-from dagster_jet.connectors.iceberg.fields import extended, misfit, of_table
+from dagster_jet.connectors.iceberg.fields import check_types, extended, misfit, of_table
 from dagster_jet.connectors.iceberg.glue import ignores_versions, is_glue
 from dagster_jet.connectors.iceberg.iceberg_committer import IcebergCommitter
 from dagster_jet.connectors.iceberg.maintenance import IcebergMaintenance
@@ -219,6 +219,7 @@ class IcebergSink(MergingSink):
         with named(job, stage):
             refuse_collations(rows.schema, self.key)
             schema = self.columns_in(schema, self._name)
+            check_types(schema)
         columns = of_table(schema)
         known = None if self.found is None else self.found.columns
         if known is not None and self._extends:

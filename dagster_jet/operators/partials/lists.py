@@ -217,8 +217,13 @@ class TopValues(Partial):
 def check_comparable(column: str, kind: pa.DataType) -> None:
     """
     Raises:
-        PipelineError: only Spark can compare values of the type.
+        PipelineError: only Spark can compare values of the type, or the column has no type.
     """
+    if pa.types.is_null(kind):
+        raise PipelineError(
+            f"distinct values of {column!r}: the column has no type (void), and so no values.",
+            cure=f"Give it a type with select(), such as cast({column} AS string).",
+        )
     if pa.types.is_nested(kind):
         raise PipelineError(
             f"distinct values of {column!r}: {kind} cannot be compared.",

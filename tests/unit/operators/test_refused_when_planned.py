@@ -111,3 +111,17 @@ def test_values_that_arrow_cannot_merge(operator, aggregate, kind):
     (name, _), *_ = aggregation.partials
     with pytest.raises(PipelineError, match=r"\('v'\): partial results .*Take one of its fields"):
         operator(pa.schema([("k", pa.string()), (name, kind)]), aggregation)
+
+
+@pytest.mark.parametrize(
+    "aggregate", [agg.count_distinct("v"), agg.collect_set("v"), agg.mode("v")]
+)
+@pytest.mark.parametrize("operator", AGGREGATING)
+def test_distinct_values_of_a_column_without_a_type(operator, aggregate):
+    """Failed before: an error of Arrow at the first row."""
+    aggregation = Aggregation((("r", aggregate),))
+    (name, _), *_ = aggregation.partials
+    value = pa.struct([("value", pa.null()), ("count", pa.int64())])
+    kind = pa.list_(value if "counts" in name else pa.null())
+    with pytest.raises(PipelineError, match=r"'v': the column has no type \(void\).*cast\(v AS"):
+        operator(pa.schema([("k", pa.string()), (name, kind)]), aggregation)
