@@ -43,7 +43,8 @@ def kafka(
     Args:
         servers: "host:port", or several separated by commas.
         topics: one topic, or several; alternative to `pattern`.
-        pattern: regular expression that matches whole names of topics.
+        pattern: regular expression that matches whole names of topics. Topics of Kafka itself
+            (``__...``) and the default ones of sinks' markers are left out.
         format: "json" (one object per message), "avro" (one record), "debezium" (the changes of a
             table, for sinks with ``mode="mirror"``) or "raw" (``value binary``).
         schema: DDL of JSON and Avro values: the fields that become columns. For Debezium, the

@@ -81,6 +81,13 @@ class KafkaSink(StagedInStore):
                 "tombstone: a message without a value deletes its key, and messages have none.",
                 cure="Name the columns of the key: kafka(..., key=...).",
             )
+        if len(set(self.key)) < len(self.key):
+            raise ConfigurationError(f"key: {', '.join(self.key)} has a name twice.")
+        if wrong := sorted({*self._written}.intersection(self._marker_topics)):
+            raise ConfigurationError(
+                f"marker_topic: messages would go to {wrong[0]!r}, where markers are.",
+                cure="Let it be a topic of markers only.",
+            )
 
     def describe(self) -> dict[str, str]:
         servers = shown(self.cluster.servers)
@@ -127,6 +134,11 @@ class KafkaSink(StagedInStore):
     @property
     def _written(self) -> tuple[str, ...]:
         return self.topics or (self.topic,)
+
+    @property
+    def all_topics(self) -> tuple[str, ...]:
+        """Topics of messages and of markers."""
+        return (*self._written, *self._marker_topics)
 
     def partitions(self, job: str, stage: str) -> list[Partition]:
         """Partitions of the topics. Raises `ConfigurationError` if one does not exist for us."""

@@ -10,13 +10,14 @@ from typing import Literal
 from dagster_jet.connectors.change_columns import IN_TOPIC
 from dagster_jet.connectors.kafka.cluster import Cluster, client_library
 from dagster_jet.connectors.kafka.kafka_reader import KafkaReader, Reading
+from dagster_jet.connectors.kafka.kafka_sink import KafkaSink
 from dagster_jet.connectors.kafka.offsets import Offsets, Start, Topics
 from dagster_jet.connectors.kafka.read_task import METADATA, metadata_ddl
 from dagster_jet.connectors.kafka.rights import check_rights
 from dagster_jet.connectors.kafka.topic_limits import TopicLimits
 from dagster_jet.connectors.values.avro_records import AvroRecords
 from dagster_jet.connectors.values.debezium_changes import DebeziumChanges
-from dagster_jet.contract import BadRowRule, Source
+from dagster_jet.contract import BadRowRule, Sink, Source
 from dagster_jet.core.choices import check_known
 from dagster_jet.core.secret import shown
 from dagster_jet.errors import ConfigurationError, SinkUnavailableError, SourceUnavailableError
@@ -112,6 +113,15 @@ class KafkaSource(Source):
             "topics": str(self.topics),
             "format": self.format,
         }
+
+    def reads_output_of(self, sink: Sink) -> bool:
+        """Returns whether its pattern matches a topic of the sink. A job may write to a topic that
+        it reads by name, such as one of retries."""
+        if self.topics.pattern is None or not isinstance(sink, KafkaSink):
+            return False
+        return self.cluster.servers == sink.cluster.servers and any(
+            map(self.topics.has, sink.all_topics)
+        )
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> KafkaSource:
         """Checks the topics, so that a wrong name, wrong credentials or missing permissions fail

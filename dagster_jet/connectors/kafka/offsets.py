@@ -24,10 +24,12 @@ from dagster_jet.connectors.kafka.cluster import (
     is_unsupported,
     said,
 )
+from dagster_jet.connectors.kafka.markers import HELD_SUFFIX, MARKER_TOPIC
 from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError
 
 T = TypeVar("T")
 CALL_S = 5.0
+_MARKERS = (MARKER_TOPIC, MARKER_TOPIC + HELD_SUFFIX)
 Start: TypeAlias = Literal["earliest", "latest"] | int | Mapping[str, Mapping[int, int]]
 """Start of the partitions that exist when a job first starts. A number is a time in ms since
 1970."""
@@ -52,7 +54,8 @@ class Partition:
 
 @dataclass(frozen=True)
 class Topics:
-    """Topics to read: a list, or all that match a pattern."""
+    """Topics to read: a list, or all that match a pattern, without Kafka's own topics and those of
+    the sinks' markers."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -75,7 +78,9 @@ class Topics:
         """True if a topic of this name would be read."""
         if self.pattern is None:
             return topic in self.names
-        return re.fullmatch(self.pattern, topic) is not None and not topic.startswith("__")
+        if topic.startswith("__") or topic in _MARKERS:
+            return False
+        return re.fullmatch(self.pattern, topic) is not None
 
     def __str__(self) -> str:
         return ", ".join(self.names) if self.pattern is None else f"/{self.pattern}/"

@@ -197,7 +197,7 @@ class _Analysis:
                     "its own output, again and again.",
                     job=self.runtime.job,
                     stage=node.name,
-                    cure="Let the sink write to a folder of its own.",
+                    cure="Let the sink write where the source does not read.",
                 )
 
     def _source(self, node: SourceNode) -> DataFrame:

@@ -770,6 +770,13 @@ def test_what_cannot_be_is_refused_in_a_sentence(kafka: KafkaWorld, jet: Jet):
         sinks.kafka(kafka.servers, topic=topic, tombstone="v")
     with pytest.raises(PipelineError, match="column 'v' is bigint, expected a boolean"):
         write(jet, [[1]], "v long", sinks.kafka(kafka.servers, topic=topic, key="v", tombstone="v"))
+    p = Pipeline("circle")
+    read_by_pattern = source(pattern=f"{topic}.*", schema="v long")
+    p.read_from(read_by_pattern, name="all").write_to(
+        sinks.kafka(kafka.servers, topic=topic), name="out"
+    )
+    with pytest.raises(PipelineError, match="stage 'out': the sink writes where the source 'all'"):
+        jet.run(p)
     kept = kafka.topic(cleanup_policy="delete")
     with pytest.raises(ConfigurationError, match=r"has cleanup.policy=delete"):
         write(jet, [[1]], "v long", sinks.kafka(kafka.servers, topic=topic, marker_topic=kept))
