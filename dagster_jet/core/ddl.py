@@ -9,6 +9,8 @@ import re
 
 _NAME = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s:]+)\s*:?\s*(.*)", re.DOTALL)
 
+_TYPE = re.compile(r"\s*(\w*)\s*(?:<(.*)>)?", re.DOTALL)
+
 _PART = r"(?:`(?:[^`]|``)+`|[^\s`.,:;'\"()\[\]{}+\-*/%<>=!|&^~]+)"
 _REFERENCE = re.compile(rf"{_PART}(?:\.{_PART})*")
 
@@ -19,6 +21,19 @@ DEAD_LETTER_COLUMNS = "source string, position string, reason string, raw string
 def split_ddl(ddl: str) -> list[tuple[str, str]]:
     """Return (name, rest of the definition) per column of ``"flight string, delay double"``."""
     return [_column(part) for part in _split(ddl) if part.strip()]
+
+
+def split_type(ddl: str) -> tuple[str, dict[str, str]]:
+    """Return the name of a type in lower case, such as "decimal", and the definitions of the types
+    inside it: of a struct's fields by their names, an array's "element", a map's "key" and "value".
+    """
+    match = _TYPE.match(ddl)
+    assert match is not None, "all parts are optional"
+    name, inner = match[1].lower(), match[2] or ""
+    if name == "struct":
+        return name, dict(split_ddl(inner))
+    parts = {"array": ("element",), "map": ("key", "value")}.get(name, ())
+    return name, dict(zip(parts, map(str.strip, _split(inner)), strict=False))
 
 
 def quoted_name(column: str) -> str:

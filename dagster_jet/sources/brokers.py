@@ -93,7 +93,7 @@ def kafka(
         on_data_loss,
         tombstones or ("pass" if format == "raw" else "skip"),
         group,
-        avro_of(avro_schema, registry) if has_avro else None,
+        avro_of(avro_schema, registry, schema) if has_avro else None,
         asset_path(asset),
     )
 

@@ -1,7 +1,8 @@
 """Avro values, converted to JSON objects by the task that reads them.
 
 `JsonObjects` then parses them: columns by name, bad rows, dead letters. In the JSON, times are ISO
-strings, decimals are strings and bytes are base64; Spark's parser converts them to the schema.
+strings, decimals are strings and bytes are base64; Spark's parser converts them to the schema. It
+would take other fields for something else, so these are refused (`avro_columns`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
+from dagster_jet.connectors.values.avro_columns import CURE, misfit
 from dagster_jet.connectors.values.schema_registry import SchemaRegistry, check_installed
 from dagster_jet.core.library import library
 from dagster_jet.core.secret import Url, holds_password, named, shown
@@ -33,6 +35,8 @@ class AvroRecords:
     schema: str | None
     """Writer's schema, as JSON."""
     registry: SchemaRegistry | None
+    columns: str = ""
+    """DDL of the columns into which fields are read."""
 
     def __post_init__(self) -> None:
         _library()
@@ -52,10 +56,13 @@ class AvroRecords:
                 ) from None
             if kind != "record":
                 raise ConfigurationError(f"avro_schema: it is of a {kind}, not of a record.")
+            if why := misfit(_parsed(self.schema), self.columns):
+                raise ConfigurationError(f"avro_schema: {why}.", cure=CURE)
 
     def texts(self, values: Sequence[bytes | None]) -> list[bytes | None]:
-        """Converts records to JSON objects. A value that is not a record becomes its error and its
-        bytes in hexadecimal, which no JSON parser accepts."""
+        """Converts records to JSON objects. A value that is not a record, or has a field that does
+        not fit its column, becomes its error and its bytes in hexadecimal, which no JSON parser
+        accepts."""
         return [None if value is None else self._text(value) for value in values]
 
     def _text(self, value: bytes) -> bytes:
@@ -84,11 +91,19 @@ class AvroRecords:
             raise ValueError(f"the registry has no schema {number}")
         if found.schema_type != "AVRO" or found.references:
             raise ValueError(f"the schema {number} is not Avro, or refers to others")
-        return _parsed(found.schema_str), value[_HEADER.size :]
+        return _fitting(found.schema_str, self.columns), value[_HEADER.size :]
 
 
-def avro_of(schema: str | None, registry: Url | None) -> AvroRecords:
-    """Parses a user's `avro_schema=` and `registry=`. Raises `ConfigurationError`."""
+def avro_of(schema: str | None, registry: Url | None, columns: str | None = None) -> AvroRecords:
+    """Parses a user's `avro_schema=` and `registry=`.
+
+    Args:
+        columns: DDL of the columns into which fields are read.
+
+    Raises:
+        ConfigurationError: one of them is not valid, or a field of the schema cannot be read as its
+            column.
+    """
     if registry is not None:
         registry = named(registry)
         if holds_password(registry):
@@ -102,7 +117,8 @@ def avro_of(schema: str | None, registry: Url | None) -> AvroRecords:
                 f"registry: {registry!r} is not a URL of HTTP.",
                 cure='Write it like "http://registry:8081".',
             )
-    return AvroRecords(schema, None if registry is None else SchemaRegistry(registry))
+    asked = None if registry is None else SchemaRegistry(registry)
+    return AvroRecords(schema, asked, columns or "")
 
 
 @cache
@@ -113,6 +129,14 @@ def _parsed(schema: str) -> Any:
     readers.setdefault("long-timestamp-nanos", _of_nanoseconds_utc)
     readers.setdefault("long-local-timestamp-nanos", _of_nanoseconds)
     return fastavro.parse_schema(json.loads(schema))
+
+
+@cache
+def _fitting(schema: str, columns: str) -> Any:
+    parsed = _parsed(schema)
+    if why := misfit(parsed, columns):
+        raise ValueError(f"{why}. {CURE}")
+    return parsed
 
 
 def _plain(value: Any) -> Any:

@@ -68,6 +68,76 @@ def test_nanoseconds_are_times():
     ]
 
 
+def _record(**fields: Any) -> dict[str, Any]:
+    named = [{"name": name, "type": type} for name, type in fields.items()]
+    return {"type": "record", "name": "r", "fields": named}
+
+
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+LINKED = {**_record(n="long", next=["null", "linked"]), "name": "linked"}
+UNREADABLE: dict[str, tuple[Any, str, str]] = {
+    "a number as a time": ("long", "timestamp", "v is long, which cannot be read as timestamp"),
+    "days": (["null", "int"], "date NOT NULL", "v is int, which cannot be read as date"),
+    "a time of day": (
+        {"type": "int", "logicalType": "time-millis"},
+        "timestamp",
+        "v is time-millis, which cannot be read as timestamp",
+    ),
+    "another unit": (
+        {"type": "int", "logicalType": "timestamp-millis"},
+        "timestamp",
+        "v is int, which cannot be read as timestamp",
+    ),
+    "a text as bytes": ("string", "binary", "v is string, which cannot be read as binary"),
+    "a decimal as bytes": (MONEY, "binary", "v is decimal, which cannot be read as binary"),
+    "bytes as a text": ("bytes", "string", "v is bytes, which cannot be read as string"),
+    "in an array": (
+        {"type": "array", "items": ["null", "double"]},
+        "array<timestamp>",
+        "v.element is double, which cannot be read as timestamp",
+    ),
+    "in a map of records": (
+        {"type": "map", "values": LINKED},
+        "map<string, struct<other: int, next: struct<next: struct<n: timestamp_ntz>>>>",
+        "v.value.next.next.n is long, which cannot be read as timestamp_ntz",
+    ),
+}
+READABLE: dict[str, tuple[Any, str]] = {
+    "a time": (["null", MILLIS], "timestamp"),
+    "a time as a day": (MILLIS, "date"),
+    "a day as a time": ({"type": "int", "logicalType": "date"}, "timestamp"),
+    "a text as a time": ("string", "timestamp"),
+    "bytes": ("bytes", "binary"),
+    "fixed": ({"type": "fixed", "name": "f", "size": 2}, "binary"),
+    "a number": ("long", "bigint"),
+    "a number as a text": ("long", "string"),
+    "nothing": ("null", "timestamp"),
+    "a record in itself": (LINKED, "struct<n: long, next: struct<next: struct<n: string>>>"),
+}
+
+
+@pytest.mark.parametrize(("type", "column", "said"), UNREADABLE.values(), ids=UNREADABLE)
+def test_a_field_that_a_column_would_take_for_something_else_is_refused(
+    registry: Registry, type: Any, column: str, said: str
+) -> None:
+    """Failed before: milliseconds counted as seconds, and texts were decoded as base64."""
+    schema = _record(v=type)
+    with pytest.raises(ConfigurationError, match=f"avro_schema: the field {said}") as refused:
+        avro_of(json.dumps(schema), None, f"other int, v {column}")
+    assert "convert it with select()" in str(refused.value)
+    records = avro_of(None, Secret(env="REGISTRY"), f"v {column}")
+    header = struct.pack(">bI", 0, registry.register(schema))
+    [found] = read(records, header + bytes(8))
+    assert found.startswith(f"not an Avro record (ValueError: the field {said}. Declare the column")
+    assert found.endswith("): " + (header + bytes(8)).hex())
+
+
+@pytest.mark.parametrize(("type", "column"), READABLE.values(), ids=READABLE)
+def test_what_a_column_takes_as_it_is_meant(type: Any, column: str) -> None:
+    avro_of(json.dumps(_record(v=type)), None, f"v {column}")
+
+
 def test_each_message_by_the_schema_that_it_names(registry: Registry):
     numbers = registry.register(V1), registry.register(V2)
     records = pickle.loads(pickle.dumps(avro_of(None, Secret(env="REGISTRY"))))
