@@ -14,6 +14,7 @@ from datetime import date, datetime, timedelta, timezone
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
+from dagster_jet.core.ddl import split_type
 from dagster_jet.errors import ConfigurationError
 
 Field = Mapping[str, Any]
@@ -68,10 +69,7 @@ def reads(column: str, ddl: str) -> Reads:
     if (match := _IS_DECIMAL.fullmatch(kind)) is not None:
         precision, scale = match.groups()
         return _decimal(int(precision or 10), int(scale or 0))
-    simple: dict[str, Reads] = {
-        "date": _date, "timestamp": _timestamp, "binary": _binary, "string": _string,
-        "array<string>": _strings,
-    }  # fmt: skip
+    simple: dict[str, Reads] = {"date": _date, "timestamp": _timestamp, "binary": _binary}
     if kind in simple:
         return simple[kind]
     if _IS_OTHER.search(kind):
@@ -80,7 +78,58 @@ def reads(column: str, ddl: str) -> Reads:
             cure="Declare it as Debezium sends it, such as bigint or array<string>, and convert it "
             "with select(). Columns may be of date, timestamp, decimal and binary.",
         )
-    return _as_it_is
+    return _with_texts(ddl)
+
+
+def _with_texts(ddl: str) -> Reads:
+    """Reads texts, also inside of other types, and everything else as it is."""
+    name, inside = split_type(ddl)
+    if name in ("string", "varchar", "char"):
+        return _string
+    parts = {n: one for n, each in inside.items() if (one := _with_texts(each)) is not _as_it_is}
+    if not parts:
+        return _as_it_is
+    return {"array": _array, "map": _map, "struct": _struct}[name](parts)
+
+
+def _array(parts: Mapping[str, Reads]) -> Reads:
+    element = _or_null(parts["element"])
+
+    def read(value: Any, field: Field | None) -> Any:
+        if not isinstance(value, list):
+            return value
+        items = (field or {}).get("items")
+        return [element(one, items) for one in value]
+
+    return read
+
+
+def _map(parts: Mapping[str, Reads]) -> Reads:
+    item = _or_null(parts.get("value", _as_it_is))  # keys are texts in JSON
+
+    def read(value: Any, field: Field | None) -> Any:
+        if not isinstance(value, dict):
+            return value
+        items = (field or {}).get("values")
+        return {name: item(one, items) for name, one in value.items()}
+
+    return read
+
+
+def _struct(parts: Mapping[str, Reads]) -> Reads:
+    known = {name: _or_null(one) for name, one in parts.items()}
+
+    def read(value: Any, field: Field | None) -> Any:
+        if not isinstance(value, dict):
+            return value
+        fields = {one["field"]: one for one in (field or {}).get("fields", ())}
+        return {n: known.get(n, _as_it_is)(one, fields.get(n)) for n, one in value.items()}
+
+    return read
+
+
+def _or_null(reads: Reads) -> Reads:
+    return lambda value, field: None if value is None else reads(value, field)
 
 
 def _as_it_is(value: Any, field: Field | None) -> Any:
@@ -145,13 +194,6 @@ def _string(value: Any, field: Field | None) -> Any:
     if number is not None:
         return f"{number:f}"
     return str(value) if isinstance(value, Decimal) else value
-
-
-def _strings(value: Any, field: Field | None) -> Any:
-    if not isinstance(value, list):
-        return value
-    items = (field or {}).get("items")
-    return [None if one is None else _string(one, items) for one in value]
 
 
 def _number(value: Any, field: Field | None) -> Decimal | None:

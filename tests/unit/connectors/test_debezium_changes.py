@@ -260,6 +260,54 @@ def test_an_array_of_texts_keeps_the_digits_of_numbers(numbers: list[Decimal], h
     assert row["v"] == [None, "a", 7]
 
 
+INSIDE: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "map": ("map<string,string>", {"k": "?"}, {"type": "map", "values": "?"}),
+    "struct": (
+        "struct<N: string NOT NULL COMMENT 'price, net', d: double>",
+        {"N": "?", "d": 0.5, "unknown": 1},
+        {"type": "struct", "fields": [{"field": "N", "is": "?"}, {"field": "d"}]},
+    ),
+    "array of maps": (
+        "array<map<string,varchar(50)>>",
+        [{"k": "?"}, None],
+        {"type": "array", "items": {"type": "map", "values": "?"}},
+    ),
+    "struct of arrays": (
+        "struct<n: bigint, `a b`: array<string>>",
+        {"n": 2**62, "a b": [None, "?"]},
+        {"type": "struct", "fields": [{"field": "a b", "type": "array", "items": "?"}]},
+    ),
+}
+
+
+def _filled(shape: Any, content: Any) -> Any:
+    """A shape with a content in place of each question mark."""
+    if isinstance(shape, list):
+        return [_filled(one, content) for one in shape]
+    if isinstance(shape, dict):
+        found = {name: _filled(one, content) for name, one in shape.items()}
+        return {**found, **found.pop("is", {})}
+    return content if shape == "?" else shape
+
+
+@pytest.mark.parametrize(("ddl", "value", "field"), INSIDE.values(), ids=INSIDE)
+def test_texts_inside_of_a_value_keep_the_digits_of_numbers(
+    ddl: str, value: Any, field: dict[str, Any]
+) -> None:
+    """Failed before: a JSON number had a double's digits, and the others were no texts."""
+    number = Decimal("-12345678901234567890.123456789")
+    numbers: list[tuple[Any, dict[str, Any]]] = [("NUMBER", {}), *_decimals(number)]
+    for sent, kind in numbers:
+        column = {**_filled(field, kind), "field": "v"}
+        schema = json.dumps({"fields": [{"field": "after", "fields": [column]}]})
+        after = json.dumps({"v": _filled(value, sent)}).replace('"NUMBER"', f"{number:f}")
+        message = f'{{"schema": {schema}, "payload": {{"op": "c", "after": {after}}}}}'
+        [row] = read(f"v {ddl}", (KEY, message.encode()))
+        assert row["v"] == _filled(value, f"{number:f}")
+    [row] = read(f"v {ddl}", (KEY, {"op": "c", "after": {"v": "another"}}))
+    assert row["v"] == "another"
+
+
 # --- what is none ---------------------------------------------------------------------------------
 
 AFTER = {"id": 1, "v": "a"}
