@@ -94,6 +94,8 @@ class ExecutionStarted:
     start_duration_ms: int
     stages: dict[str, StageProgress] = field(default_factory=dict)
     sources: dict[str, SourceProgress] = field(default_factory=dict)
+    first_execution_id: int = 0
+    """Execution with which the job began; another one after the job was deleted. 0: not known."""
 
 
 @dataclass(frozen=True)

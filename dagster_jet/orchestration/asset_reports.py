@@ -21,6 +21,7 @@ from dagster_jet.execution.events import (
     StandingBy,
 )
 from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.orchestration.committed_snapshot import job_mark
 from dagster_jet.orchestration.input_versions import InputVersions, KnownVersions
 from dagster_jet.orchestration.materialization import (
     InputVersion,
@@ -54,7 +55,8 @@ class LastReport:
 class AssetReports:
     """Reports on the assets of one run, given what Dagster knows of each.
 
-    An asset's data version is the snapshot at which its rows last changed. If one asset has new
+    An asset's data version is the snapshot at which its rows last changed, followed by a mark if
+    the job was deleted and began anew, and by the partition's attempt. If one asset has new
     rows, all are materialized: they are cut at one snapshot, and Dagster would show the others as
     out of sync. A condition on new rows of a single asset uses
     `AutomationCondition.data_version_changed()`.
@@ -79,6 +81,7 @@ class AssetReports:
     tables: TableFacts = field(default_factory=TableFacts)
     has_materialized: bool = field(default=False, init=False)
     """Whether this run has reported a materialization."""
+    _job_mark: str = field(default="", init=False)
     _reported_s: dict[str, float] = field(default_factory=dict, init=False)
     _facts: dict[str, Metadata] = field(default_factory=dict, init=False)
     """Facts of the newest report, by stage."""
@@ -103,6 +106,7 @@ class AssetReports:
 
         Nothing is yielded if no snapshot was restored, or the one of epoch 0, which has no output.
         """
+        self._job_mark = job_mark(event.first_execution_id)
         if not event.restored_epoch_id:
             return
         assert event.restored_snapshot_id is not None
@@ -116,6 +120,7 @@ class AssetReports:
         """Yield materializations of a commit that no run reported; nothing if Dagster knows it,
         unless it is to be reported `again`."""
         assert event.restored_snapshot_id is not None
+        self._job_mark = job_mark(event.first_execution_id)
         is_news = self._take(event.restored_snapshot_id, event.stages)
         mark = keys.REPLAYED if is_news else keys.UNCHANGED
         facts = {asset.stage: facts_of_restore(event, asset, now_ms, mark) for asset in self.assets}
@@ -160,11 +165,13 @@ class AssetReports:
             yield dg.AssetObservation(asset.key, metadata=facts)
 
     def _take(self, snapshot_id: int, stages: Mapping[str, StageProgress]) -> bool:
-        """Record the current rows of each asset; return whether any changed."""
-        is_news, mark = False, f"{_ATTEMPT}{self.attempt}" if self.attempt else ""
+        """Record the current rows of each asset; return whether any changed. Rows of an earlier
+        job of this name, or of another attempt, are other rows, even if they are as many."""
+        is_news = False
+        mark = self._job_mark + (f"{_ATTEMPT}{self.attempt}" if self.attempt else "")
         for asset in self.assets:
             rows, last = _rows(stages.get(asset.stage)), self.last.get(asset.stage)
-            is_known = last is not None and last.data_version.partition(_ATTEMPT)[2] == self.attempt
+            is_known = last is not None and last.data_version.lstrip("0123456789") == mark
             if last is None or not is_known or rows is None or rows != last.rows:
                 self.last[asset.stage] = LastReport(f"{snapshot_id}{mark}", rows)
                 is_news = True

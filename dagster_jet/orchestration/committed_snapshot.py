@@ -35,6 +35,11 @@ class CommittedSnapshot:
     ref: SnapshotRef
     manifest: Manifest
 
+    @property
+    def version(self) -> str:
+        """The data version of an asset whose rows this snapshot has changed."""
+        return f"{self.ref.snapshot_id}{job_mark(self.record.first_execution_id)}"
+
     def rows(self, sinks: Iterable[str]) -> dict[str, int]:
         """Returns the number of rows written to each of the sinks since the job began."""
         return {sink: self._counters(sink).rows_out for sink in sinks}
@@ -50,6 +55,7 @@ class CommittedSnapshot:
             start_duration_ms=0,
             stages={n.name: self._stage(n.name) for n in graph if graph.is_named(n.name)},
             sources={node.name: self._source(node.name) for node in graph.sources},
+            first_execution_id=self.record.first_execution_id,
         )
 
     def _stage(self, name: str) -> StageProgress:
@@ -65,6 +71,18 @@ class CommittedSnapshot:
 
     def _counters(self, name: str) -> Counters:
         return self.manifest.counters.get(name, Counters())
+
+
+def job_mark(first_execution_id: int) -> str:
+    """Returns the end of the data versions of a job that was deleted and began anew; "" for others.
+
+    Snapshot ids, epochs and the timeline begin anew with it, the ids of executions do not.
+
+    Example:
+        >>> job_mark(1), job_mark(52)
+        ('', '.52')
+    """
+    return f".{first_execution_id}" if first_execution_id > 1 else ""
 
 
 def nothing_committed(job: str, graph: Graph) -> ExecutionStarted:

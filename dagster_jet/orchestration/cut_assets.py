@@ -16,7 +16,11 @@ import dagster as dg
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_job import stream_of
-from dagster_jet.orchestration.committed_snapshot import CommittedSnapshot, newest_commit
+from dagster_jet.orchestration.committed_snapshot import (
+    CommittedSnapshot,
+    job_mark,
+    newest_commit,
+)
 from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.opened_jet import opened_jet
 from dagster_jet.orchestration.resource import JetResource
@@ -133,10 +137,12 @@ class _Cut:
 
 @dataclass(frozen=True)
 class Shown:
-    """Cursor: the data version of ``consistent``, and the time up to which hours are reported."""
+    """Cursor: the data version of ``consistent``, the time up to which hours are reported, and the
+    execution with which the job began."""
 
     version: str = ""
     sealed_ms: int | None = None
+    first_execution_id: int = 0
 
     @classmethod
     def from_cursor(cls, cursor: str | None) -> "Shown":
@@ -161,9 +167,12 @@ def look(context: dg.SensorEvaluationContext, jet: "Jet", cut: _Cut) -> dg.Senso
         return dg.SensorResult(skip_reason=f"{job!r}: nothing is committed yet")
     events: list[dg.AssetMaterialization | dg.AssetCheckEvaluation] = []
     ledger = jet.job(job).ledger()
+    first = found.record.first_execution_id
+    if first != before.first_execution_id:
+        before = Shown()  # the job was deleted and began anew, with all of its hours
     epoch, version = ledger.consistent_epoch, before.version
     if epoch is not None:
-        version = f"{found.record.timeline}.{epoch}"
+        version = f"{found.record.timeline}.{epoch}{job_mark(first)}"
     if version != before.version:
         entries = {sink: asdict(entry) for sink, entry in ledger.entries.items()}
         facts = {keys.EPOCH: epoch, keys.DETAILS: dg.MetadataValue.json(entries)}
@@ -174,7 +183,7 @@ def look(context: dg.SensorEvaluationContext, jet: "Jet", cut: _Cut) -> dg.Senso
         over, sealed_ms = _hours_over(cut.hours, before.sealed_ms, reached_ms)
         for hour in over:
             events += _sealed_events(context.instance, cut, hour, reached_ms)
-    cursor = json.dumps(asdict(Shown(version, sealed_ms)))
+    cursor = json.dumps(asdict(Shown(version, sealed_ms, first)))
     if events:
         return dg.SensorResult(asset_events=events, cursor=cursor)
     return dg.SensorResult(skip_reason=f"{job!r}: nothing new is committed", cursor=cursor)

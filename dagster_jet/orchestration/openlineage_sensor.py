@@ -46,7 +46,7 @@ def build_jet_openlineage_sensor(
     Each execution of the job is a run: START once, RUNNING with inputs and outputs at a committed
     snapshot, at most one per tick, and COMPLETE, FAIL or ABORT at its end. The job's processing
     type is STREAMING. Datasets are named by the places that sources read and sinks write; the
-    version of an output is the snapshot.
+    version of an output is the asset's data version.
 
     It reads the store, so it also covers jobs that run outside Dagster. An event that a crash has
     interrupted is emitted again.
@@ -132,7 +132,7 @@ def news(
     if after.run != emitted.run:
         kinds += [] if emitted.has_ended else [(emitted.run, "ABORT")]
         kinds.append((after.run, "START"))
-    if after.commit != emitted.commit:
+    if (after.run, after.commit) != (emitted.run, emitted.commit):
         kinds.append((after.run, "RUNNING"))
     after = replace(after, has_ended=_has_ended(found.record, found.ref.execution_id))
     if after.has_ended and (after.run != emitted.run or not emitted.has_ended):
@@ -165,7 +165,7 @@ class _Lineage:
             job=job,
             producer="https://github.com/dagster-jet/dagster-jet",
             inputs=[*self._inputs()] if kind == "RUNNING" else [],
-            outputs=[*self._outputs(found.ref.snapshot_id)] if kind == "RUNNING" else [],
+            outputs=[*self._outputs(found.version)] if kind == "RUNNING" else [],
         )
 
     def _inputs(self) -> Iterator[Any]:
@@ -174,11 +174,11 @@ class _Lineage:
         for node in self.pipeline.graph.sources:
             yield InputDataset(*self._named(node.name))
 
-    def _outputs(self, snapshot_id: int) -> Iterator[Any]:
+    def _outputs(self, data_version: str) -> Iterator[Any]:
         from openlineage.client.event_v2 import OutputDataset
         from openlineage.client.facet_v2 import dataset_version_dataset
 
-        version = dataset_version_dataset.DatasetVersionDatasetFacet(str(snapshot_id))
+        version = dataset_version_dataset.DatasetVersionDatasetFacet(data_version)
         for node in self.pipeline.graph.sinks:
             yield OutputDataset(*self._named(node.name), facets={"version": version})
 

@@ -114,14 +114,14 @@ class Taken:
         store: id of the store; snapshot ids of different stores are not comparable.
         timeline: timeline of the job then; it grows when the job goes back to an older snapshot.
         snapshot_id: id of the snapshot.
-        execution_id: the execution that took it. Ids are not used again after a deletion.
+        first_execution_id: execution with which the job began; another one after a deletion.
         rows: rows of each sink since the job began.
     """
 
     store: str
     timeline: int
     snapshot_id: int
-    execution_id: int
+    first_execution_id: int
     rows: Mapping[str, int]
 
     def to_cursor(self) -> str:
@@ -133,24 +133,15 @@ class Taken:
         try:
             found = cls(**json.loads(cursor or "null"))
             rows = {str(sink): int(rows) for sink, rows in found.rows.items()}
-            ids = int(found.timeline), int(found.snapshot_id), int(found.execution_id)
-            return cls(str(found.store), *ids, rows)
+            ids = int(found.timeline), int(found.snapshot_id)
+            return cls(str(found.store), *ids, int(found.first_execution_id), rows)
         except (ValueError, TypeError, AttributeError):
             return None
 
     def is_of_job_of(self, newest: Taken) -> bool:
-        """Whether the job was not deleted since: on one timeline ids and rows only grow."""
-        if self.store != newest.store:
-            return False
-        if self.timeline != newest.timeline:
-            return self.timeline < newest.timeline
-        is_same = (
-            self.snapshot_id == newest.snapshot_id and self.execution_id == newest.execution_id
-        )
-        return is_same or (
-            self.snapshot_id < newest.snapshot_id
-            and all(rows >= self.rows.get(sink, 0) for sink, rows in newest.rows.items())
-        )
+        """Whether the job was not deleted since."""
+        begun, now = self.first_execution_id, newest.first_execution_id
+        return (self.store, begun) == (newest.store, now)
 
 
 def sinks_with_news(
@@ -202,7 +193,7 @@ def look(
         jet.store.store_id,
         found.record.timeline,
         found.ref.snapshot_id,
-        found.ref.execution_id,
+        found.record.first_execution_id,
         found.rows(chosen),
     )
     taken = Taken.from_cursor(context.cursor)

@@ -234,7 +234,9 @@ class RecordKeeper:
     def _started(self, record: ExecutionRecord | None, execution_id: int) -> ExecutionRecord:
         lease = new_lease(self._owner, self._ttl_ms, self._run_id)
         if record is None:
-            record = ExecutionRecord(self._job, execution_id, JobStatus.NOT_RUNNING)
+            record = ExecutionRecord(
+                self._job, execution_id, JobStatus.NOT_RUNNING, first_execution_id=execution_id
+            )
         died = record.status.is_live
         return replace(
             record,

@@ -170,6 +170,9 @@ class ExecutionRecord:
     """Execution that applied it."""
     snapshots: tuple[SnapshotRef, ...] = ()
     """Newest first. The first is the restart point; the others are retained."""
+    first_execution_id: int = 0
+    """Execution with which the job began. A job that was deleted begins anew: with a later one, and
+    with the snapshot ids and the timeline of a new job. 0: not known."""
     reserved_snapshot_id: int = 0
     """The highest snapshot id that may be in use. Ids grow with every attempt, also failed ones."""
     lease: Lease | None = None

@@ -30,6 +30,7 @@ NEWER = {
             "test_hours_are_reported_once_the_watermark_is_past_them",
             "test_hours_after_a_rewind_are_sealed_once_more",
             "test_a_lost_cursor_repeats_what_is_sealed",
+            "test_a_job_that_was_deleted_and_ran_again_has_versions_and_hours_of_its_own",
             "test_years_of_hours_come_in_portions",
             "test_what_is_downstream_runs_on_the_cut_and_on_sealed_hours",
             "test_no_hours_without_a_watermark",

@@ -137,6 +137,7 @@ class Announcer:
                 start_duration_ms=self._now_ms() - self._started_ms,
                 stages=self._progress.stages(view),
                 sources=self._progress.sources(view),
+                first_execution_id=record.first_execution_id,
             )
         )
 

@@ -124,7 +124,11 @@ def test_what_a_job_keeps_is_deleted_and_nothing_else(store: Store, tmp_path: Pa
     keeper = RecordKeeper(store, "shop", 60_000, None)
     record = keeper.claim(change=None)
     assert record.execution_id > EXECUTION_ID + 1 and not record.snapshots
+    assert record.first_execution_id == record.execution_id
     keeper.release(record)
+    later = RecordKeeper(store, "shop", 60_000, None)
+    assert later.claim(change=None).first_execution_id == record.execution_id
+    later.release(later.record)
     with pytest.raises(ConfigurationError, match="epochs of an earlier life"):
         sinks.files(str(tmp_path / "shop"), format="json").check("shop", "out", is_new_job=True)
 

@@ -30,7 +30,12 @@ class RecordedJob:
         if self.listed:
             directory = self.jet.store.map(JOB_DIRECTORY)
             directory.put_all({directory.key(self.name): b""})
-        self._record = ExecutionRecord(self.name, self.execution_id, JobStatus.NOT_RUNNING)
+        self._record = ExecutionRecord(
+            self.name,
+            self.execution_id,
+            JobStatus.NOT_RUNNING,
+            first_execution_id=self.execution_id,
+        )
         self._ballot = self.execution_id - 1
 
     def commits(

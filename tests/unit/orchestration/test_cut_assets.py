@@ -10,6 +10,7 @@ import pytest
 
 from dagster_jet import Jet, JetResource, Pipeline, build_jet_cut_assets, jet_assets, sinks, sources
 from dagster_jet.errors import ConfigurationError
+from dagster_jet.snapshot.record import JobStatus
 
 from .recorded_job import RecordedJob
 
@@ -139,6 +140,23 @@ def test_a_lost_cursor_repeats_what_is_sealed(daemon: Daemon, jet: Jet) -> None:
     daemon.tick()
     daemon.cursor = None
     assert daemon.tick() == ["consistent 1.1", "sealed 2026-01-01-00:00"]
+
+
+def test_a_job_that_was_deleted_and_ran_again_has_versions_and_hours_of_its_own(
+    daemon: Daemon, jet: Jet
+) -> None:
+    """Failed before: its epochs begin again, so the version was known, and its hours were over."""
+    for execution_id, version in ((1, "1.2"), (50, "1.2.50")):
+        job = RecordedJob(jet, listed=True, execution_id=execution_id)
+        job.commits(2, rows(2), reached_ms={"revenue": at(2, 30)})
+        assert [each for each in daemon.tick() if not each.startswith("check")] == [
+            f"consistent {version}",
+            "sealed 2026-01-01-00:00",
+            "sealed 2026-01-01-01:00",
+        ]
+        assert daemon.tick() == ["'shop': nothing new is committed"]
+        job.has_ended(JobStatus.COMPLETED)
+        jet.job("shop").delete(release_sinks=False)
 
 
 def test_years_of_hours_come_in_portions(daemon: Daemon, jet: Jet) -> None:

@@ -174,6 +174,18 @@ def test_a_job_that_went_back_is_reported_with_the_rows_it_has(daemon: Daemon, j
     assert (daemon.tick(), version(daemon.site.instance)) == ("'shop': snapshot 3 is known", "3")
 
 
+def test_a_job_that_was_deleted_and_ran_again_is_reported(daemon: Daemon, jet: Jet) -> None:
+    """Failed before: its ids begin again, and as many rows were taken for the same rows."""
+    for execution_id, expected in ((1, "2"), (50, "2.50")):
+        job = RecordedJob(jet, listed=True, execution_id=execution_id)
+        job.commits(2, {"out": 5, "bad": 1})
+        assert daemon.tick() == "2 new"
+        assert version(daemon.site.instance) == expected
+        assert daemon.tick(loses_cursor=True) == "'shop': snapshot 2 is known"
+        job.has_ended(JobStatus.COMPLETED)
+        jet.job("shop").delete(release_sinks=False)
+
+
 def test_inputs_are_those_that_were_reported(daemon: Daemon, jet: Jet) -> None:
     """A table may have changed since the job has read it: nobody knows here."""
     site = daemon.site

@@ -79,6 +79,24 @@ def test_a_run_of_a_stream_from_start_to_end(jet: Jet, pipeline: Pipeline, tmp_p
     assert backend.tick() == []
 
 
+def test_a_job_that_was_deleted_and_ran_again_is_told(
+    jet: Jet, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """Failed before: its ids begin again, so its snapshot was known, and its version, too."""
+    backend, versions = Backend(pipeline, tmp_path), []
+    for execution_id in (1, 50):
+        job = RecordedJob(jet, listed=True, execution_id=execution_id)
+        job.is_held_by(new_lease("o", 10_000, None))
+        job.commits(2, rows(2))
+        start, *more = backend.tick()
+        assert kinds([start, *more]) == ["START", "RUNNING"]
+        versions += [more[0]["outputs"][0]["facets"]["version"]["datasetVersion"]]
+        job.has_ended(JobStatus.COMPLETED)
+        assert kinds(backend.tick()) == ["COMPLETE"]
+        jet.job("shop").delete(release_sinks=False)
+    assert versions == ["2", "2.50"]
+
+
 def test_without_the_extra_the_cure_is_named(
     pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

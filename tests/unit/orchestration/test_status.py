@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -229,6 +229,27 @@ def test_who_asks_for_new_rows_of_one_sink_is_not_woken_by_the_others(
     assert site.requested() == 0
     site.run(lambda to: to.committed(committed(3, **rows(9, 2)), NOW_MS))
     assert site.requested() == 1
+
+
+def test_a_job_that_was_deleted_and_begins_anew_has_other_rows(
+    instance: dg.DagsterInstance,
+) -> None:
+    """Failed before: its snapshot ids begin again, and the rows of the second are as many."""
+    new_rows = dg.AutomationCondition.any_deps_match(dg.AutomationCondition.data_version_changed())
+    site = Site(instance, shop(), condition=new_rows.since_last_handled())
+    site.run(lambda to: to.committed(committed(2, **rows(5, 1)), NOW_MS))
+    site.requested()
+
+    def anew(to: AssetReports) -> Iterator[Any]:
+        begun = ExecutionStarted("shop", 50, 0, None, None, 100, first_execution_id=50)
+        yield from to.restored(begun, NOW_MS)
+        yield from to.committed(committed(2, **rows(5, 1)), NOW_MS)
+
+    assert site.run(anew).success
+    assert site.requested() == 1
+    restarted = replace(restored(2, **rows(5, 1)), first_execution_id=50)
+    site.run(lambda to: to.restored(restarted, NOW_MS))
+    assert of(OUT, instance) == 2, "a restart of the new job is no news"
 
 
 def test_an_asset_with_a_table_is_in_sync_until_the_table_changes(
