@@ -96,7 +96,10 @@ def job(
     name: JobArgument,
     action: Annotated[Action, typer.Argument()] = Action.SHOW,
     wait: Annotated[
-        float, typer.Option(help="Seconds to wait until the request is carried out.")
+        float,
+        typer.Option(
+            min=0, help="Seconds to wait until the request is carried out; 0: do not wait."
+        ),
     ] = 60,
     export_name: Annotated[
         str | None, typer.Option("--name", help="Name of the snapshot to be exported.")
@@ -137,7 +140,7 @@ def job(
             return
         if action in (Action.EXPORT, Action.CANCEL_AND_EXPORT):
             cancels = action is Action.CANCEL_AND_EXPORT
-            ask_for_export(asked, export_name, wait, cancels, target)
+            ask_for_export(jet, name, export_name, wait, cancels, target)
             return
         if action is not Action.SHOW:
             _ask(asked, action, wait)
@@ -173,6 +176,8 @@ def _ask(asked: Job, action: Action, seconds: float) -> None:
             if action is not Action.RESTART:
                 asked.result(seconds)
     except TimeoutError:
+        if seconds == 0:
+            return
         raise JetError(
             f"the request is saved in the store, but after {seconds:g} s the job is still "
             f"{asked.status.value}.",

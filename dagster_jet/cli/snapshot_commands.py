@@ -87,22 +87,24 @@ def exports(target: Target) -> None:
 
 
 def ask_for_export(
-    asked: Job, export_name: str | None, seconds: float, cancels: bool, target: Target
+    jet: Jet, job: str, export_name: str | None, seconds: float, cancels: bool, target: Target
 ) -> None:
-    """Requests an export of a job's snapshot, waits for it and prints it."""
+    """Requests an export of a job's snapshot, waits for it and prints it. With 0 seconds it does
+    not wait, and prints the export as it is in the list."""
     if export_name is None:
-        raise ConfigurationError(
-            "the export has no name.", job=asked.name, cure="Give one with --name."
-        )
+        raise ConfigurationError("the export has no name.", job=job, cure="Give one with --name.")
+    asked = jet.job(job)
     ask = asked.cancel_and_export_snapshot if cancels else asked.export_snapshot
     try:
         export = ask(export_name, seconds)
     except TimeoutError as late:
-        raise JetError(
-            f"the request is in the store, but not carried out after {seconds:g} s: {late}.",
-            cure="See 'dagster-jet exports'.",
-        ) from None
-    show([export_row(export)], title=f"Exported from {asked.name}", as_json=target.as_json)
+        if seconds > 0:
+            raise JetError(
+                f"the request is in the store, but not carried out after {seconds:g} s: {late}.",
+                cure="See 'dagster-jet exports'.",
+            ) from None
+        export = next(one for one in jet.exports() if one.name == export_name)
+    show([export_row(export)], title=f"Export of {job}", as_json=target.as_json)
 
 
 def export_row(export: Export) -> dict[str, Any]:

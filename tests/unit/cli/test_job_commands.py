@@ -12,8 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dagster_jet.cli import app
+from dagster_jet.jobs.requests import StopRequest
 from dagster_jet.ownership.lease import new_lease, wall_clock_ms
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, record_register
+from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobStatus, Lease
 from dagster_jet.store import Store, StoreConfig
 
@@ -68,6 +70,28 @@ def test_a_request_that_a_dying_job_does_not_carry_out_is_an_error(
         "it was not carried out: execution 4 is dead" in asked.stderr
         or "NOT_RUNNING" in asked.stderr
     )
+
+
+@pytest.mark.parametrize("action", ["suspend", "cancel", "complete", "export", "cancel_and_export"])
+def test_zero_seconds_do_not_wait(store: Store, tmp_path: Path, action: str) -> None:
+    """Failed before: the request was in the store, and the command ended with 2."""
+    left_by(store, replace(HERE, ttl_ms=60_000, renewed_at_ms=wall_clock_ms()))
+    asked = run(tmp_path, "job", "shop", action, "--wait", "0", "--name", "kept", "--json")
+    assert asked.exit_code == 0, asked.stderr
+    if "export" in action:
+        assert [(row["export"], row["state"]) for row in json.loads(asked.stdout)] == [
+            ("kept", "asked")
+        ]
+    else:
+        value = store.register("jobs/shop/request").read()
+        assert value is not None and StopRequest.from_bytes(value.value) == StopRequest(
+            StopKind(action), 4
+        )
+        assert '"RUNNING"' in asked.stdout
+    late = run(tmp_path, "job", "shop", action, "--wait", "0.01", "--name", "again")
+    assert late.exit_code == 2 and "the request is" in late.stderr
+    negative = run(tmp_path, "job", "shop", action, "--wait", "-1", "--name", "third")
+    assert negative.exit_code == 2 and "Invalid value" in negative.stderr
 
 
 def test_a_job_is_deleted_once_it_does_not_run(store: Store, tmp_path: Path) -> None:
