@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -39,11 +38,12 @@ from dagster_jet.orchestration.component_settings import (
     resolved_resource,
 )
 from dagster_jet.orchestration.control_job import build_jet_control_job
+from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.demo_mode import in_demo_mode
 from dagster_jet.orchestration.drained_schedule import build_jet_schedule
 from dagster_jet.orchestration.event_iterator import JetEvent
 from dagster_jet.orchestration.lake_maintenance import build_jet_lake_maintenance
-from dagster_jet.orchestration.partition_job import job_of_partition
+from dagster_jet.orchestration.partition_job import job_of_partition, sample_of
 from dagster_jet.orchestration.pipeline_scaffolder import PipelineScaffolder
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.sensor import build_jet_supervisor_sensor
@@ -74,8 +74,9 @@ class _Translator(DagsterJetTranslator):
 class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     """A streaming pipeline with its assets, job, control job, supervisor or schedule, and checks.
 
-    The pipeline itself is Python code. It runs on the project's resource `jet`, or on one that is
-    defined here. `translation` sets keys, owners, tags and similar properties of each asset.
+    The pipeline itself is Python code. It runs on the project's resource `jet`, or on a resource of
+    its own that is defined here. `translation` sets keys, owners, tags and similar properties of
+    each asset.
 
     Example:
         .. code-block:: yaml
@@ -210,9 +211,10 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         dg.Resolver(
             resolved_resource,
             model_field_type=dict[str, Any] | None,
-            description="Settings of a `JetResource`, which becomes the resource `jet`. Components "
-            "with equal settings share it. Leave it out if the project defines the resource `jet`. "
-            "`{{ env.NAME }}` is read in the run and by workers; the UI shows the name.",
+            description="Settings of a `JetResource` of this pipeline alone, which becomes the "
+            "resource `jet_<pipeline>`, or `jet_<pipeline>_partition`. Leave it out to use the "
+            "project's resource `jet`. `{{ env.NAME }}` is read in the run and by "
+            "workers; the UI shows the name.",
             examples=[{"store": ["{{ env.JET_STORE }}"], "backup_count": 0}],
         ),
     ] = None
@@ -242,12 +244,16 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         """Return all definitions of the pipeline.
 
         Raises:
-            ConfigurationError: the pipeline is missing or cannot be built, or a setting is wrong.
+            ConfigurationError: the pipeline is missing or cannot be built, a setting is wrong, or
+                another component has a pipeline of the same name.
         """
         self._check()
         module, name = self._place(context, self.pipeline)
         demo = context.project_root / "demo"
         pipeline, translator = self._pipeline(module, name, demo), _Translator(self)
+        own_name = self._own_name(context, pipeline)
+        resources = self._resources(own_name, demo)
+        (jet,) = resources or ("jet",)
         written = getattr(module, name)
         source = code_reference(written if inspect.isfunction(written) else module)
 
@@ -264,19 +270,18 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
             backfill_policy=op.backfill_policy,
             retry_policy=None if retries is None else retries.policy(),
             hooks={self._hook(context, each) for each in self.hooks},
-        )(self._run()).map_asset_specs(lambda spec: self._with_conditions(spec, source))
+        )(self._run(jet)).map_asset_specs(lambda spec: self._with_conditions(spec, source))
         job = build_jet_job(assets)
         if not isinstance(pipeline, Pipeline):
-            return dg.Definitions(assets=[assets], jobs=[job], resources=self._resources(demo))
-        jet = self._resource_key
-        checks = self._checks(assets)
+            return dg.Definitions(assets=[assets], jobs=[job], resources=resources)
+        checks = self._checks(assets, jet)
         made = dg.Definitions(
             assets=[assets, *build_jet_source_assets(pipeline, translator)],
             asset_checks=checks,
             jobs=[job, build_jet_control_job(pipeline, jet=jet)] if self.control else [job],
-            sensors=self._supervisors(job, pipeline),
-            schedules=[*self._schedules(assets), *self._check_schedules(checks)],
-            resources=self._resources(demo),
+            sensors=self._supervisors(job, pipeline, jet),
+            schedules=[*self._schedules(assets, jet), *self._check_schedules(checks)],
+            resources=resources,
         )
         cron = self.lake_maintenance
         if cron is None or self.demo_mode:  # the demo has files only
@@ -285,23 +290,36 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
             made, build_jet_lake_maintenance(assets, jet=jet, cron_schedule=cron)
         )
 
-    @property
-    def _resource_key(self) -> str:
-        """The demo has a resource of its own, beside other components and the project's."""
-        return "jet_demo" if self.demo_mode else "jet"
+    def _own_name(
+        self, context: dg.ComponentLoadContext, pipeline: Pipeline | Callable[[str], Pipeline]
+    ) -> str:
+        """Returns the name from which those of the op and the resource are made.
 
-    def _run(self) -> Callable[..., Iterator[JetEvent]]:
-        def run(context, jet):  # type: ignore[no-untyped-def]
-            yield from self.execute(context, jet)
+        Raises:
+            ConfigurationError: another component of the code location has it.
+        """
+        if isinstance(pipeline, Pipeline):
+            name = own = pipeline.name
+        else:
+            assert self.partitions is not None
+            name = sample_of(pipeline, self.partitions, None).name
+            own = f"{name}_partition"  # a stream may have the same pipeline
+        _check_name(context, name, dagster_name(own))
+        return dagster_name(own)
 
-        def demo(context, jet_demo):  # type: ignore[no-untyped-def]
-            yield from self.execute(context, jet_demo)
+    def _run(self, jet: str) -> Callable[..., Iterator[JetEvent]]:
+        """Returns the function of the assets; its second parameter is named like the resource."""
 
-        chosen = demo if self.demo_mode else run
+        def run(context, **resources):  # type: ignore[no-untyped-def]
+            yield from self.execute(context, resources[jet])
+
         # Real classes, not this module's string annotations: Dagster reads them from the function.
-        types = {"context": dg.AssetExecutionContext, self._resource_key: JetResource}
-        chosen.__annotations__ = types
-        return chosen
+        types = {"context": dg.AssetExecutionContext, jet: JetResource}
+        run.__annotations__ = types
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters = [inspect.Parameter(name, kind, annotation=t) for name, t in types.items()]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return run
 
     def _check(self) -> None:
         """Refuses settings of streams beside partitions."""
@@ -348,16 +366,17 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
             raise ConfigurationError(f"hooks: {reference!r} is not a hook of Dagster.")
         return found
 
-    def _resources(self, demo: Path) -> dict[str, Any]:
+    def _resources(self, own_name: str, demo: Path) -> dict[str, JetResource]:
+        """Returns the resource of this pipeline alone, or nothing: then it has the project's."""
+        settings = self.resource
         if self.demo_mode:
             demo.mkdir(exist_ok=True)  # a store is never created below a missing folder
             spark = {"spark.master": "local[2]"}
             store = [(demo / "store").as_uri()]
             settings = {"store": store, "backup_count": 0, "spark_config": spark}
-            return {self._resource_key: _shared(settings)}
-        return {} if self.resource is None else {"jet": _shared(self.resource)}
+        return {} if settings is None else {f"jet_{own_name}": JetResource(**settings)}
 
-    def _supervisors(self, job: Any, pipeline: Pipeline) -> list[dg.SensorDefinition]:
+    def _supervisors(self, job: Any, pipeline: Pipeline, jet: str) -> list[dg.SensorDefinition]:
         asked = self.supervisor
         if self.schedule is not None or asked is False or asked == "off":
             return []
@@ -369,16 +388,16 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
             build_jet_supervisor_sensor(
                 job=job,
                 pipeline=pipeline,
-                jet=self._resource_key,
+                jet=jet,
                 default_status=status,
                 **settings.given(),
             )
         ]
 
-    def _schedules(self, assets: dg.AssetsDefinition) -> list[dg.ScheduleDefinition]:
+    def _schedules(self, assets: dg.AssetsDefinition, jet: str) -> list[dg.ScheduleDefinition]:
         if self.schedule is None:
             return []
-        return [build_jet_schedule(assets, cron_schedule=self.schedule, jet=self._resource_key)]
+        return [build_jet_schedule(assets, cron_schedule=self.schedule, jet=jet)]
 
     def _check_schedules(
         self, checks: list[dg.AssetChecksDefinition]
@@ -395,13 +414,13 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
             for each in checks
         ]
 
-    def _checks(self, assets: dg.AssetsDefinition) -> list[dg.AssetChecksDefinition]:
+    def _checks(self, assets: dg.AssetsDefinition, jet: str) -> list[dg.AssetChecksDefinition]:
         if self.checks is False:
             return []
         settings = self.checks.given() if isinstance(self.checks, CheckSettings) else {}
         if isinstance(self.supervisor, SupervisorSettings):
             settings |= self.supervisor.given("stuck_after_seconds", "give_up_after")
-        return [build_jet_asset_checks(assets, jet=self._resource_key, **settings)]
+        return [build_jet_asset_checks(assets, jet=jet, **settings)]
 
     @staticmethod
     def _place(context: dg.ComponentLoadContext, reference: str) -> tuple[ModuleType, str]:
@@ -417,10 +436,20 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         return context.load_defs_relative_python_module(Path(where)), name
 
 
-_RESOURCES: dict[str, JetResource] = {}
+def _check_name(context: dg.ComponentLoadContext, pipeline: str, in_dagster: str) -> None:
+    """Refuses a pipeline whose jobs and sensors are named like those of another component.
 
-
-def _shared(settings: dict[str, Any]) -> JetResource:
-    """Returns one object for equal settings: Dagster refuses two objects with one resource key."""
-    key = json.dumps(settings, sort_keys=True, default=repr)
-    return _RESOURCES.setdefault(key, JetResource(**settings))
+    Dagster says "duplicate definition" much later, and names no component. The names are kept with
+    the tree of components, which is made anew when a code location is loaded.
+    """
+    here = context.component_path.get_relative_key(context.defs_module_path)
+    names = vars(context.component_tree).setdefault("dagster_jet_pipelines", {})
+    other, there = names.setdefault(in_dagster, (pipeline, here))
+    if here != there:
+        raise ConfigurationError(
+            f"the component {there!r} defines the pipeline {other!r}, and the component {here!r} "
+            f"defines {pipeline!r}: both have the name {in_dagster!r} in Dagster, so "
+            "their jobs and sensors would be defined twice.",
+            job=pipeline,
+            cure="Give one of the two pipelines another name: Pipeline(name).",
+        )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import keyword
+import os
+from pathlib import Path
 from typing import Any
 
 from dagster.components.component_scaffolding import scaffold_component
@@ -26,12 +28,20 @@ _IMPORTED = ("Pipeline", "sinks", "sources")
 """Names that the written code imports; its function cannot have one of them."""
 
 
+def _path(request: ScaffoldRequest[Any]) -> tuple[str, ...]:
+    """Returns the component's path in the folder `defs`, so that `eu/orders` and `us/orders` are
+    two pipelines; its own folder alone if the project has another folder of definitions."""
+    root = request.project_root or request.target_path.parent
+    parts = Path(os.path.relpath(request.target_path, root)).parts
+    return parts[parts.index("defs") + 1 :] if "defs" in parts[:-1] else parts[-1:]
+
+
 class PipelineScaffolder(Scaffolder[Any]):
     """Writes `defs.yaml` and, beside it, `pipeline.py`."""
 
     def scaffold(self, request: ScaffoldRequest[Any]) -> None:
         """Write both files; an existing `pipeline.py` is not changed."""
-        name = dagster_name(request.target_path.name)  # also fit for asset keys
+        name = dagster_name("_".join(_path(request)))  # also fit for asset keys
         if not name.isidentifier() or keyword.iskeyword(name) or name in _IMPORTED:
             name = f"pipeline_{name}"
         root = "{{ project_root }}"

@@ -11,6 +11,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 from dagster.components.core.component_tree import ComponentTreeException
 from dagster.components.testing.utils import (
     DefsFolderSandbox,
@@ -87,7 +88,7 @@ def test_all_that_a_pipeline_needs(sandbox: DefsFolderSandbox) -> None:
     assert keys == {"shop/rows", "shop/out"}
     assert graph.get(dg.AssetKey(["shop", "out"])).group_name == "sales"
     assert graph.asset_check_keys
-    resource = definitions.resources["jet"]
+    resource = definitions.resources["jet_shop"]
     assert isinstance(resource, JetResource) and list(resource.store) == RESOURCE["store"]
 
 
@@ -152,7 +153,7 @@ def test_off_may_be_written_without_quotes(sandbox: DefsFolderSandbox, off: str)
         file.write_text(changed, encoding="utf-8")
         with sandbox.load_component_and_build_defs(defs_path=path) as (_, definitions):
             assert [s.name for s in definitions.get_repository_def().sensor_defs] == sensors
-            assert definitions.resources["jet"].member_timeout == "off"
+            assert definitions.resources["jet_shop"].member_timeout == "off"
 
 
 def test_a_pipeline_that_is_off_has_checks_that_are_off(sandbox: DefsFolderSandbox) -> None:
@@ -289,7 +290,7 @@ def test_partitions_and_what_may_be_said_of_assets_and_op(sandbox: DefsFolderSan
         "resource": {"store": ["{{ env.JET_STORE_OF_TEST }}"], "backup_count": 0},
     }
     definitions = loaded(sandbox, attributes, PARTITIONED)
-    resource = definitions.resources["jet"]
+    resource = definitions.resources["jet_shop_partition"]
     assert resource.store == ["env:JET_STORE_OF_TEST"], "a name, and not the value"
     repository = definitions.get_repository_def()
     assert not repository.has_sensor_def("shop_supervisor") and not repository.schedule_defs
@@ -309,14 +310,84 @@ def test_partitions_and_what_may_be_said_of_assets_and_op(sandbox: DefsFolderSan
 
 
 @pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.PreviewWarning")
-def test_two_with_equal_settings_share_their_resource(sandbox: DefsFolderSandbox) -> None:
-    """As they are scaffolded. Dagster refuses two objects with one resource key."""
-    for name in ("shop", "bank"):
-        sandbox.scaffold_component(component_cls=JetPipelineComponent, defs_path=name)
+def test_each_has_the_resource_that_it_defines(
+    sandbox: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed before: Dagster refused two resources with the key 'jet', and a name of a variable was
+    taken for the text."""
+    monkeypatch.setenv("JET_NAMESPACE_OF_TEST", "of_bank")
+    namespaces = {
+        "eu/orders": "eu",
+        "us/orders": "us",
+        "shop": "JET_NAMESPACE_OF_TEST",
+        "bank": "{{ env.JET_NAMESPACE_OF_TEST }}",
+    }
+    for path, namespace in namespaces.items():
+        made = sandbox.scaffold_component(component_cls=JetPipelineComponent, defs_path=path)
+        contents = yaml.safe_load((made / "defs.yaml").read_text(encoding="utf-8"))
+        contents["attributes"]["resource"]["namespace"] = namespace
+        (made / "defs.yaml").write_text(yaml.safe_dump(contents), encoding="utf-8")
     with sandbox.build_all_defs() as definitions:
         repository = definitions.get_repository_def()
-    assert repository.has_job("shop_job") and repository.has_job("bank_job")
-    assert isinstance(definitions.resources["jet"], JetResource)
+    found = {key: type(jet.namespace) for key, jet in definitions.resources.items()}
+    plain, from_environment = str, dg.EnvVar
+    assert found == {
+        "jet_eu_orders": plain,
+        "jet_us_orders": plain,
+        "jet_shop": plain,
+        "jet_bank": from_environment,
+    }
+    for name in ("eu_orders", "us_orders", "shop", "bank"):
+        for part in ("job", "control", "checks_job"):
+            required = repository.get_job(f"{name}_{part}").required_resource_keys
+            assert f"jet_{name}" in required and "jet" not in required
+        sensor = repository.get_sensor_def(f"{name}_supervisor")
+        assert sensor.required_resource_keys == {f"jet_{name}"}
+
+
+@pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.PreviewWarning")
+def test_a_stream_and_its_partitions_may_have_one_pipeline(sandbox: DefsFolderSandbox) -> None:
+    partitions = {"type": "static", "partition_keys": ["mon"]}
+    for path, more in {
+        "live": {},
+        "days": {"partitions": partitions, "translation": {"key_prefix": "days"}},
+    }.items():
+        made = sandbox.scaffold_component(
+            component_cls=JetPipelineComponent,
+            defs_path=path,
+            defs_yaml_contents={
+                "type": "dagster_jet.JetPipelineComponent",
+                "attributes": {"pipeline": "pipeline.py:shop", "resource": RESOURCE, **more},
+            },
+        )
+        code = PIPELINE.replace("folder: str", 'folder: str = "/data"')
+        (made / "pipeline.py").write_text(code, encoding="utf-8")
+    with sandbox.build_all_defs() as definitions:
+        repository = definitions.get_repository_def()
+    assert repository.has_job("shop_job") and repository.has_job("shop_partitions_job")
+    assert sorted(definitions.resources) == ["jet_shop", "jet_shop_partition"]
+
+
+@pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.PreviewWarning")
+@pytest.mark.parametrize("paths", [("a-b", "a_b"), ("eu/orders", "us/orders")])
+def test_two_with_one_name_in_dagster_are_both_named(
+    sandbox: DefsFolderSandbox, paths: tuple[str, str]
+) -> None:
+    """Failed before with Dagster's "duplicate definition", which names neither."""
+    for path in paths:
+        made = sandbox.scaffold_component(component_cls=JetPipelineComponent, defs_path=path)
+        code = (made / "pipeline.py").read_text(encoding="utf-8")
+        name = Path(path).name
+        code = re.sub(r'Pipeline\("\w+"\)', f'Pipeline("{name}")', code)
+        (made / "pipeline.py").write_text(code, encoding="utf-8")
+    with pytest.raises(ComponentTreeException) as raised, sandbox.build_all_defs():
+        pass
+    cause: BaseException | None = raised.value
+    while cause is not None and not isinstance(cause, ConfigurationError):
+        cause = cause.__cause__
+    assert all(f"the component '{path}[0]' defines" in str(cause) for path in paths)
+    assert all(f"{Path(path).name!r}" in str(cause) for path in paths)
+    assert "Give one of the two pipelines another name" in str(cause)
 
 
 def test_a_demo_needs_no_server(sandbox: DefsFolderSandbox) -> None:
@@ -326,8 +397,7 @@ def test_a_demo_needs_no_server(sandbox: DefsFolderSandbox) -> None:
         "demo_mode": True,
     }
     definitions = loaded(sandbox, attributes, PARTITIONED)
-    assert "jet" not in definitions.resources, "which others may define"
-    (store,) = definitions.resources["jet_demo"].store
+    (store,) = definitions.resources["jet_shop_partition"].store
     assert store.startswith("file://") and store.endswith("/demo/store")
     assert Path(store.removeprefix("file://")).parent.is_dir()
     (assets,) = {
