@@ -12,7 +12,7 @@ from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration import health
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_job import stream_of
-from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.dagster_name import dagster_name, given_name
 from dagster_jet.orchestration.health import Health, Limits
 from dagster_jet.orchestration.opened_jet import opened_jet
 from dagster_jet.orchestration.resource import JetResource
@@ -123,7 +123,7 @@ def build_jet_asset_checks(
             yield from _results(opened, pipeline, definition, limits, asked)
 
     return dg.multi_asset_check(
-        name=name or f"{dagster_name(pipeline.name)}_checks",
+        name=given_name(name, f"{dagster_name(pipeline.name)}_checks"),
         specs=[
             dg.AssetCheckSpec(
                 check,

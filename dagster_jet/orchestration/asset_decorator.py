@@ -14,7 +14,7 @@ import dagster as dg
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_specs import build_jet_asset_specs, links_to
-from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.dagster_name import dagster_name, given_name
 from dagster_jet.orchestration.defined_pipeline import DefinedPipeline
 from dagster_jet.orchestration.job_watch import as_failure
 from dagster_jet.orchestration.partition_job import PipelineOfPartition, sample_of
@@ -97,7 +97,8 @@ def jet_assets(
                 yield from jet.run(context=context)
 
     Raises:
-        ConfigurationError: partitions without a function, or a function without partitions.
+        ConfigurationError: partitions without a function, or a function without partitions; the
+            name is empty.
     """
     translator = dagster_jet_translator or DagsterJetTranslator()
     of_partition = None
@@ -119,7 +120,8 @@ def jet_assets(
         pipeline = sample_of(of_partition, partitions_def, sample_partition)
     defined = DefinedPipeline.of(pipeline, translator, links_to(upstream), of_partition)
     stages = build_jet_asset_specs(pipeline, translator, upstream)
-    op_name = dagster_name(pipeline.name) + ("" if of_partition is None else "_partition")
+    of_what = "" if of_partition is None else "_partition"
+    op_name = given_name(name, f"{dagster_name(pipeline.name)}{of_what}")
     schema = STREAM_SCHEMA if of_partition is None else PARTITION_SCHEMA
 
     def decorate(function: Callable[..., Any]) -> dg.AssetsDefinition:
@@ -129,7 +131,7 @@ def jet_assets(
         _check_inputs(pipeline.name, specs)
         return dg.multi_asset(
             specs=specs,
-            name=name or op_name,
+            name=op_name,
             description=description,
             can_subset=False,
             partitions_def=partitions_def,

@@ -9,7 +9,7 @@ import dagster as dg
 
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration import metadata_keys as keys
-from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.dagster_name import dagster_name, given_name
 from dagster_jet.orchestration.defined_pipeline import defined_in
 from dagster_jet.pipeline import Pipeline
 
@@ -70,7 +70,7 @@ def build_jet_job(
         )
     executor_def = executor_def or (dg.multiprocess_executor if retries else dg.in_process_executor)
     return dg.define_asset_job(
-        name=name or by_default,
+        name=given_name(name, by_default),
         description=description or _description(pipeline.name, assets),
         selection=dg.AssetSelection.assets(assets).without_checks(),
         executor_def=executor_def,

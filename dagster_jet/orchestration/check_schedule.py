@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dagster as dg
 
+from dagster_jet.orchestration.dagster_name import given_name
+
 EVERY_HALF_HOUR = "*/30 * * * *"
 
 
@@ -37,7 +39,7 @@ def build_jet_check_schedule(
     """
     op = checks.node_def.name
     return dg.ScheduleDefinition(
-        name=name or f"{op}_schedule",
+        name=given_name(name, f"{op}_schedule"),
         job=dg.define_asset_job(
             f"{op}_job",
             selection=dg.AssetSelection.checks(checks),

@@ -10,9 +10,10 @@ import dagster as dg
 
 from dagster_jet.errors import ConfigurationError, JetError, JobStateError
 from dagster_jet.jobs.legal_requests import JobRequest
-from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.dagster_name import dagster_name, given_name, pipeline_name
 from dagster_jet.orchestration.partition_job import jobs_of_partition, partitions_of
 from dagster_jet.orchestration.resource import JetResource
+from dagster_jet.orchestration.tick import required_key
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.snapshot.protocol import StopKind
 
@@ -71,16 +72,19 @@ def build_jet_control_job(
         pipeline: the pipeline, or its name.
         jet: the key of the `JetResource` in the definitions.
         name: the job's name; by default the pipeline's name plus ``_control``.
+
+    Raises:
+        ConfigurationError: a name or the key is empty.
     """
-    pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
-    base = dagster_name(pipeline_name)
+    streaming_job = pipeline_name(pipeline)
+    base = dagster_name(streaming_job)
 
     @dg.op(
         name=f"ask_{base}",
         config_schema=_FORM,
-        required_resource_keys={jet},
+        required_resource_keys=required_key(jet),
         out=dg.Out(dg.Nothing),
-        description=f"Sends a request to the streaming job `{pipeline_name}`.",
+        description=f"Sends a request to the streaming job `{streaming_job}`.",
     )
     def ask(context: dg.OpExecutionContext) -> None:
         resource: JetResource = getattr(context.resources, jet)
@@ -88,18 +92,18 @@ def build_jet_control_job(
         try:
             if form["action"] == _DELETE:
                 keys, release = form["partitions"], form["release_sinks"]
-                said = delete_jobs(resource.jet, pipeline_name, keys, release_sinks=release)
+                said = delete_jobs(resource.jet, streaming_job, keys, release_sinks=release)
             else:
                 request, wait_s = JobRequest(form["action"]), form["wait_seconds"]
-                said = carry_out(resource.jet, pipeline_name, request, wait_s, form["export_name"])
+                said = carry_out(resource.jet, streaming_job, request, wait_s, form["export_name"])
         except (JetError, TimeoutError) as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
         context.log.info(said)
 
     @dg.job(
-        name=name or f"{base}_control",
+        name=given_name(name, f"{base}_control"),
         description=f"Suspend, resume, restart, complete, cancel, export or delete "
-        f"`{pipeline_name}`.",
+        f"`{streaming_job}`.",
         executor_def=dg.in_process_executor,
     )
     def control() -> None:

@@ -21,7 +21,7 @@ from dagster_jet.orchestration.committed_snapshot import (
     job_mark,
     newest_commit,
 )
-from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.dagster_name import dagster_name, given_name
 from dagster_jet.orchestration.opened_jet import opened_jet
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.tick import jet_of_tick, required_key
@@ -117,7 +117,7 @@ def build_jet_cut_assets(
             return look(context, opened, cut)
 
     sensor = dg.SensorDefinition(
-        name=name or f"{dagster_name(pipeline.name)}_cut",
+        name=given_name(name, f"{dagster_name(pipeline.name)}_cut"),
         evaluation_fn=tick,
         minimum_interval_seconds=minimum_interval_seconds,
         description=f"Reports up to where all sinks of `{pipeline.name}` are committed.",

@@ -13,7 +13,7 @@ import dagster as dg
 from dagster_jet.execution.stopping import parse_until
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_job import build_jet_job, stream_of
-from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.dagster_name import dagster_name, given_name
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.run_config import UNTIL
 from dagster_jet.orchestration.tick import jet_of_tick, required_key
@@ -71,7 +71,7 @@ def build_jet_schedule(
         return dg.SkipReason(why) if why else dg.RunRequest(run_config=run_config)
 
     return dg.ScheduleDefinition(
-        name=name or f"{base}_schedule",
+        name=given_name(name, f"{base}_schedule"),
         job=job,
         cron_schedule=cron_schedule,
         execution_fn=tick,

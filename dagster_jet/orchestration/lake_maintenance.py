@@ -12,7 +12,7 @@ from dagster_jet.core.durations import Duration, to_ms
 from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_job import stream_of
-from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.dagster_name import dagster_name, given_name
 from dagster_jet.orchestration.opened_jet import opened_jet
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.tick import required_key
@@ -86,7 +86,7 @@ def build_jet_lake_maintenance(
         raise ConfigurationError(
             "no sink of the pipeline is a table of Delta Lake or Iceberg.", job=pipeline.name
         )
-    base = name or f"{dagster_name(pipeline.name)}_lake_maintenance"
+    base = given_name(name, f"{dagster_name(pipeline.name)}_lake_maintenance")
     made = [_maintained(one, jet, outage_ms) for one in tables]
     checks = [_checked(one, max_small_files) for one in tables]
     job = dg.define_asset_job(

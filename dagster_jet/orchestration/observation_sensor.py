@@ -15,7 +15,7 @@ import dagster as dg
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_job import stream_of
 from dagster_jet.orchestration.committed_snapshot import newest_commit
-from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.dagster_name import dagster_name, given_name
 from dagster_jet.orchestration.defined_pipeline import assets_in
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.reported_assets import asset_reports
@@ -78,7 +78,7 @@ def build_jet_observation_sensor(
             return report_missed(context, opened, Watched(found, pipeline) if found else watched)
 
     return dg.SensorDefinition(
-        name=name or f"{base}_observations",
+        name=given_name(name, f"{base}_observations"),
         evaluation_fn=tick,
         minimum_interval_seconds=minimum_interval_seconds,
         description=f"Reports commits of the streaming job `{pipeline.name}` that no run reported.",

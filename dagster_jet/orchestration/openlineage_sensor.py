@@ -15,7 +15,7 @@ import dagster as dg
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration.asset_job import stream_of
 from dagster_jet.orchestration.committed_snapshot import CommittedSnapshot, newest_commit
-from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.dagster_name import dagster_name, given_name
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.tick import jet_of_tick, required_key
 from dagster_jet.orchestration.translator import place_of, stage_data
@@ -87,7 +87,7 @@ def build_jet_openlineage_sensor(
         return dg.SkipReason(f"{pipeline.name!r}: {len(events)} events emitted")
 
     return dg.SensorDefinition(
-        name=name or f"{dagster_name(pipeline.name)}_openlineage",
+        name=given_name(name, f"{dagster_name(pipeline.name)}_openlineage"),
         evaluation_fn=tick,
         minimum_interval_seconds=minimum_interval_seconds,
         description=f"Emits OpenLineage events of the streaming job `{pipeline.name}`.",

@@ -9,7 +9,7 @@ import dagster as dg
 
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration import metadata_keys as keys
-from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.dagster_name import dagster_name, given_name, pipeline_name
 from dagster_jet.orchestration.dead_runs import report_dead_runs, report_fenced_run
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.observed_job import ObservedJob, observe
@@ -111,10 +111,10 @@ def build_jet_supervisor_sensor(
     Raises:
         ConfigurationError: the job runs another pipeline, or a setting is wrong.
     """
-    pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
-    _check_that_it_runs(job, pipeline_name)
+    streaming_job = pipeline_name(pipeline)
+    _check_that_it_runs(job, streaming_job)
     check_settings(
-        pipeline_name,
+        streaming_job,
         minimum_interval_seconds=minimum_interval_seconds,
         start_timeout_seconds=start_timeout_seconds,
         backoff_initial_seconds=backoff_initial_seconds,
@@ -127,7 +127,7 @@ def build_jet_supervisor_sensor(
         raise ConfigurationError(
             f"follow_definition: expected one of {', '.join(get_args(Follows))}, not "
             f"{follow_definition!r}.",
-            job=pipeline_name,
+            job=streaming_job,
         )
     policy = RestartPolicy(
         start_timeout_ms=int(start_timeout_seconds * 1000),
@@ -141,7 +141,7 @@ def build_jet_supervisor_sensor(
         pipeline if isinstance(pipeline, Pipeline) else None,
         follow_definition,
     )
-    launches = Launches(pipeline_name, job if isinstance(job, str) else job.name)
+    launches = Launches(streaming_job, job if isinstance(job, str) else job.name)
 
     def tick(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         if context.cursor is None:
@@ -158,11 +158,11 @@ def build_jet_supervisor_sensor(
             )
 
     return dg.SensorDefinition(
-        name=name or f"{dagster_name(pipeline_name)}_supervisor",
+        name=given_name(name, f"{dagster_name(streaming_job)}_supervisor"),
         evaluation_fn=tick,
         minimum_interval_seconds=minimum_interval_seconds,
-        description=f"Keeps the streaming job `{pipeline_name}` running.",
-        metadata={keys.META_PIPELINE: pipeline_name, keys.META_STANDBY: standby},
+        description=f"Keeps the streaming job `{streaming_job}` running.",
+        metadata={keys.META_PIPELINE: streaming_job, keys.META_STANDBY: standby},
         default_status=default_status,
         required_resource_keys=required_key(jet),
         **({"job_name": job} if isinstance(job, str) else {"job": job}),

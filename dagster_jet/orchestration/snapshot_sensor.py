@@ -16,7 +16,7 @@ import dagster as dg
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.committed_snapshot import CommittedSnapshot, commits
-from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.dagster_name import dagster_name, given_name, pipeline_name
 from dagster_jet.orchestration.launches import job_tag
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.tick import jet_of_tick, required_key
@@ -79,26 +79,26 @@ def build_jet_snapshot_sensor(
         >>> sensor.name
         'airport_delays_snapshots'
     """
-    pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
+    streaming_job = pipeline_name(pipeline)
     if (job is None) == (asset_selection is None):
         raise ConfigurationError(
             "either job or asset_selection is needed, and not both.",
-            job=pipeline_name,
+            job=streaming_job,
             cure="Give one of them to build_jet_snapshot_sensor().",
         )
     if isinstance(pipeline, Pipeline):
-        _check_sinks(pipeline_name, sinks, [node.name for node in pipeline.graph.sinks])
-    sensor_name = name or f"{dagster_name(pipeline_name)}_snapshots"
+        _check_sinks(streaming_job, sinks, [node.name for node in pipeline.graph.sinks])
+    sensor_name = given_name(name, f"{dagster_name(streaming_job)}_snapshots")
 
     def tick(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         with jet_of_tick(jet, context) as opened:
-            return look(context, opened, pipeline_name, sinks, tags or {}, sensor_name)
+            return look(context, opened, streaming_job, sinks, tags or {}, sensor_name)
 
     return dg.SensorDefinition(
         name=sensor_name,
         evaluation_fn=tick,
         minimum_interval_seconds=minimum_interval_seconds,
-        description=f"Requests a run when the streaming job `{pipeline_name}` has new rows.",
+        description=f"Requests a run when the streaming job `{streaming_job}` has new rows.",
         default_status=default_status,
         required_resource_keys=required_key(jet),
         asset_selection=asset_selection,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from dagster_jet.errors import JetError
+from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.orchestration.opened_jet import opened_jet
 from dagster_jet.orchestration.resource import JetResource
 
@@ -46,5 +46,18 @@ def jet_of_tick(
 
 
 def required_key(jet: JetResource | str) -> set[str] | None:
-    """Returns the resource keys that a definition which reads the store requires."""
-    return {jet} if isinstance(jet, str) else None
+    """Returns the resource keys that a definition which reads the store requires.
+
+    Whether a resource has the key is checked by Dagster: for assets, checks and jobs when
+    definitions are loaded, for sensors and schedules at their first tick.
+
+    Raises:
+        ConfigurationError: it is neither a `JetResource` nor a key.
+    """
+    if isinstance(jet, JetResource):
+        return None
+    if not isinstance(jet, str) or not jet:
+        raise ConfigurationError(
+            f"jet: expected a JetResource or its key in the definitions, not {jet!r:.80}."
+        )
+    return {jet}

@@ -13,14 +13,16 @@ import pytest
 from dagster_jet import (
     JetResource,
     Pipeline,
+    build_jet_control_job,
     build_jet_job,
     build_jet_schedule,
+    build_jet_snapshot_sensor,
     build_jet_supervisor_sensor,
     jet_assets,
     sinks,
     sources,
 )
-from dagster_jet.errors import PipelineError
+from dagster_jet.errors import ConfigurationError, PipelineError
 from dagster_jet.orchestration.tick import JetTickError
 
 
@@ -77,6 +79,43 @@ def test_where_definitions_are_loaded(
 ) -> None:
     with pytest.raises(dg.DagsterInvalidDefinitionError, match=sentence):
         build(assets_of(pipeline)).get_repository_def()
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (
+            lambda _: build_jet_supervisor_sensor(job="j", pipeline=""),
+            "'' is not a valid pipeline name",
+        ),
+        (
+            lambda _: build_jet_supervisor_sensor(job="j", pipeline=None),  # type: ignore[arg-type]
+            "pipeline: expected a Pipeline or its name, not NoneType",
+        ),
+        (lambda _: build_jet_control_job(""), "'' is not a valid pipeline name"),
+        (
+            lambda _: build_jet_snapshot_sensor(pipeline="", job="j"),
+            "'' is not a valid pipeline name",
+        ),
+        (lambda p: jet_assets(pipeline=p, name=""), "name: it is empty. Give a name, .*'shop'"),
+        (lambda p: build_jet_job(assets_of(p), name=""), "name: it is empty"),
+        (lambda p: build_jet_control_job(p, name=""), "name: it is empty"),
+        (
+            lambda p: build_jet_supervisor_sensor(job="j", pipeline=p, jet=""),
+            "jet: expected a JetResource or its key in the definitions, not ''",
+        ),
+        (
+            lambda p: build_jet_control_job(p, jet=None),  # type: ignore[arg-type]
+            "jet: expected a JetResource or its key in the definitions, not None",
+        ),
+    ],
+)
+def test_names_that_name_nothing(
+    pipeline: Pipeline, build: Callable[[Pipeline], object], said: str
+) -> None:
+    """Failed before: a job of no name was supervised, and an empty name was the default."""
+    with pytest.raises(ConfigurationError, match=said):
+        build(pipeline)
 
 
 def test_two_pipelines_of_one_name(pipeline: Pipeline) -> None:
