@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dagster_jet.core.first_of import first_of
 from dagster_jet.errors import JobStateError
 
 if TYPE_CHECKING:
     from dagster_jet.jet import Jet
     from dagster_jet.jobs.job import Job
-
-_NAMES_SHOWN = 20
 
 
 def known_job(jet: Jet, name: str) -> Job:
@@ -33,10 +32,9 @@ def unknown_job(jet: Jet, name: str) -> JobStateError:
     from dagster_jet.ownership.record_keeper import JOB_DIRECTORY
 
     names = sorted(key.name for key in jet.store.map(JOB_DIRECTORY).keys(""))
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return JobStateError(
         f"no job of this name exists in namespace {jet.store.config.namespace!r} of this store; "
-        f"there are: {', '.join(names[:_NAMES_SHOWN]) or 'none'}{more}.",
+        f"there are: {first_of(names)}.",
         job=name,
         cure="See 'dagster-jet jobs'; check --store and --namespace.",
     )

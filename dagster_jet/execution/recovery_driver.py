@@ -11,6 +11,7 @@ from functools import partial
 from itertools import count
 
 from dagster_jet.contract import Acknowledges, SourceReader
+from dagster_jet.core.first_of import first_of
 from dagster_jet.errors import (
     ConfigurationError,
     InputLostError,
@@ -392,11 +393,10 @@ class RecoveryDriver:
         if lost:
             epoch_ids = tuple(dict.fromkeys(one.epoch_id for one in lost))
             shown = tuple(one.shown for one in lost)
-            several = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
             if not context.options.accept_loss:
                 raise InputLostError(
                     f"input that epochs {', '.join(map(str, epoch_ids))} had read is gone, and "
-                    f"no decided snapshot has its rows: {', '.join(shown[:3])}{several}. The job "
+                    f"no decided snapshot has its rows: {first_of(shown, 3)}. The job "
                     "would have to read it again; without it the rows are missing.",
                     job=context.job,
                     stage=name,

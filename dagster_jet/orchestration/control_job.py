@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from dagster_jet.core.first_of import first_of
 from dagster_jet.errors import ConfigurationError, JetError, JobStateError
 from dagster_jet.jobs.legal_requests import JobRequest
 from dagster_jet.orchestration.dagster_name import dagster_name, given_name, pipeline_name
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from dagster_jet.jobs.job import Job
 
 _DELETE = "delete"
-_PARTITIONS_SHOWN = 20
 _FORM = {
     "action": dg.Field(
         dg.Enum(
@@ -134,13 +134,11 @@ def _jobs_of_partitions(jet: "Jet", pipeline: str, keys: Sequence[str]) -> list[
     jobs = {key: jobs_of_partition(jet, pipeline, key) for key in keys}
     missing = [repr(key) for key, found in jobs.items() if not found]
     if missing or not jobs:
-        known = partitions_of(jet, pipeline)
-        shown = ", ".join(map(repr, known[:_PARTITIONS_SHOWN])) or "none"
-        more = f" and {len(known) - _PARTITIONS_SHOWN} more" if known[_PARTITIONS_SHOWN:] else ""
+        known = [repr(key) for key in partitions_of(jet, pipeline)]
         problem = f"no job of partition {', '.join(missing)} exists" if jobs else "it is empty"
         raise JobStateError(
             f"partitions: {problem}, so nothing is deleted. There are jobs of the partitions: "
-            f"{shown}{more}.",
+            f"{first_of(known)}.",
             job=pipeline,
             cure="List partitions that have a job. To delete the job of the stream, leave the "
             "field partitions out.",

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from dagster_jet.core.first_of import first_of
 from dagster_jet.errors import ConfigurationError, StoreCorruptedError
 from dagster_jet.store.map.partition_table import (
     PartitionTable,
@@ -26,8 +27,6 @@ from dagster_jet.store.map.partition_table import (
     with_member_removed,
 )
 from dagster_jet.store.metadata import StoreMetadata
-
-_NAMED_MAX = 20
 
 
 def changed(
@@ -123,11 +122,9 @@ def finished(metadata: StoreMetadata) -> StoreMetadata:
 
 
 def _lost(partitions: list[int], gone: Collection[str]) -> StoreCorruptedError:
-    named = ", ".join(str(partition) for partition in partitions[:_NAMED_MAX])
-    more = f" and {len(partitions) - _NAMED_MAX} more" if len(partitions) > _NAMED_MAX else ""
     return StoreCorruptedError(
         f"the only copies of {len(partitions)} partitions are on {', '.join(sorted(gone))} and "
-        f"would be lost: {named}{more}.",
+        f"would be lost: {first_of(partitions)}.",
         cure="Bring one of these members back with its data. Only if that is impossible, use "
         "--accept-loss: the partitions then begin empty, and jobs that had state in them do "
         "not start.",

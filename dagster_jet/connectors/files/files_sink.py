@@ -56,6 +56,7 @@ from dagster_jet.connectors.values.json_text import JSON_TEXT
 from dagster_jet.contract import CommitContext, Committer, Refused, Sink, TransactionId
 from dagster_jet.core.choices import check_known
 from dagster_jet.core.ddl import quoted_name
+from dagster_jet.core.first_of import first_of
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,
@@ -466,5 +467,4 @@ def _hex(checksum: int) -> str:
 
 def _names(files: Collection[tuple[str, str]]) -> str:
     """Formats the first three files with their checksums for a message."""
-    shown = [f"{name} ({checksum})" for name, checksum in sorted(files)[:3]]
-    return ", ".join(shown) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+    return first_of([f"{name} ({checksum})" for name, checksum in sorted(files)], 3)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -68,6 +69,12 @@ def shop_assets() -> dg.AssetsDefinition:
         yield from jet.run(context=context)
 
     return assets
+
+
+def run_shop(
+    instance: dg.DagsterInstance, resource: JetResource, **more: Any
+) -> dg.ExecuteInProcessResult:
+    return dg.materialize([shop_assets()], instance=instance, resources={"jet": resource}, **more)
 
 
 def write(jet: Jet, record: ExecutionRecord) -> None:
@@ -184,12 +191,7 @@ def test_a_scheduled_run_does_not_lift_a_pause(
 ) -> None:
     """It was requested a moment before the pause."""
     set_intent(jet.store, "shop", Intent.PAUSED)
-    result = dg.materialize(
-        [shop_assets()],
-        instance=instance,
-        resources={"jet": resource},
-        tags={"dagster/schedule_name": "shop_schedule"},
-    )
+    result = run_shop(instance, resource, tags={"dagster/schedule_name": "shop_schedule"})
     assert result.success and not result.get_asset_materialization_events()
     supervision = read_supervision(jet.store, "shop")
     assert supervision is not None and supervision.intent is Intent.PAUSED
@@ -202,13 +204,8 @@ def test_a_run_that_does_not_say_when_it_ends_is_refused_before_it_is_noted(
 ) -> None:
     """An empty word counted as none before; another wrong one lifted a pause."""
     set_intent(jet.store, "shop", Intent.PAUSED)
-    result = dg.materialize(
-        [shop_assets()],
-        instance=instance,
-        resources={"jet": resource},
-        run_config={"ops": {"shop": {"config": {"until": until}}}},
-        raise_on_error=False,
-    )
+    run_config = {"ops": {"shop": {"config": {"until": until}}}}
+    result = run_shop(instance, resource, run_config=run_config, raise_on_error=False)
     assert f"until: {until!r} is neither" in failure(result)
     supervision = read_supervision(jet.store, "shop")
     assert supervision is not None and supervision.intent is Intent.PAUSED
