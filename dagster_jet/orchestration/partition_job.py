@@ -17,7 +17,7 @@ import dagster as dg
 from dagster_jet.errors import ConfigurationError, JobStateError
 from dagster_jet.orchestration.defined_pipeline import DefinedPipeline
 from dagster_jet.orchestration.job_watch import Log
-from dagster_jet.ownership.record_keeper import JOB_DIRECTORY
+from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, read_record
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.pipeline.graph import SinkNode
 from dagster_jet.snapshot.record import JobStatus
@@ -238,9 +238,14 @@ def partition_job(
 
 
 def jobs_of_partition(jet: Jet, pipeline: str, key: str) -> list[str]:
-    """Returns the job names of all attempts of a partition that the store lists, sorted."""
+    """Returns the job names of all attempts of a partition, sorted.
+
+    The first attempt may have a record without being listed: its deletion was killed before its
+    last write. No computation meets such a rest of another attempt, whose name does not come again.
+    """
     base = job_of_partition(pipeline, key)
-    return sorted(attempt.of(base) for attempt in _attempts(jet, base))
+    names = {attempt.of(base) for attempt in _attempts(jet, base)}
+    return sorted(names if read_record(jet.store, base) is None else names | {base})
 
 
 def partitions_of(jet: Jet, pipeline: str) -> list[str]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +31,7 @@ from dagster_jet.orchestration.retirement import Retirement
 from dagster_jet.orchestration.sensor import supervise
 from dagster_jet.orchestration.supervisor import RestartPolicy
 from dagster_jet.ownership.lease import new_lease
-from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, record_register
+from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, read_record, record_register
 from dagster_jet.ownership.supervision import Intent, read_supervision, resume, set_intent
 from dagster_jet.snapshot.manifest import Manifest, checksum
 from dagster_jet.snapshot.protocol import StopKind
@@ -239,6 +243,39 @@ def test_partitions_are_deleted_from_the_launchpad(
     assert ask(resource, "delete").success
     assert [record.job for record in jet.jobs()] == ["shop@2024-01-02"]
     assert not ask(resource, "delete").success, "there is none any more"
+
+
+KILLED = """
+import sys
+from dagster_jet.jobs.deletion import delete_job
+from dagster_jet.store import Store, StoreConfig
+with Store.open(StoreConfig((sys.argv[1],), backup_count=0)) as store:
+    delete_job(store, "shop@2024-01-01", release_sinks=False)
+"""
+
+
+@pytest.mark.parametrize(
+    "names", [("shop@2024-01-01",), ("shop@2024-01-01", "shop@2024-01-01@2-x")]
+)
+def test_a_deletion_of_a_partition_that_was_killed_is_finished_by_the_next(
+    jet: Jet, resource: JetResource, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    """Failed before: the job was not listed any more, and no run could compute the partition."""
+    directory = jet.store.map(JOB_DIRECTORY)
+    for name in names:
+        directory.put_all({directory.key(name): b""})
+        write(jet, ExecutionRecord(name, 4, JobStatus.COMPLETED))
+    died = subprocess.run(
+        [sys.executable, "-c", KILLED, f"file://{tmp_path}/store"],
+        env={**os.environ, "JET_FAIL_POINTS": "delete.unlisted=kill"},
+        check=False,
+    )
+    assert died.returncode == -signal.SIGKILL
+    record = read_record(jet.store, names[0])
+    assert record is not None and record.cause is StopCause.DELETE
+    assert ask(resource, "delete", partitions=["2024-01-01"]).success
+    assert all(read_record(jet.store, name) is None for name in names) and not jet.jobs()
+    assert "no job of partition" in failure(ask(resource, "delete", partitions=["2024-01-01"]))
 
 
 def failure(result: dg.ExecuteInProcessResult) -> str:
