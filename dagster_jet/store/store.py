@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
-from urllib.parse import quote
 
 from dagster_jet.errors import (
     ConfigurationError,
@@ -21,7 +20,7 @@ from dagster_jet.store.connection import Connection, View
 from dagster_jet.store.handle import StoreHandle
 from dagster_jet.store.map.partition_table import PartitionTable
 from dagster_jet.store.map.replicated_map import ReplicatedMap
-from dagster_jet.store.map.stored_key import map_of, map_prefix
+from dagster_jet.store.map.stored_key import escaped, map_of, map_prefix
 from dagster_jet.store.members.fan_out import BRIEF_SECONDS_MAX, fan_out
 from dagster_jet.store.membership import changed
 from dagster_jet.store.quorum import (
@@ -169,8 +168,7 @@ class Store:
 
     def register(self, name: str) -> RegisterClient:
         """Return a register of the configured namespace."""
-        in_namespace = f"{quote(self.config.namespace, safe='')}/{quote(name, safe='')}"
-        return self._view.register(in_namespace)
+        return self._view.register(f"{escaped(self.config.namespace)}/{escaped(name)}")
 
     def read_register(self, name: str) -> RegisterValue | None:
         """Return the newest value of a register, also after a change of the members.
