@@ -7,7 +7,12 @@ import re
 from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import (
+    Py4JAuthenticationError,
+    Py4JError,
+    Py4JJavaError,
+    Py4JNetworkError,
+)
 
 from dagster_jet.errors import (
     BadRowError,
@@ -59,6 +64,9 @@ _LOST = (
     "BlockNotFoundException",
     "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND",
 )
+_UNANSWERED = re.compile(r"An error occurred while calling [^\n]*|[^\n]* does not exist in the JVM")
+"""Text of a `Py4JError` if the JVM did not answer. If the JVM has answered that the call is wrong,
+Py4J raises the same class, and the answer follows."""
 _SCHEMA = ("PARQUET_COLUMN_DATA_TYPE_MISMATCH", "CANNOT_READ_FILE_FOOTER", "PARQUET_TYPE")
 
 
@@ -75,6 +83,12 @@ def translate(
     text = str(error)
     if _is_jvm_gone(error):
         return ExecutorLostError(f"Spark's JVM does not answer: {_first_line(text)}", job=job)
+    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
+        return JetError(
+            f"a call of Spark's JVM is wrong: {_first_line(text.partition('Trace:')[2] or text)}",
+            job=job,
+            cure="If the call is not from your own code, please report it as a bug.",
+        )
     ours = handed_over(text, job)
     if ours is not None:
         return ours
@@ -200,8 +214,11 @@ def _path(url: str) -> str:
 
 
 def is_of_gateway(error: BaseException) -> bool:
-    """Whether it is an error of the gateway to the JVM itself; Java's are `Py4JJavaError`."""
-    return isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
+    """Whether a call has not reached the JVM, or had no answer: the JVM is gone. A call that the
+    JVM refuses, because it is wrong, is none; Java's own errors are `Py4JJavaError`."""
+    if isinstance(error, Py4JNetworkError | Py4JAuthenticationError):
+        return True
+    return type(error) is Py4JError and _UNANSWERED.fullmatch(str(error)) is not None
 
 
 def is_of_spark(error: BaseException | None) -> bool:

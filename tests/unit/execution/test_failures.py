@@ -23,6 +23,7 @@ from dagster_jet.snapshot.protocol import Failed
     "error",
     [
         Py4JError("SparkConf does not exist in the JVM"),  # as a proxy says it of a killed one
+        Py4JError("An error occurred while calling o41.collectToPython"),
         Py4JNetworkError("Error while sending or receiving"),
         OSError(errno.ENOSPC, "No space left on device"),
         StoreUnwritableError("the disk of a member is full."),  # a sink stages there
@@ -34,9 +35,18 @@ def test_what_a_new_execution_can_cure_restarts_the_job(error: Exception) -> Non
     assert isinstance(event, Failed) and event.restartable
 
 
-def test_a_bug_of_ours_does_not() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("shard"),
+        Py4JError("An error occurred while calling o41.nosuch. Trace:\npy4j.Py4JException: no\n"),
+        Py4JError("Trying to call a package."),
+    ],
+)
+def test_a_bug_of_ours_does_not(error: Exception) -> None:
+    """Failed before: a wrong call of the JVM restarted the job again and again."""
     failures = Failures("job")
-    event = failures.event(KeyError("shard"))
+    event = failures.event(error)
     assert isinstance(event, Failed) and not event.restartable
     assert failures.last is not None and failures.last.reaction is Reaction.FAIL
 

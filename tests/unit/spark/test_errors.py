@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import ParseException
 
 from dagster_jet.errors import (
@@ -74,6 +75,16 @@ def test_anything_else_says_what_was_raised_and_what_to_do():
     assert type(found) is JetError and found.reaction is Reaction.FAIL
     said = "job 'p', stage 'sum': raised TypeError: '<' not supported between instances of"
     assert said in str(found) and "Filter out" in str(found)
+
+
+def test_a_wrong_call_of_the_jvm_is_no_lost_jvm() -> None:
+    """Failed before: the class of the exception decided, and Py4J has one class for both."""
+    called = "An error occurred while calling o41.nosuch"
+    answer = "py4j.Py4JException: Method nosuch([]) does not exist"
+    found = translate(Py4JError(f"{called}. Trace:\n{answer}\n\tat py4j.x\n"), "p", [])
+    assert found.reaction is Reaction.FAIL
+    assert str(found).startswith(f"job 'p': a call of Spark's JVM is wrong: {answer}")
+    assert isinstance(translate(Py4JError(called), "p", []), ExecutorLostError)
 
 
 def test_an_overflow_is_not_cured_by_turning_ansi_mode_off():
