@@ -193,7 +193,9 @@ def ledger(target: Target, name: JobArgument) -> None:
     """Shows the last committed epoch of every sink, by the sink's own markers.
 
     Up to the smallest of these epochs the sinks are consistent with each other. `decided` is the
-    epoch that a sink will have. `said_by` is `record` if the sink cannot be asked.
+    epoch that a sink will have. `said_by` is `record` if the sink cannot be asked. A table of a
+    lake has the query of the version that it has now; `--json` also shows its files, rows, bytes
+    and columns.
     """
 
     with target.open_jet() as jet:
@@ -205,6 +207,11 @@ def ledger(target: Target, name: JobArgument) -> None:
                 "decided": entry.decided_epoch_id,
                 "said_by": entry.origin.value,
                 "note": entry.note,
+                **(
+                    {"output": entry.output}
+                    if target.as_json
+                    else {"time_travel": entry.output.get("time_travel")}
+                ),
             }
             for entry in found.entries.values()
         ]

@@ -238,7 +238,7 @@ class StoredJob:
         Each sink's own place is asked (the folder, the table's database, the cluster): a sink may
         be behind the others while a commit is being retried, or after its database was put back to
         an old copy. A place that keeps no markers, or does not answer, is replaced by the job's
-        record.
+        record. Of tables of a lake, `output` has the version and the query that reads it.
 
         Raises:
             SnapshotInvalidError: a snapshot's manifest is missing or damaged.

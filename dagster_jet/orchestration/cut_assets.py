@@ -175,6 +175,8 @@ def look(context: dg.SensorEvaluationContext, jet: "Jet", cut: _Cut) -> dg.Senso
         version = f"{found.record.timeline}.{epoch}{job_mark(first)}"
     if version != before.version:
         entries = {sink: asdict(entry) for sink, entry in ledger.entries.items()}
+        for entry in entries.values():
+            del entry["output"]  # a table may be ahead of the cut by now
         facts = {keys.EPOCH: epoch, keys.DETAILS: dg.MetadataValue.json(entries)}
         tags = {keys.TAG_DATA_VERSION: version}
         events.append(dg.AssetMaterialization(cut.consistent, metadata=facts, tags=tags))

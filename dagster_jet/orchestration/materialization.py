@@ -28,6 +28,8 @@ from dagster_jet.orchestration import metadata_keys as keys
 _POSITION_CHARACTERS_MAX = 2_000
 """Longer positions are omitted; they are in the snapshot's manifest."""
 _MINUTE_MS = 60_000
+_TO_COPY = (keys.TIME_TRAVEL, keys.TABLE_HISTORY)
+"""Facts of a lake table's commit that people copy, so they are entries of their own."""
 
 Metadata = Mapping[str, dg.MetadataValue]
 
@@ -63,13 +65,15 @@ class InputVersion:
 
 def facts_of_commit(event: SnapshotCommitted, asset: ReportedAsset, now_ms: int) -> Metadata:
     """Return the metadata of one asset for a committed snapshot."""
-    output = event.outputs.get(asset.stage)
+    output = dict(event.outputs.get(asset.stage, {}))
+    to_copy = {name: _text(output.pop(name)) for name in _TO_COPY if name in output}
     tables = {name: {**one["table"], **one["version"]} for name, one in event.tables.items()}
     return {
         **_stage(asset, event.stages.get(asset.stage), event.sources, now_ms),
         keys.SNAPSHOT_ID: _int(event.snapshot_id),
         keys.SNAPSHOT_MS: _float(event.phase1_ms + event.phase2_ms),
         **_if_any({keys.RESTARTS: event.restarts}),
+        **to_copy,
         keys.DETAILS: _details(
             asset,
             event.stages.get(asset.stage),
@@ -241,6 +245,10 @@ def _watermark_ms(
 def _if_any(numbers: Mapping[str, int]) -> dict[str, dg.MetadataValue]:
     """Omits zeros, because these numbers are almost always zero."""
     return {name: _int(number) for name, number in numbers.items() if number}
+
+
+def _text(value: Any) -> dg.MetadataValue:
+    return dg.MetadataValue.text(str(value))
 
 
 def _int(value: int) -> dg.MetadataValue:

@@ -43,6 +43,8 @@ LAST_COMMIT = "last_commit"
 WAITING_PREFIX = "waiting_"
 COUNTED_PREFIX, GAUGE_PREFIX, HISTOGRAM_PREFIX = "counted_", "gauge_", "histogram_"
 """Before the names of metrics of users' functions."""
+TIME_TRAVEL = "time_travel"
+TABLE_HISTORY = "table_history"
 DETAILS = "details"
 
 # Inside `DETAILS`.

@@ -11,12 +11,12 @@ from typing import ClassVar
 from dagster_jet.connectors.delta.columns import Columns, columns_of_rows
 from dagster_jet.connectors.delta.data_file import columns_in, data_file_of
 from dagster_jet.connectors.delta.fitness import unfit
-from dagster_jet.connectors.delta.log_folder import options_of, sync_log
+from dagster_jet.connectors.delta.log_folder import LOG, options_of, sync_log
 from dagster_jet.connectors.delta.table_changes import actions_of
 from dagster_jet.connectors.delta.table_log import NextLog, TableLog, errors_named
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.lake.data_folder import DataFolder, data_folder
-from dagster_jet.connectors.lake.lake_committer import Change, TableCommitter
+from dagster_jet.connectors.lake.lake_committer import Change, TableCommitter, time_travel
 from dagster_jet.connectors.owned_rows import OwnedRows
 from dagster_jet.contract import CommitContext
 from dagster_jet.snapshot.manifest import Artifact
@@ -87,8 +87,13 @@ class DeltaCommitter(TableCommitter[TableLog]):
         sync_log(self.table, self._synced, version.version)
         self._synced = version.version
 
-    def facts(self, version: TableLog) -> Mapping[str, int]:
-        return {"table_version": version.version}
+    def facts(self, version: TableLog) -> Mapping[str, int | str]:
+        number = version.version
+        return {
+            "table_version": number,
+            "table_history": f"{self.table}/{LOG}",
+            "time_travel": time_travel("delta_scan", self.table, f"version = {number}"),
+        }
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -16,9 +15,7 @@ from dagster_jet.connectors.files.cluster import check_reachable
 from dagster_jet.connectors.files.places.location import StorageOptions, absolute, storage_options
 from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.connectors.lake.table_read import TableRead, check_reading
-from dagster_jet.connectors.type_ddl import type_ddl
 from dagster_jet.contract import BadRowRule, Sink, Source
-from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import ConfigurationError, PipelineError, SourceError
 
 
@@ -66,7 +63,7 @@ class DeltaSource(Source):
         """Reads the table's columns."""
         check_reachable(self.url, job, stage, is_reachable=on_one_host or self.shared)
         log = self.opened(job, stage)
-        columns = ddl_of(log)
+        columns = log.ddl()
         if self.changes:
             if not has_feed(log.properties):
                 raise no_feed(self.url, log.version, job, stage)
@@ -101,11 +98,3 @@ class DeltaSource(Source):
         skips, options = self.deletes == "skip", self.storage_options
         table = TableRead(self.url, self.url, self.start, skips, options, self.row_schema())
         return DeltaReader(table, job, stage, reads_changes=self.changes)
-
-
-def ddl_of(log: TableLog) -> str:
-    """Returns the columns of a version as DDL."""
-    from pyspark.sql.types import StructType
-
-    fields = StructType.fromJson(json.loads(log.table.schema().to_json())).fields
-    return ", ".join(f"{quoted_name(one.name)} {type_ddl(one.dataType)}" for one in fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.connectors.delta.delta_source import DeltaSource, ddl_of
+from dagster_jet.connectors.delta.delta_source import DeltaSource
 from dagster_jet.connectors.delta.table_changes import contents_of
 from dagster_jet.connectors.delta.table_log import TableLog
 from dagster_jet.connectors.lake.added_rows import are_there, whole_frame_of
@@ -50,7 +50,7 @@ class DeltaTable(VersionedTable):
         files = contents_of(log)
         if log is not newest and not are_there(url, storage, files):
             return None
-        read = TableRead(url, url, "latest", False, storage, ddl_of(newest))
+        read = TableRead(url, url, "latest", False, storage, newest.ddl())
         return whole_frame_of(spark, read, files, self.stage[1])
 
     def _earlier(self, newest: TableLog, version: int) -> TableLog | None:

@@ -7,6 +7,7 @@ is older. So whoever commits reads the table first, and commits on that version 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from dagster_jet.connectors.delta.columns import Columns, columns_of
 from dagster_jet.connectors.lake.folding import IS_GONE, Folded
 from dagster_jet.connectors.lake.lake_committer import first_line
 from dagster_jet.connectors.owned_rows import OwnedRows
+from dagster_jet.connectors.type_ddl import type_ddl
+from dagster_jet.core.ddl import quoted_name
 from dagster_jet.core.library import library
 from dagster_jet.errors import (
     ConfigurationError,
@@ -125,6 +128,23 @@ class TableLog:
 
     def columns(self) -> Columns:
         return columns_of(self.table.schema())
+
+    def ddl(self) -> str:
+        """Returns the columns as DDL.
+
+        Raises:
+            ConfigurationError: Spark has no type for one of them.
+        """
+        from pyspark.errors import PySparkException
+        from pyspark.sql.types import StructType
+
+        try:
+            fields = StructType.fromJson(json.loads(self.table.schema().to_json())).fields
+        except PySparkException as error:
+            raise ConfigurationError(
+                f"Spark has no type for a column of the table: {first_line(error)}."
+            ) from error
+        return ", ".join(f"{quoted_name(one.name)} {type_ddl(one.dataType)}" for one in fields)
 
     @property
     def partition_by(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from dagster_jet.connectors.iceberg.data_file import IcebergLayout, LiveFile, da
 from dagster_jet.connectors.iceberg.fields import extended, inner_not_null, of_table
 from dagster_jet.connectors.iceberg.partition_fields import PartitionField
 from dagster_jet.connectors.iceberg.table_request import TableRequest
-from dagster_jet.connectors.lake.lake_committer import first_line
+from dagster_jet.connectors.lake.lake_committer import first_line, time_travel
 from dagster_jet.connectors.lake.staged_file import kept_in
 from dagster_jet.connectors.type_ddl import type_ddl
 from dagster_jet.core.ddl import quoted_name
@@ -125,11 +125,17 @@ class TableVersion:
     def facts(self) -> Mapping[str, int | str]:
         """Returns what readers name the branch's newest snapshot by."""
         at, head = self.table.metadata_location, self.metadata.snapshot_by_name(self.branch)
+        place = {"metadata_location": at, "table_history": at}
         if head is None:
-            return {"metadata_location": at}
-        number = head.sequence_number or 0
-        id = str(head.snapshot_id)  # too long for JavaScript's numbers
-        return {"snapshot_id": id, "sequence_number": number, "metadata_location": at}
+            return place
+        return {
+            "snapshot_id": str(head.snapshot_id),  # too long for JavaScript's numbers
+            "sequence_number": head.sequence_number or 0,
+            **place,
+            "time_travel": time_travel(
+                "iceberg_scan", at, f"snapshot_from_id = {head.snapshot_id}"
+            ),
+        }
 
     def marker(self, application: str) -> int:
         return int(self.metadata.properties.get(application, -1))

@@ -24,6 +24,7 @@ from dagster_jet.connectors.lake.staged_names import Owner, StagedName, line_of,
 from dagster_jet.contract import CommitContext, Committer
 from dagster_jet.errors import (
     ArtifactLostError,
+    ConfigurationError,
     FencedError,
     SinkError,
     SinkMismatchError,
@@ -51,6 +52,14 @@ class Version(Protocol):
 
     def paths(self) -> set[str]:
         """Returns the paths of the data files that readers may need, in the data folder."""
+        ...
+
+    def ddl(self) -> str:
+        """Returns the columns as DDL.
+
+        Raises:
+            ConfigurationError: Spark has no type for one of them.
+        """
         ...
 
 
@@ -124,7 +133,8 @@ class TableCommitter(Committer, Generic[V]):
 
     @abstractmethod
     def facts(self, version: V) -> Mapping[str, int | str]:
-        """Returns what readers name a version by."""
+        """Returns what readers name a version by, `table_history`, which is the file or folder with
+        the table's versions, and `time_travel`, the query of this version."""
 
     def made_durable(self, version: V) -> None:
         """Called with the version that has the output, before it counts as committed."""
@@ -184,6 +194,9 @@ class TableCommitter(Committer, Generic[V]):
         return Change(version, there, application, marker, _history(pending, context))
 
     def output_facts(self) -> Mapping[str, int | str]:
+        """Returns facts about the version that has the output: those of `facts`, and files, rows
+        and bytes that were staged for it. After `has_committed` it is the table's newest version,
+        and `schema` has its columns."""
         return self._facts
 
     def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
@@ -194,7 +207,7 @@ class TableCommitter(Committer, Generic[V]):
             wanted = marker_of(line_of(context), newest)
             if version is None or version.marker(application) < wanted:
                 return False
-            self._facts = self.facts(version)
+            self._facts = {**self.facts(version), **_counts(artifacts), **_schema_of(version)}
         return True
 
     def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
@@ -324,6 +337,25 @@ def first_line(error: Exception) -> str:
     """Returns the first line of a library's message."""
     lines = _COLOURS.sub("", str(error)).strip().splitlines()
     return lines[0].strip().rstrip(".") if lines else type(error).__name__
+
+
+def time_travel(function: str, place: str, at: str) -> str:
+    """Returns the query by which DuckDB reads one version of a table.
+
+    Example:
+        >>> time_travel("delta_scan", "/lake/o'hare", "version = 42")
+        "SELECT * FROM delta_scan('/lake/o''hare', version = 42)"
+    """
+    quoted = place.replace("'", "''")
+    return f"SELECT * FROM {function}('{quoted}', {at})"
+
+
+def _schema_of(version: Version) -> Mapping[str, str]:
+    """Returns nothing if another program has added a column that Spark has no type for."""
+    try:
+        return {"schema": version.ddl()}
+    except ConfigurationError:
+        return {}
 
 
 def _counts(artifacts: Collection[Artifact]) -> Mapping[str, int]:

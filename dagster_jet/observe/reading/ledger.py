@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from dagster_jet.connectors.reopening import reopen_sink
 from dagster_jet.contract import CommitContext
@@ -42,6 +43,11 @@ class LedgerEntry:
         decided_epoch_id: epoch of the newest decided snapshot, which the sink will reach.
         origin: origin of this information.
         note: why the place itself was not asked; "" if it was.
+        output: facts about the output, of a sink that has any: a table of a lake. The version that
+            the table had when it was asked has the epoch, and maybe later output: `table_version`,
+            or `snapshot_id` with `metadata_location`; `schema`; `time_travel`, the query of this
+            version; `table_history`, where its versions are; and `files`, `rows` and `bytes` that
+            were staged for the epoch's snapshot.
     """
 
     sink: str
@@ -49,6 +55,7 @@ class LedgerEntry:
     decided_epoch_id: int
     origin: LedgerOrigin
     note: str = ""
+    output: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -103,11 +110,17 @@ def _entry(
     sink: str,
 ) -> LedgerEntry:
     decided = retained[0][0].epoch_id
+    output: Mapping[str, Any] = {}
+
+    def has_committed(manifest: Manifest, own: Sequence[Artifact]) -> bool:
+        nonlocal output
+        found = _asked(store, record, manifest, sink, own)
+        output = found or {}
+        return found is not None
+
     try:
-        epoch_id = newest_committed(
-            retained, sink, lambda manifest, own: _asked(store, record, manifest, sink, own)
-        )
-        return LedgerEntry(sink, epoch_id, decided, LedgerOrigin.MARKERS)
+        epoch_id = newest_committed(retained, sink, has_committed)
+        return LedgerEntry(sink, epoch_id, decided, LedgerOrigin.MARKERS, output=output)
     except _CannotSayError as error:
         note = str(error)
     except (JetError, OSError) as error:
@@ -153,7 +166,8 @@ def _asked(
     manifest: Manifest,
     sink: str,
     artifacts: Sequence[Artifact],
-) -> bool:
+) -> Mapping[str, Any] | None:
+    """Returns facts about the sink's output if it has these artifacts; None if not."""
     destination = manifest.sinks.get(sink)
     if destination is None:
         raise _CannotSayError("the snapshot does not say where it writes")
@@ -164,8 +178,8 @@ def _asked(
             if has_committed is None:
                 raise _CannotSayError(f"a sink of kind {destination['kind']!r} keeps no markers")
             if has_committed:
-                return True
-        return False
+                return committer.output_facts()
+        return None
     finally:
         committer.close()
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagster_jet import Jet
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, record_register
-from dagster_jet.snapshot.manifest import Counters, Manifest, checksum
+from dagster_jet.snapshot.manifest import Artifact, Counters, Manifest, checksum
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, SnapshotRef
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 
@@ -46,6 +46,7 @@ class RecordedJob:
         committed: bool = True,
         reads: Mapping[str, int] | None = None,
         reached_ms: Mapping[str, int | None] | None = None,
+        artifacts: Sequence[Artifact] = (),
     ) -> None:
         """A snapshot, the rows that each sink has by then, and the stages' watermarks."""
         counters = {sink: Counters(rows_in=n, rows_out=n) for sink, n in rows.items()}
@@ -61,7 +62,7 @@ class RecordedJob:
             sources={source: {"files": n} for source, n in (reads or {}).items()},
             watermarks={} if reached_ms is None else {"reached_ms": dict(reached_ms)},
             shards={},
-            artifacts=(),
+            artifacts=tuple(artifacts),
             counters={**counters, **sources},
             sinks={sink: self.places.get(sink, {}) for sink in rows},
         )

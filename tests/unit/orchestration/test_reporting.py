@@ -123,11 +123,16 @@ def test_what_is_nought_is_not_shown() -> None:
 
 
 def test_facts_about_a_sinks_commit_are_details() -> None:
-    event = replace(snapshot(7), outputs={"out": {"table_version": 12, "files": 2}})
+    query = "SELECT * FROM delta_scan('/t', version = 12)"
+    facts = {"table_version": 12, "files": 2, "time_travel": query, "table_history": "/t/_log"}
+    event = replace(snapshot(7), outputs={"out": facts})
     out, sums = AssetReports([SINK, STATE]).committed(event, NOW_MS)
     details: Any = out.metadata["details"].value
     of_state: Any = sums.metadata["details"].value
     assert details["output"] == {"table_version": 12, "files": 2} and "output" not in of_state
+    shown = {key: out.metadata[key].value for key in ("time_travel", "table_history")}
+    assert shown == {"time_travel": query, "table_history": "/t/_log"}
+    assert not shown.keys() & sums.metadata.keys()
 
 
 def test_versions_are_added_because_dagster_does_not() -> None:
