@@ -82,6 +82,7 @@ def delta(
     order_by: str | None = None,
     partition_by: str | Sequence[str] = (),
     schema_evolution: Literal["stop", "extend"] = "stop",
+    target_file_bytes: int = 128 << 20,
     owns: Mapping[str, str | int | bool] | None = None,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
     storage_options: Mapping[str, str | Secret] | None = None,
@@ -106,6 +107,9 @@ def delta(
             table. Types: text, integers, boolean, date.
         schema_evolution: what a start does if rows have a column that the table lacks: "stop", or
             "extend" to add it to the table. It is null in the rows that are there.
+        target_file_bytes: size at which a task ends a file and begins another one. A file may be
+            larger by some MB. For "append" only: a MERGE goes by the table's property
+            `delta.targetFileSize`.
         owns: as for `sql`; for "append" only. Best the columns of `partition_by`: whole files then
             go, and others are rewritten.
         guarantee: as for `files`.
@@ -137,6 +141,7 @@ def delta(
         tuple((owns or {}).items()),
         shared,
         schema_evolution=schema_evolution,
+        target_file_bytes=target_file_bytes,
     )
 
 
@@ -151,6 +156,7 @@ def iceberg(
     branch: str = "main",
     catalog_options: Mapping[str, str | Secret] | None = None,
     schema_evolution: Literal["stop", "extend"] = "stop",
+    target_file_bytes: int = 128 << 20,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
     storage_options: Mapping[str, str | Secret] | None = None,
     shared: bool = False,
@@ -179,6 +185,7 @@ def iceberg(
             `warehouse`. By default those of its configuration file.
         schema_evolution: as for `delta`; "extend" widens types, too: int to long, float to double,
             and decimals.
+        target_file_bytes: as for `delta`, for all modes.
         guarantee: as for `files`.
         storage_options: options of a bucket, as for `files`.
         shared: whether a local folder is the same on every machine of a cluster.
@@ -207,6 +214,7 @@ def iceberg(
         order_by,
         shared=shared,
         schema_evolution=schema_evolution,
+        target_file_bytes=target_file_bytes,
     )
 
 

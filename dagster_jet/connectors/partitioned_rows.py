@@ -39,6 +39,13 @@ def divided(batch: pa.RecordBatch, by: Sequence[str]) -> Iterator[tuple[Values, 
         yield own, rows if len(mine) == batch.num_rows else rows.take(pa.array(mine))
 
 
+def in_pieces(rows: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:
+    """Yields the rows in pieces of about this many bytes in memory, at least one row."""
+    each = max(1, rows.num_rows * limit // max(1, rows.nbytes))
+    for first in range(0, rows.num_rows, each):
+        yield rows.slice(first, each)
+
+
 def _texts(values: pa.Array) -> list[str | None]:
     if pa.types.is_boolean(values.type):
         values = pc.if_else(values, "true", "false")

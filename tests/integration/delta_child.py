@@ -13,13 +13,14 @@ KEY = ("k", "window_start")
 
 
 def delta_pipeline(folder: Path) -> Pipeline:
-    """Two tables are partitioned, one by a column of integers."""
+    """Two tables are partitioned, one by a column of integers; in its files is one row each."""
     p, out = Pipeline(child.JOB), f"{folder}/out"
     rows, counts, rollup = child.windows_over_windows(p, folder)
     counts.write_to(sinks.delta(f"{out}/counts", partition_by="k"), name="counts_out")
     rollup.write_to(sinks.delta(f"{out}/rollup"), name="rollup_out")
     big = rows.filter(f"v >= {child.BIG}")
-    big.write_to(sinks.delta(f"{out}/big", partition_by=["k", "v"]), name="big_out")
+    table = sinks.delta(f"{out}/big", partition_by=["k", "v"], target_file_bytes=1)
+    big.write_to(table, name="big_out")
     return p
 
 

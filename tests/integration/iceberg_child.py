@@ -18,14 +18,16 @@ def _table(folder: Path, name: str, *by: str, **how: Any) -> IcebergSink:
 
 
 def iceberg_pipeline(folder: Path) -> Pipeline:
-    """Two tables are partitioned, one by a transform. The start creates them."""
+    """Two tables are partitioned, one by a transform; in its files is one row each. The start
+    creates them."""
     (folder / "lake").mkdir(exist_ok=True)
     p = Pipeline(child.JOB)
     rows, counts, rollup = child.windows_over_windows(p, folder)
     counts.write_to(_table(folder, "counts", "k"), name="counts_out")
     rollup.write_to(_table(folder, "rollup"), name="rollup_out")
     big = rows.filter(f"v >= {child.BIG}")
-    big.write_to(_table(folder, "big", "bucket(2, k)", "v"), name="big_out")
+    table = _table(folder, "big", "bucket(2, k)", "v", target_file_bytes=1)
+    big.write_to(table, name="big_out")
     return p
 
 

@@ -37,6 +37,7 @@ from dagster_jet.connectors.files.places.location import (
 from dagster_jet.connectors.guarantees import shown_guarantee
 from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.connectors.lake.data_writer import DataWriter
+from dagster_jet.connectors.lake.lake_sink import TARGET_FILE_BYTES
 from dagster_jet.connectors.lake.merging_sink import MergingSink, far_if, named
 from dagster_jet.connectors.lake.refused_rows import far_in, nulls_in, refused_by
 from dagster_jet.connectors.lake.staged_changes import ChangesLayout, staged_at
@@ -99,6 +100,12 @@ class DeltaSink(MergingSink):
         storage = storage_options(self.url, dict(self.storage_options))
         object.__setattr__(self, "storage_options", storage)
         check_place(self.url)
+        if self.merges and self.target_file_bytes != TARGET_FILE_BYTES:
+            raise ConfigurationError(
+                f"target_file_bytes: mode {self.mode!r} writes files by a MERGE of the package "
+                "deltalake, whose files are as large as the table says.",
+                cure="Leave it out, and set the table's property delta.targetFileSize.",
+            )
         owned_rows(dict(self.owns), self.mode)
         if len(set(self.partition_by)) < len(self.partition_by):
             raise ConfigurationError(f"partition_by: {self.partition_by!r} has a name twice.")
@@ -236,7 +243,8 @@ class DeltaSink(MergingSink):
         folder = data_folder(self.url, self.storage_options)
         expected = None if self.table is None else self.table.with_statistics
         layout = DeltaLayout(self._partition_by, expected)
-        rows = DataWriter(self.url, folder, owner, layout, transaction)
+        target = self.target_file_bytes
+        rows = DataWriter(self.url, folder, owner, layout, transaction, target_bytes=target)
         return OwnedRowsWriter(rows, self.owns) if self.owns else rows
 
     # --- phase 2 ---

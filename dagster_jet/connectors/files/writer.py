@@ -13,7 +13,7 @@ from dagster_jet.connectors.files.partition_folders import check_partition_by, f
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_output
 from dagster_jet.connectors.files.places.place import OutputName, StagedFile
-from dagster_jet.connectors.partitioned_rows import Values, divided
+from dagster_jet.connectors.partitioned_rows import Values, divided, in_pieces
 from dagster_jet.contract import SinkWriter, TransactionId
 from dagster_jet.errors import PipelineError, SinkError
 from dagster_jet.snapshot.manifest import Artifact
@@ -114,7 +114,7 @@ class FilesWriter(SinkWriter):
 
     def _write(self, values: Values, rows: pa.RecordBatch) -> None:
         limit = self.layout.max_file_bytes
-        for some in [rows] if limit is None else _pieces(rows, min(limit, _PIECE_BYTES)):
+        for some in [rows] if limit is None else in_pieces(rows, min(limit, _PIECE_BYTES)):
             file = self._opened(values, some.schema)
             file.encoder.write(some)
             file.rows += some.num_rows
@@ -194,10 +194,3 @@ class FilesWriter(SinkWriter):
                 cure="Free some space or correct the permissions; meanwhile the job restarts from "
                 "its last snapshot.",
             ) from error
-
-
-def _pieces(rows: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:
-    """Yields the rows in pieces of about this many bytes in memory, at least one row."""
-    each = max(1, rows.num_rows * limit // max(1, rows.nbytes))
-    for first in range(0, rows.num_rows, each):
-        yield rows.slice(first, each)

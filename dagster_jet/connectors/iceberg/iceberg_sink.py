@@ -280,7 +280,8 @@ class IcebergSink(MergingSink):
             staged = folder_at(staged_at(layout.data), self.storage_options)
             return DataWriter(self._name, staged, owner, changes, transaction)
         folder = folder_at(layout.data, self.storage_options)
-        return DataWriter(self._name, folder, owner, layout, transaction)
+        target = self.target_file_bytes
+        return DataWriter(self._name, folder, owner, layout, transaction, target_bytes=target)
 
     def _layout(self, transaction: TransactionId) -> IcebergLayout:
         """Returns the table as of the start. A task whose driver created or extended the table may
@@ -304,7 +305,7 @@ class IcebergSink(MergingSink):
         owner, storage = self._owner(job, stage), self.storage_options
         given = (self.table, owner, self.catalog, storage, self.branch)
         if self.merges:
-            return IcebergMergeCommitter(*given, self.key, self.is_mirror)
+            return IcebergMergeCommitter(*given, self.key, self.is_mirror, self.target_file_bytes)
         return IcebergCommitter(*given)
 
     def maintenance(self, job: str, stage: str) -> IcebergMaintenance:

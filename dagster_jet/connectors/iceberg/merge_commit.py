@@ -61,6 +61,8 @@ class IcebergMergeCommitter(IcebergCommitter):
 
     key: tuple[str, ...]
     are_changes: bool
+    target_bytes: int
+    """Size at which a data file ends."""
     _planned: _Plan = field(default=_Plan(), init=False)
 
     def folder(self, version: TableVersion | None, staged: Sequence[Artifact]) -> DataFolder | None:
@@ -113,7 +115,8 @@ class IcebergMergeCommitter(IcebergCommitter):
             self.are_changes,
         )
         layout, storage = version.layout(), self.storage_options
-        return Merge(self.table, self.owner, layout, storage, version.mapped(), changes)
+        of = (self.table, self.owner, layout, storage, version.mapped())
+        return Merge(*of, changes, self.target_bytes)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ class Merge(OldRows):
     """Changes, and the table that they are merged into. It pickles, without secrets."""
 
     changes: StagedChanges
+    target_bytes: int
+    """Size at which a data file ends."""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -94,8 +96,9 @@ class WriteMerged:
         with errors_named(merge.table, merge.owner.job, merge.owner.sink):
             folder = folder_at(layout.data, merge.storage_options)
             alone = replace(self.transaction, attempt=uuid.uuid4().hex)
-            beginning = merge.owner.beginning_of_merged
-            writer = DataWriter(merge.table, folder, merge.owner, layout, alone, beginning)
+            names = merge.owner.beginning_of_merged
+            of = (merge.table, folder, merge.owner, layout, alone)
+            writer = DataWriter(*of, names, merge.target_bytes)
             try:
                 changed = merge.rows()
                 self._write_others(writer, KeyNumbers(changed, merge.key))

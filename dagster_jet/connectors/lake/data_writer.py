@@ -1,4 +1,4 @@
-"""Phase 1 of a table: writes one task's rows of one epoch as Parquet files, one per partition."""
+"""Phase 1 of a table: writes one task's rows of one epoch as Parquet files."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dagster_jet.connectors.lake.data_folder import DataFolder
 from dagster_jet.connectors.lake.staged_file import artifact_of
 from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.connectors.lake.statistics import Statistics
+from dagster_jet.connectors.partitioned_rows import in_pieces
 from dagster_jet.contract import SinkWriter, TransactionId
 from dagster_jet.errors import SinkError
 from dagster_jet.snapshot.manifest import Artifact
@@ -54,12 +55,14 @@ class _OpenFile:
     staged: StagedFile
     encoder: pq.ParquetWriter
     statistics: Statistics
+    group_bytes: int
+    """Size in memory of a row group."""
     _waiting: list[pa.RecordBatch] = field(default_factory=list)
 
     def write(self, rows: pa.RecordBatch) -> None:
         self.statistics.add(rows)
         self._waiting.append(rows)
-        if sum(batch.nbytes for batch in self._waiting) >= _GROUP_BYTES:
+        if sum(batch.nbytes for batch in self._waiting) >= self.group_bytes:
             self._flush()
 
     def finish(self) -> None:
@@ -84,6 +87,9 @@ class DataWriter(SinkWriter):
     transaction: TransactionId
     beginning: str = ""
     """Prefix of the files' names, for a writer that is not a task of an epoch."""
+    target_bytes: int | None = None
+    """Size at which a file ends, and another one of its partition begins. A file is larger by less
+    than two row groups. None: a file has all rows of a partition."""
     _open: dict[Hashable, _OpenFile] = field(default_factory=dict)
     _paths: list[str] = field(default_factory=list)
     _artifacts: list[Artifact] = field(default_factory=list)
@@ -101,9 +107,18 @@ class DataWriter(SinkWriter):
             self._write(values, rows)
 
     def _write(self, values: Hashable, rows: pa.RecordBatch) -> None:
-        if values not in self._open:
-            self._begin(values, rows.schema)
-        self._open[values].write(rows)
+        for some in in_pieces(rows, self._group_bytes):
+            if values not in self._open:
+                self._begin(values, some.schema)
+            file = self._open[values]
+            file.write(some)
+            if self.target_bytes is not None and file.staged.written >= self.target_bytes:
+                self._finish(values)
+
+    @property
+    def _group_bytes(self) -> int:
+        limit = self.target_bytes
+        return _GROUP_BYTES if limit is None else min(limit, _GROUP_BYTES)
 
     def _begin(self, values: Hashable, schema: pa.Schema) -> None:
         if len(self._open) >= _OPEN_MAX:
@@ -115,7 +130,7 @@ class DataWriter(SinkWriter):
         self._paths.append(path)
         encoder = pq.ParquetWriter(staged.file, schema)
         statistics = Statistics(self.layout.with_statistics(schema))
-        self._open[values] = _OpenFile(path, staged, encoder, statistics)
+        self._open[values] = _OpenFile(path, staged, encoder, statistics, self._group_bytes)
 
     def prepare(self) -> tuple[Artifact, ...]:
         with self._errors_named():
@@ -123,14 +138,18 @@ class DataWriter(SinkWriter):
         return tuple(self._artifacts)
 
     def _finish_all(self) -> None:
-        for values, file in self._open.items():
-            fail_point("lake.prepare.before")
-            file.finish()
-            sealed = self.folder.finish(file.path, file.staged)
-            fail_point("lake.prepare.after")
-            kept, rows = self.layout.kept(values, file.statistics), file.statistics.rows
-            self._artifacts.append(artifact_of(self.transaction, file.path, sealed, rows, kept))
-        self._open.clear()
+        for values in list(self._open):
+            self._finish(values)
+
+    def _finish(self, values: Hashable) -> None:
+        file = self._open[values]
+        fail_point("lake.prepare.before")
+        file.finish()
+        sealed = self.folder.finish(file.path, file.staged)
+        fail_point("lake.prepare.after")
+        del self._open[values]
+        kept, rows = self.layout.kept(values, file.statistics), file.statistics.rows
+        self._artifacts.append(artifact_of(self.transaction, file.path, sealed, rows, kept))
 
     def abort(self) -> None:
         for file in self._open.values():

@@ -10,10 +10,12 @@ from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.connectors.lake.table_maintenance import TableMaintenance
 from dagster_jet.contract import Sink
 from dagster_jet.core.choices import check_known
+from dagster_jet.errors import ConfigurationError
 from dagster_jet.store import Store
 
 S = TypeVar("S", bound="LakeSink")
 EVOLUTIONS = ("stop", "extend")
+TARGET_FILE_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
@@ -24,11 +26,19 @@ class LakeSink(Sink):
 
     schema_evolution: str = field(default="stop", compare=False, repr=False, kw_only=True)
     """Treatment of columns that the table lacks, at the start: one of `EVOLUTIONS`."""
+    target_file_bytes: int = field(
+        default=TARGET_FILE_BYTES, compare=False, repr=False, kw_only=True
+    )
+    """Size at which a task ends a data file."""
     home: tuple[str, str] = field(default=("", ""), compare=False, repr=False, kw_only=True)
     """Store id, and the namespace in the store."""
 
     def __post_init__(self) -> None:
         check_known("schema_evolution", self.schema_evolution, EVOLUTIONS)
+        if self.target_file_bytes < 1:
+            raise ConfigurationError(
+                f"target_file_bytes: {self.target_file_bytes} is not positive."
+            )
 
     @property
     def _extends(self) -> bool:
