@@ -16,15 +16,28 @@ import pyarrow.parquet as pq
 from .packages import NotInstalledError
 
 _VERSION = "1.5.5"
-_FORMATS = ("avro", "iceberg", "delta")
-_FOLDER = Path(__file__).parents[2] / ".cache" / f"duckdb-{_VERSION}"
+_EXTENSIONS = ("avro", "httpfs", "iceberg", "delta")
+_FOLDER = Path(__file__).parents[2] / ".cache" / f"duckdb-{_VERSION}-{'-'.join(_EXTENSIONS)}"
 _READ = """
-import sys, duckdb
-folder, query, out = sys.argv[1:]
+import os, sys, duckdb
+folder, extensions, endpoint, query, out = sys.argv[1:]
 database = duckdb.connect()
-for name in ("avro", "iceberg", "delta"):
+for name in extensions.split():
     path = f"{folder}/duckdb_extension_{name}/extensions/v{duckdb.__version__}"
     database.execute(f"LOAD '{path}/{name}.duckdb_extension'")
+if endpoint:
+    scheme, _, host = endpoint.partition("://")
+    secret = {
+        "TYPE": "s3",
+        "KEY_ID": os.environ["AWS_ACCESS_KEY_ID"],
+        "SECRET": os.environ["AWS_SECRET_ACCESS_KEY"],
+        "REGION": os.environ["AWS_DEFAULT_REGION"],
+        "ENDPOINT": host,
+        "URL_STYLE": "path",
+        "USE_SSL": str(scheme == "https").lower(),
+    }
+    said = ", ".join(f"{name} '{value}'" for name, value in secret.items())
+    database.execute(f"CREATE SECRET ({said})")
 database.execute(f"COPY ({query}) TO '{out}' (FORMAT parquet)")
 """
 
@@ -38,7 +51,7 @@ def install() -> None:
     if _FOLDER.exists():
         return
     _FOLDER.parent.mkdir(exist_ok=True)
-    wanted = [f"{name}=={_VERSION}" for name in ("duckdb", *map(_package, _FORMATS))]
+    wanted = [f"{name}=={_VERSION}" for name in ("duckdb", *map(_package, _EXTENSIONS))]
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target"]
     with TemporaryDirectory(dir=_FOLDER.parent) as folder:
         made = Path(folder, "made")
@@ -49,29 +62,34 @@ def install() -> None:
             made.rename(_FOLDER)
 
 
-def _package(format: str) -> str:
-    return f"duckdb-extension-{format}"
+def _package(extension: str) -> str:
+    return f"duckdb-extension-{extension}"
 
 
-def iceberg_rows(metadata: Path) -> list[dict[str, Any]]:
-    """Reads the table whose metadata are in a file."""
-    return rows_of(f"SELECT * FROM iceberg_scan('{metadata}')")
+def iceberg_rows(metadata: Path, endpoint_url: str = "") -> list[dict[str, Any]]:
+    """Reads the table whose metadata are in a file.
+
+    Args:
+        endpoint_url: of the S3 server that has the other files; "" if they are local.
+    """
+    return rows_of(f"SELECT * FROM iceberg_scan('{metadata}')", endpoint_url)
 
 
-def delta_rows(folder: Path) -> list[dict[str, Any]]:
-    """Reads the newest version of a table."""
-    return rows_of(f"SELECT * FROM delta_scan('{folder}')")
+def delta_rows(url: Path | str, endpoint_url: str = "") -> list[dict[str, Any]]:
+    """Reads the newest version of a table, local or in a bucket of this server."""
+    return rows_of(f"SELECT * FROM delta_scan('{url}')", endpoint_url)
 
 
-def rows_of(query: str) -> list[dict[str, Any]]:
+def rows_of(query: str, endpoint_url: str = "") -> list[dict[str, Any]]:
     install()
     with TemporaryDirectory() as folder:
-        return _read(query, Path(folder) / "rows.parquet")
+        return _read(query, endpoint_url, Path(folder) / "rows.parquet")
 
 
-def _read(query: str, out: Path) -> list[dict[str, Any]]:
+def _read(query: str, endpoint_url: str, out: Path) -> list[dict[str, Any]]:
     environment = {**os.environ, "PYTHONPATH": str(_FOLDER)}
-    command = [sys.executable, "-c", _READ, str(_FOLDER), query, str(out)]
+    given = (str(_FOLDER), " ".join(_EXTENSIONS), endpoint_url, query, str(out))
+    command = [sys.executable, "-c", _READ, *given]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows: list[dict[str, Any]] = pq.read_table(out).to_pylist()

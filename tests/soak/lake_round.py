@@ -22,7 +22,6 @@ from .kafka_round import KafkaRound
 from .lake_catalogs import LakeCatalog, RestCatalog, SqlCatalog
 from .lake_driver import TABLES, TOPIC
 from .lake_tables import (
-    LOCAL_READERS,
     OTHERS,
     READERS,
     Beside,
@@ -246,11 +245,10 @@ class LakeRound(KafkaRound):
         for row in all_rows:
             newest[row[0]] = max(newest.get(row[0], row), row, key=lambda it: it[3])
         of_tables = {"plain": all_rows, "keyed": Counter(newest.values())}
-        readers = READERS.keys() - (LOCAL_READERS if self.setting.is_in_bucket else set())
         return {
             "raw rows": Counter((row["k"], row["ts"], row["v"]) for row in sent),
             "raw numbers": Counter((k, n) for k, c in per_key.items() for n in range(1, c + 1)),
-            **{f"{reader}, {name}": of_tables[name] for reader in readers for name in TABLES},
+            **{f"{reader}, {name}": of_tables[name] for reader in READERS for name in TABLES},
         }
 
     def _found(self, name: str) -> Rows:

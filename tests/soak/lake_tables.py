@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import re
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import boto3
 import deltalake
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
@@ -151,31 +149,16 @@ class LakeTables:
             return found
 
     def by_duckdb_delta(self, name: str) -> list[dict[str, Any]]:
-        return duckdb_reader.delta_rows(self._local(name))
+        return duckdb_reader.delta_rows(self.delta(name), self.place.endpoint_url)
 
     def by_duckdb_iceberg(self, name: str) -> list[dict[str, Any]]:
-        return duckdb_reader.iceberg_rows(self._metadata_of(name))
+        return duckdb_reader.iceberg_rows(self._metadata_of(name), self.place.endpoint_url)
 
     def by_polars_delta(self, name: str) -> list[dict[str, Any]]:
-        return polars_reader.delta_rows(self._local(name))
+        return polars_reader.delta_rows(self.delta(name), self.place.of_deltalake)
 
     def by_polars_iceberg(self, name: str) -> list[dict[str, Any]]:
-        return polars_reader.iceberg_rows(self._metadata_of(name))
-
-    def _local(self, name: str) -> Path:
-        """Returns the folder of a table of Delta Lake, or of a copy of what the bucket has now."""
-        if not self.place.endpoint_url:
-            return Path(self.delta(name))
-        bucket, _, prefix = self.delta(name).removeprefix("s3://").partition("/")
-        client = boto3.client("s3", endpoint_url=self.place.endpoint_url)
-        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
-        target = Path(tempfile.mkdtemp(dir=self.folder))
-        for key in [one["Key"] for page in pages for one in page.get("Contents", ())]:
-            (path := target / key.removeprefix(f"{prefix}/")).parent.mkdir(
-                parents=True, exist_ok=True
-            )
-            client.download_file(bucket, key, str(path))
-        return target
+        return polars_reader.iceberg_rows(self._metadata_of(name), self.place.of_pyiceberg)
 
     def _metadata_of(self, name: str) -> Path:
         """The catalog keeps it in memory."""
@@ -193,8 +176,6 @@ READERS: Mapping[str, Callable[[LakeTables, str], list[dict[str, Any]]]] = {
     "polars Delta": LakeTables.by_polars_delta,
     "polars Iceberg": LakeTables.by_polars_iceberg,
 }
-LOCAL_READERS = {"DuckDB Iceberg", "polars Iceberg"}
-"""They do not find the files that the metadata name in the bucket of a server other than AWS."""
 
 
 class Beside:
