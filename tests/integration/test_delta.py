@@ -12,7 +12,6 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from dagster_jet import JobConfig, JobResult, Pipeline
 from dagster_jet.connectors.delta.log_folder import options_of
 from dagster_jet.connectors.delta.table_log import TableLog
 from dagster_jet.connectors.lake.data_folder import data_folder
@@ -25,7 +24,7 @@ from tests.long import long_but_for
 from tests.servers.members import AwsServer
 from tests.unit.connectors.delta_rows import by_library, by_log
 
-from . import child, delta_child
+from . import delta_child
 from .crash_table import LAKE_KILLED, Crash
 from .oracle import Rows
 from .test_s3_files import server as server
@@ -47,8 +46,6 @@ def as_plain(value: Any) -> Any:
 class TableWorld(World):
     """A world whose outputs are tables of a lake."""
 
-    pipeline: Callable[[Path], Pipeline]
-
     def assert_nothing_doubled(self) -> None:
         expected, found = self.expected(), self.committed()
         for name, rows in found.items():
@@ -62,15 +59,6 @@ class TableWorld(World):
             home = (jet.store.store_id, jet.store.config.namespace)
         marker = self.newest_marker(sink, Owner(*home, self.job, sink))
         return {epoch for epoch in epochs if (1 << 40 | epoch) <= marker}
-
-    def run(self, until: str = "completed", *, members: str = "abc", **config: Any) -> JobResult:
-        with self.jet(members) as jet:
-            return jet.run(
-                self.pipeline(self.folder),
-                JobConfig(**{**child.CONFIG, **config}),
-                until=until,
-                on_event=self.see,
-            )
 
 
 class DeltaWorld(TableWorld):

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_jet import JobConfig, JobResult, Pipeline, sinks, sources, tables
+from dagster_jet import JobConfig, Pipeline, sinks, sources, tables
 from dagster_jet.connectors.files import part_tasks
 from dagster_jet.errors import BadRowError, ConfigurationError, InputLostError, SourceError
 from dagster_jet.snapshot.record import JobStatus
@@ -25,7 +25,7 @@ from dagster_jet.testing.failpoints import FailPoints
 from tests.long import long_but_for
 from tests.servers.members import AwsServer
 
-from . import child, oracle, s3_child
+from . import oracle, s3_child
 from .crash_table import AFTER_DECISION, Crash
 from .world import World
 
@@ -50,6 +50,7 @@ class S3World(World):
     """A world whose files are in a bucket; the local folder `in` is the oracle's copy."""
 
     driver = staticmethod(s3_child.main)
+    pipeline = staticmethod(s3_child.s3_pipeline)
 
     def put(self, name: str, body: bytes) -> None:
         self.client.put_object(Bucket=s3_child.BUCKET, Key=f"{self.folder.name}/{name}", Body=body)
@@ -69,15 +70,6 @@ class S3World(World):
         for path in sorted((self.folder / "in").rglob("*.json")):
             self.put(str(path.relative_to(self.folder)), path.read_bytes())
         return self
-
-    def run(self, until: str = "completed", *, members: str = "abc", **config: Any) -> JobResult:
-        with self.jet(members) as jet:
-            return jet.run(
-                s3_child.s3_pipeline(self.folder),
-                JobConfig(**{**child.CONFIG, **config}),
-                until=until,
-                on_event=self.see,
-            )
 
     def committed(self) -> dict[str, oracle.Rows]:
         self.download()

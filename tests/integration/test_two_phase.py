@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dagster_jet import JobConfig, JobResult
+from dagster_jet import JobConfig
 from dagster_jet.dag import DAG, Edge
 from dagster_jet.dag.local import LocalJob
 from dagster_jet.errors import PipelineError
@@ -57,6 +57,7 @@ class TwoPhaseWorld(World):
     """A world whose child and whose runs take the pipeline of `two_phase_child`."""
 
     driver = staticmethod(two_phase_child.main)
+    pipeline = staticmethod(two_phase_child.two_phase_pipeline)
 
     @property
     def transactions(self) -> Path:
@@ -83,15 +84,6 @@ class TwoPhaseWorld(World):
             p for state in ("staged", "prepared") for p in (self.transactions / state).glob("*")
         ]
         assert not left
-
-    def run(self, until: str = "completed", **config: Any) -> JobResult:
-        with self.jet() as jet:
-            return jet.run(
-                two_phase_child.two_phase_pipeline(self.folder),
-                JobConfig(**{**child.CONFIG, **config}),
-                until=until,
-                on_event=self.see,
-            )
 
 
 def committed_in(transactions: Path) -> Cut:

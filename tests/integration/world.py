@@ -14,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dagster_jet import Jet, JobConfig, JobResult
+from dagster_jet import Jet, JobConfig, JobResult, Pipeline
 from dagster_jet.execution.events import ExecutionRestarting, JobEvent
 from dagster_jet.observe.reading.ledger import Ledger, LedgerEntry, LedgerOrigin
 from dagster_jet.ownership.record_keeper import read_record
@@ -77,6 +77,8 @@ class World:
 
     driver: ClassVar[Main] = staticmethod(child.main)
     """What a child does."""
+    pipeline: ClassVar[Callable[[Path], Pipeline]] = staticmethod(child.crash_pipeline)
+    """What this process runs."""
     job: ClassVar[str] = child.JOB
     patience_s: ClassVar[float] = 240
     """How long a child may take to its death, or its end."""
@@ -228,7 +230,7 @@ class World:
         start = {name: settings.pop(name) for name in START_OPTIONS & settings.keys()}
         with self.jet(members) as jet:
             return jet.run(
-                child.crash_pipeline(self.folder),
+                self.pipeline(self.folder),
                 JobConfig(**{**child.CONFIG, **settings}),
                 until=until,
                 on_event=self.see,
