@@ -224,6 +224,15 @@ REWINDING_KILLED = (
     Crash("rewind", "record.snapshot.after:2=kill"),
 )
 
+LAKE_REWINDING_KILLED = (
+    # The same with tables, in test_lake_recovery.py: the record says so; the new line has a version
+    # of a table, and an epoch that is decided and not committed. One after the other.
+    Crash("rewind", "record.rewound.before:1=kill"),
+    Crash("rewind", "record.rewound.after:1=kill"),
+    Crash("rewind", "lake.commit.after:3=kill"),
+    Crash("rewind", "record.snapshot.after:2=kill"),
+)
+
 EXPORTING_KILLED = (
     # Of an export, in test_exports.py: before its first chunk, before its manifest, before and
     # after the list says that it is whole.
@@ -307,6 +316,7 @@ def all_points() -> set[str]:
         *MERGING_KILLED,
         *PREPARED_KILLED,
         *REWINDING_KILLED,
+        *LAKE_REWINDING_KILLED,
         *EXPORTING_KILLED,
         *IMPORTING_KILLED,
         *DELETING_KILLED,

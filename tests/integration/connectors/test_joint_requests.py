@@ -3,6 +3,7 @@ and where the catalog has no such request."""
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -17,6 +18,7 @@ from pyiceberg.exceptions import NoSuchTableError
 
 from dagster_jet import sinks
 from dagster_jet.connectors.iceberg import IcebergSink, iceberg_committer
+from dagster_jet.connectors.iceberg.iceberg_committer import IcebergCommitter
 from dagster_jet.connectors.iceberg.iceberg_probe import probe
 from dagster_jet.connectors.iceberg.table_request import NoRouteError, send_together
 from dagster_jet.contract import CommitContext, CommitPart
@@ -24,7 +26,7 @@ from dagster_jet.core.answers import Verdict
 from dagster_jet.core.secret import Secret
 from dagster_jet.errors import FencedError, SinkError, SinkUnavailableError
 from tests.servers import iceberg_catalog
-from tests.servers.proxy import Proxy
+from tests.servers.proxy import HeldRequest, Proxy
 from tests.unit.connectors.delta_table import APPLICATION, SCHEMA, by, rows, stage
 from tests.unit.connectors.iceberg_table import commit
 
@@ -137,23 +139,52 @@ def test_a_request_arrives_after_its_successor(two: Two) -> None:
     assert together(staged, by(3)) and two.snapshots() == [2, 2], "both have the marker"
 
 
-def test_a_late_request_is_refused_whole(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its driver is dead. A successor that commits table by table has committed one of them."""
+def held_of_a_dead_driver(two: Two, staged: Parts) -> HeldRequest:
+    """Returns the joint request that a driver has died with."""
 
     def dies(catalog: Any, requests: Any) -> None:
         with suppress(OSError):
             send_together(catalog, requests)
         raise KeyboardInterrupt
 
-    (appends, appended), _ = staged = two.staged(1, 2)
     held = two.proxy.hold_next(is_joint)
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(iceberg_committer, "send_together", dies)
         together(staged)
+    return held
+
+
+def test_a_late_request_is_refused_whole(two: Two) -> None:
+    """Its driver is dead. A successor that commits table by table has committed one of them."""
+    (appends, appended), _ = staged = two.staged(1, 2)
+    held = held_of_a_dead_driver(two, staged)
     commit(appends, appended, by(2))
     assert held.is_caught and b" 409 " in held.release()
     assert two.found() == ([1, 2], {}) and two.snapshots() == [1, 0]
     assert together(staged, by(3))
+    assert two.found() == ([1, 2], {1: "old", 2: "old"}) and two.snapshots() == [1, 1]
+
+
+def test_read_skew_is_no_tear(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request of a dead driver lands between two looks of its successor: one table seems to be
+    behind, and is not. A request for it alone is refused, and a second look finds nothing to do."""
+    staged = two.staged(1, 2)
+    held, seen = held_of_a_dead_driver(two, staged), two.requests()
+    has_looked, look = threading.Event(), IcebergCommitter.lacking
+
+    def one_after_the_other(self: IcebergCommitter, *given: Any) -> Any:
+        if self.table == two.keyed:
+            assert has_looked.wait(60)
+        change = look(self, *given)
+        if self.table == two.plain and not has_looked.is_set():
+            answer = held.release()
+            has_looked.set()
+            assert change is not None and b" 204 " in answer
+        return change
+
+    monkeypatch.setattr(IcebergCommitter, "lacking", one_after_the_other)
+    assert together(staged, by(2))
+    assert len(seen) == 1 and b'"plain"' in seen[0] and b'"keyed"' not in seen[0]
     assert two.found() == ([1, 2], {1: "old", 2: "old"}) and two.snapshots() == [1, 1]
 
 
