@@ -1,12 +1,17 @@
-"""The tutorial and the README do what they say, from an empty folder, from top to bottom."""
+"""The tutorials and the README do what they say, from an empty folder, from top to bottom."""
 
 from __future__ import annotations
 
 import json
 import re
 import signal
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tests.servers import duckdb_reader
+
+from .connectors.kafka_world import KafkaWorld
 
 if TYPE_CHECKING:
     import pytest
@@ -16,13 +21,17 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_blocks(page: str, **replaced: str) -> dict[str, Any]:
-    """Runs the Python of a page; returns the names that it has defined."""
+    """Runs the Python of a page; returns the names that it has defined. A block that begins with
+    the name of a file is saved there."""
     text = (ROOT / page).read_text(encoding="utf-8")
     names: dict[str, Any] = {}
     for block in re.finditer(r"```python\n(.*?)```", text, re.DOTALL):
         code = block[1]
         for what, by in replaced.items():
             code = code.replace(what, by)
+        if saved := re.match(r"# (\w+\.py)\n", code):
+            Path(saved[1]).write_text(code, encoding="utf-8")
+            continue
         line = text.count("\n", 0, block.start(1))
         # Blank lines in front: a traceback names the line of the page.
         exec(compile("\n" * line + code, page, "exec", dont_inherit=True), names)
@@ -35,6 +44,21 @@ def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Sp
     names = run_blocks("docs/tutorial.md")
     assert len(names["results"]()) == 2
     assert names["process"].returncode == -signal.SIGKILL
+
+
+def test_from_kafka_to_iceberg(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    broker = KafkaWorld()
+    page = "docs/kafka-to-iceberg.md"
+    names = run_blocks(page, **{"localhost:9092": broker.servers})
+    assert names["job"].returncode == -signal.SIGKILL
+    sent = Counter((row["id"], row["customer"], row["amount"]) for row in broker.rows("orders"))
+    (metadata,) = names["catalog"].load_table("shop.orders").metadata_location.split("file://")[1:]
+    rows = duckdb_reader.iceberg_rows(Path(metadata))
+    assert Counter((row["id"], row["customer"], row["amount"]) for row in rows) == sent
 
 
 def test_the_readme(

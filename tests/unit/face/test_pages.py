@@ -37,7 +37,7 @@ from dagster_jet.dag import Processor
 
 ROOT = Path(dagster_jet.__file__).parents[1]
 PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))]
-ON_SPARK = {"README.md", "docs/tutorial.md"}
+ON_SPARK = {"README.md", "docs/kafka-to-iceberg.md", "docs/tutorial.md"}
 _BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 _COMMAND = re.compile(r"(?:^\$? ?|`)(dagster-jet [a-z][^`#\n]*)", re.MULTILINE)
 
