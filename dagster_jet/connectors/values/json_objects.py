@@ -2,8 +2,9 @@
 
 A value that is not an object (null, blank, an array, a number, malformed) is a bad row, as is an
 object with a field that does not fit its column's type, or with anything but white space behind it.
-Spark's parser decides, as for JSON lines files. It would not look at what follows an object, so it
-gets each value inside of another object.
+Spark's parser decides, as for JSON lines files. It does not look at what follows an object, so it
+gets each value inside of an object inside of an array: a brace or a bracket too many then does not
+fit there.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 VALUE_COLUMN = "__value"
 """Input column with the value, string or binary; not part of the output."""
-_PARSED, _CORRUPT, _REASON, _TEXT = "__parsed", "__corrupt", "__reason", "__text"
-_OBJECT, _IS_BAD = f"{_PARSED}.{VALUE_COLUMN}", f"{_PARSED}.{_CORRUPT}"
+_PARSED, _OUTER, _CORRUPT, _REASON, _TEXT = "__parsed", "__outer", "__corrupt", "__reason", "__text"
+_IS_BAD = f"{_PARSED}.{_CORRUPT}"
 _SHOWN = 200
 _BLANKS = " \t\r\n"
 """White space of JSON."""
@@ -84,9 +85,8 @@ class JsonObjects:
         shared = messages.withColumn(_PARSED, self._parsed("PERMISSIVE"))
         reason = F.when(F.col(_IS_BAD).isNotNull(), "does not fit the schema")
         for column in bad_rows.required:
-            parsed = f"{_OBJECT}." if column in self._columns else ""
-            is_null = F.col(f"{parsed}{quoted_name(column)}").isNull()
-            reason = reason.when(is_null, f"{column} is null")
+            value = _field(column) if column in self._columns else F.col(quoted_name(column))
+            reason = reason.when(value.isNull(), f"{column} is null")
         shared = shared.withColumn(_REASON, reason)
         dead_letters = shared.where(F.col(_REASON).isNotNull()).select(
             F.lit(stage).alias("source"),
@@ -98,10 +98,8 @@ class JsonObjects:
         return SourceFrame(self._flat(good, F.col(_PARSED)), dead_letters, shared)
 
     def _flat(self, messages: DataFrame, parsed: Column) -> DataFrame:
-        from pyspark.sql import functions as F
-
         frame = messages.withColumn(_PARSED, parsed)
-        columns = [F.col(f"{_OBJECT}.{quoted_name(name)}").alias(name) for name in self._columns]
+        columns = [_field(name).alias(name) for name in self._columns]
         others = [name for name in messages.columns if name not in (VALUE_COLUMN, _PARSED)]
         return frame.select(*columns, *[quoted_name(name) for name in others])
 
@@ -113,10 +111,12 @@ class JsonObjects:
         text = F.when(is_object, _text()).otherwise(F.lit(_BROKEN))
         if self.passes_null:
             text = F.when(_text().isNull(), F.lit("{}")).otherwise(text)
-        whole = F.concat(F.lit(f'{{"{VALUE_COLUMN}":'), text, F.lit("}"))
+        whole = F.concat(F.lit(f'{{"{_OUTER}":[{{"{VALUE_COLUMN}":'), text, F.lit("}]}"))
         corrupt = f", {_CORRUPT} string" if mode == "PERMISSIVE" else ""
         options = {"mode": mode, "columnNameOfCorruptRecord": _CORRUPT}
-        return F.from_json(whole, f"{VALUE_COLUMN} struct<{self.schema}>{corrupt}", options)
+        outer = f"{_OUTER} array<struct<{VALUE_COLUMN}: struct<{self.schema}>>>"
+        options = {"mode": mode, "columnNameOfCorruptRecord": _CORRUPT}
+        return F.from_json(whole, f"{outer}{corrupt}", options)
 
     @property
     def _columns(self) -> list[str]:
@@ -127,3 +127,10 @@ def _text() -> Column:
     from pyspark.sql import functions as F
 
     return F.col(VALUE_COLUMN).cast("string")
+
+
+def _field(name: str) -> Column:
+    """Returns a field of a parsed value; null if it could not be parsed."""
+    from pyspark.sql import functions as F
+
+    return F.expr(f"get({_PARSED}.{_OUTER}, 0).{VALUE_COLUMN}.{quoted_name(name)}")

@@ -426,6 +426,7 @@ def test_messages_that_do_not_fit_are_dead_letters_or_end_the_job(kafka: KafkaWo
     topic = kafka.topic()
     bad = ['{"v": "x"}', "broken", None, "", "[1]", "null", '{"v": 2']
     bad += ['{"v": 5}{"v": 6}', '{"v": 7}\n{"v": 8}', '{"v": 9},{"v": 10}']
+    bad += ['{"v": 11}}', '{"v": 12} } \n', '{"v": 13}]', '{"v": 14}}}', '{"v": 15},']
     kafka.send(topic, [{"v": 1}, *bad, {"v": 3}, '\r\n\t {"v": 4}\n', b"not UTF-8: \xff"])
     source = sources.kafka(kafka.servers, topics=[topic], schema="v long", tombstones="dead-letter")
     with pytest.raises(BadRowError, match=rf"job 'reads', stage 'topic', position '{topic}/0@1: "):
@@ -438,7 +439,7 @@ def test_messages_that_do_not_fit_are_dead_letters_or_end_the_job(kafka: KafkaWo
     jet.run(p)
     assert values(collected("good").to_pylist()) == [1, 3, 4]
     letters = {row["position"]: row["raw"] for row in collected("bad").to_pylist()}
-    places = [f"{topic}/0@{n}" for n in (*range(1, 11), 13)]
+    places = [f"{topic}/0@{n}" for n in (*range(1, 16), 18)]
     assert letters == dict(zip(places, [*bad, "not UTF-8: \ufffd"], strict=True))
 
 
