@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dagster_jet.connectors.values import JsonObjects, RawValues
+from dagster_jet.connectors.values.json_objects import check_json_columns
 from dagster_jet.contract import Source
 from dagster_jet.core.choices import check_known
 from dagster_jet.core.guarantee import Guarantee
@@ -35,6 +36,7 @@ class QueueSource(Source):
         if (self.value_schema is None) == (self.format == "json"):
             has = "need one" if self.value_schema is None else "have none"
             raise ConfigurationError(f"schema: {self.format} values {has}.")
+        check_json_columns(self.value_schema or "")
         check_count(
             "prefetch",
             self.prefetch,

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet.connectors.generated.numbered import NumberedReader, checked_rate, tasks_for
-from dagster_jet.connectors.values.json_objects import VALUE_COLUMN, JsonObjects
+from dagster_jet.connectors.values.json_objects import (
+    VALUE_COLUMN,
+    JsonObjects,
+    check_json_columns,
+)
 from dagster_jet.contract import BadRowRule, Source, SourceFrame
 from dagster_jet.core.ddl import split_ddl
 from dagster_jet.errors import ConfigurationError
@@ -40,6 +44,7 @@ class ItemsSource(Source):
     ) -> ItemsSource:
         """Raises `ConfigurationError`: a row is neither an object nor as long as the schema."""
         checked_rate(rate, len(rows))
+        check_json_columns(schema)
         names = [name for name, _ in split_ddl(schema)]
         return cls(tuple(_as_json(n, row, names) for n, row in enumerate(rows)), schema, rate)
 

@@ -17,6 +17,7 @@ from dagster_jet.connectors.kafka.rights import check_rights
 from dagster_jet.connectors.kafka.topic_limits import TopicLimits
 from dagster_jet.connectors.values.avro_records import AvroRecords
 from dagster_jet.connectors.values.debezium_changes import DebeziumChanges
+from dagster_jet.connectors.values.json_objects import check_json_columns
 from dagster_jet.contract import BadRowRule, Sink, Source
 from dagster_jet.core.choices import check_known
 from dagster_jet.core.secret import shown
@@ -65,6 +66,7 @@ class KafkaSource(Source):
                 f"topics: {self.topics} may have changes of several tables.",
                 cure='Name one topic, of one table, for each source with format="debezium".',
             )
+        check_json_columns(self.value_schema or "")
         _ = self._debezium  # checks the schema
         for topic in self.start if isinstance(self.start, Mapping) else ():
             if not self.topics.has(topic):

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dagster_jet.connectors.values.json_objects import check_json_columns
 from dagster_jet.contract import BadRowRule, SourceFrame
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import SourceError
@@ -31,6 +32,11 @@ class ValueColumn:
 
     schema: str | None
     format: str
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigurationError`."""
+        if self.schema is not None:
+            check_json_columns(f"{VALUE} {self.type}")
 
     @property
     def type(self) -> str:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_jet.contract import BadRowRule, SourceFrame
-from dagster_jet.core.ddl import quoted_name, split_ddl
+from dagster_jet.core.ddl import quoted_name, split_ddl, split_type
+from dagster_jet.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -113,7 +114,6 @@ class JsonObjects:
             text = F.when(_text().isNull(), F.lit("{}")).otherwise(text)
         whole = F.concat(F.lit(f'{{"{_OUTER}":[{{"{VALUE_COLUMN}":'), text, F.lit("}]}"))
         corrupt = f", {_CORRUPT} string" if mode == "PERMISSIVE" else ""
-        options = {"mode": mode, "columnNameOfCorruptRecord": _CORRUPT}
         outer = f"{_OUTER} array<struct<{VALUE_COLUMN}: struct<{self.schema}>>>"
         options = {"mode": mode, "columnNameOfCorruptRecord": _CORRUPT}
         return F.from_json(whole, f"{outer}{corrupt}", options)
@@ -121,6 +121,27 @@ class JsonObjects:
     @property
     def _columns(self) -> list[str]:
         return [name for name, _ in split_ddl(self.schema)]
+
+
+def check_json_columns(schema: str) -> None:
+    """
+    Raises:
+        ConfigurationError: no JSON is read into a column of the DDL; names it.
+    """
+    for name, ddl in split_ddl(schema):
+        if _has_other_keys(ddl):
+            raise ConfigurationError(
+                f"schema: {name!r} is {ddl}, and keys of maps in JSON are texts.",
+                cure="Declare the keys as string, and convert them with select(), such as "
+                "transform_keys(m, (k, v) -> cast(k AS int)).",
+            )
+
+
+def _has_other_keys(ddl: str) -> bool:
+    name, inside = split_type(ddl)
+    if name == "map" and split_type(inside.get("key", ""))[0] != "string":
+        return True
+    return any(map(_has_other_keys, inside.values()))
 
 
 def _text() -> Column:
