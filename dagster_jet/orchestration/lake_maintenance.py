@@ -33,6 +33,7 @@ def build_jet_lake_maintenance(
     longest_outage: Duration = "1 day",
     target_file_bytes: int = 128 << 20,
     max_small_files: int = 100,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
     name: str | None = None,
     execution_timezone: str | None = None,
     default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.RUNNING,
@@ -59,8 +60,11 @@ def build_jet_lake_maintenance(
         longest_outage: a table that keeps files of the past for less time is not maintained: jobs
             that read it would not find their next files after an outage. At least once.
         target_file_bytes: size of compacted files. A file of less than a quarter of it is small.
-        max_small_files: number of small files with which ``small_files`` still passes. It fails as
-            a warning, and says what to do.
+        max_small_files: number of small files with which ``small_files`` still passes. When it
+            fails, it says what to do.
+        severity: how ``small_files`` fails. By default as a warning, as checks of Dagster's own
+            builders do: the rows are right, and queries are slow. ``AssetCheckSeverity.ERROR``
+            turns the asset red.
         name: name of the Dagster job; by default the pipeline's name plus ``_lake_maintenance``.
             The schedule's is that plus ``_schedule``.
         execution_timezone: time zone of `cron_schedule`; by default UTC.
@@ -88,7 +92,7 @@ def build_jet_lake_maintenance(
         )
     base = given_name(name, f"{dagster_name(pipeline.name)}_lake_maintenance")
     made = [_maintained(one, jet, outage_ms) for one in tables]
-    checks = [_checked(one, max_small_files) for one in tables]
+    checks = [_checked(one, max_small_files, severity) for one in tables]
     job = dg.define_asset_job(
         base,
         selection=dg.AssetSelection.assets(*made) | dg.AssetSelection.checks(*checks),
@@ -140,7 +144,7 @@ def _maintained(table: _Table, jet: JetResource | str, outage_ms: int) -> dg.Ass
     return maintained
 
 
-def _checked(table: _Table, most: int) -> dg.AssetChecksDefinition:
+def _checked(table: _Table, most: int, severity: dg.AssetCheckSeverity) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=table.spec.key,
         name=_CHECK,
@@ -153,7 +157,7 @@ def _checked(table: _Table, most: int) -> dg.AssetChecksDefinition:
             found = maintenance.small_files(table.target_bytes)
         return dg.AssetCheckResult(
             passed=found.small <= most,
-            severity=dg.AssetCheckSeverity.WARN,
+            severity=severity,
             description=_said(found, most, maintenance.compacts),
             metadata={"files": found.files, _CHECK: found.small},
         )

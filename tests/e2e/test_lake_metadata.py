@@ -11,7 +11,15 @@ import deltalake
 import pyarrow as pa
 from typer.testing import CliRunner
 
-from dagster_jet import JetResource, Pipeline, jet_assets, sinks, sources, tables
+from dagster_jet import (
+    JetResource,
+    Pipeline,
+    build_jet_asset_specs,
+    jet_assets,
+    sinks,
+    sources,
+    tables,
+)
 from dagster_jet.cli import app
 from tests.unit.connectors.iceberg_rows import NAME, metadata_of, options_at
 from tests.unit.connectors.iceberg_table import Table as IcebergTable
@@ -41,6 +49,12 @@ def materialized(folder: Path) -> dg.ExecuteInProcessResult:
 
     config = {"ops": {"enriched": {"config": {"until": "drained"}}}}
     return dg.materialize([stream], resources={"jet": jet_resource(folder)}, run_config=config)
+
+
+def test_kinds_say_the_format(tmp_path: Path) -> None:
+    kinds = {spec.key.path[-1]: spec.kinds for spec in build_jet_asset_specs(enriched(tmp_path))}
+    assert kinds["delta_out"] == {"spark", "jet", "delta"}
+    assert kinds["iceberg_out"] == {"spark", "jet", "iceberg"}
 
 
 def shown(folder: Path, *words: str) -> str:

@@ -68,6 +68,15 @@ def test_a_run_compacts_the_table_and_then_checks_it(tmp_path: Path, table: str)
     assert defs.resolve_schedule_def("shop_lake_maintenance_schedule").cron_schedule == "0 3 * * *"
 
 
+def test_the_check_fails_as_an_error_by_word(tmp_path: Path, table: str) -> None:
+    error = dg.AssetCheckSeverity.ERROR
+    defs = definitions(tmp_path, sinks.delta(table), max_small_files=2, severity=error)
+    alone = dg.define_asset_job("alone", dg.AssetSelection.all_asset_checks())
+    job = dg.Definitions.merge(defs, dg.Definitions(jobs=[alone])).resolve_job_def("alone")
+    (found,) = job.execute_in_process().get_asset_check_evaluations()
+    assert not found.passed and found.severity is error
+
+
 def test_a_table_that_forgets_too_fast_fails_the_run(tmp_path: Path, table: str) -> None:
     defs = definitions(tmp_path, sinks.delta(table), longest_outage="8 days")
     job = defs.resolve_job_def("shop_lake_maintenance")
