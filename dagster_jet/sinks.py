@@ -83,6 +83,7 @@ def delta(
     partition_by: str | Sequence[str] = (),
     schema_evolution: Literal["stop", "extend"] = "stop",
     target_file_bytes: int = 128 << 20,
+    create_table: bool = True,
     owns: Mapping[str, str | int | bool] | None = None,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
     storage_options: Mapping[str, str | Secret] | None = None,
@@ -110,6 +111,8 @@ def delta(
         target_file_bytes: size at which a task ends a file and begins another one. A file may be
             larger by some MB. For "append" only: a MERGE goes by the table's property
             `delta.targetFileSize`.
+        create_table: whether a start creates a missing table. False refuses the start, so that a
+            mistyped name is an error.
         owns: as for `sql`; for "append" only. Best the columns of `partition_by`: whole files then
             go, and others are rewritten.
         guarantee: as for `files`.
@@ -142,6 +145,7 @@ def delta(
         shared,
         schema_evolution=schema_evolution,
         target_file_bytes=target_file_bytes,
+        creates_table=create_table,
     )
 
 
@@ -157,6 +161,7 @@ def iceberg(
     catalog_options: Mapping[str, str | Secret] | None = None,
     schema_evolution: Literal["stop", "extend"] = "stop",
     target_file_bytes: int = 128 << 20,
+    create_table: bool = True,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
     storage_options: Mapping[str, str | Secret] | None = None,
     shared: bool = False,
@@ -186,6 +191,7 @@ def iceberg(
         schema_evolution: as for `delta`; "extend" widens types, too: int to long, float to double,
             and decimals.
         target_file_bytes: as for `delta`, for all modes.
+        create_table: as for `delta`.
         guarantee: as for `files`.
         storage_options: options of a bucket, as for `files`.
         shared: whether a local folder is the same on every machine of a cluster.
@@ -215,6 +221,7 @@ def iceberg(
         shared=shared,
         schema_evolution=schema_evolution,
         target_file_bytes=target_file_bytes,
+        creates_table=create_table,
     )
 
 

@@ -56,7 +56,7 @@ class MaintainedIceberg(IcebergWorld):
 
 def maintenance_of(world: TableWorld) -> list[TableMaintenance]:
     with world.jet() as jet:
-        nodes = world.pipeline(world.folder).graph.sinks
+        nodes = type(world).pipeline(world.folder).graph.sinks
         pairs = [(node.name, node.sink.with_store(jet.store)) for node in nodes]
     return [s.maintenance(world.job, name) for name, s in pairs if isinstance(s, LakeSink)]
 

@@ -230,7 +230,7 @@ class World:
         start = {name: settings.pop(name) for name in START_OPTIONS & settings.keys()}
         with self.jet(members) as jet:
             return jet.run(
-                self.pipeline(self.folder),
+                type(self).pipeline(self.folder),
                 JobConfig(**{**child.CONFIG, **settings}),
                 until=until,
                 on_event=self.see,

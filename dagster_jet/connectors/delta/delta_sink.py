@@ -142,6 +142,7 @@ class DeltaSink(MergingSink):
             data_folder(self.url, self.storage_options).sizes([LOG])  # tells errors apart
             log = self._opened()
         if log is None:
+            self._check_may_create(self.url, job, stage)
             return self
         if why := unfit(log, merges=self.merges):
             raise ConfigurationError(

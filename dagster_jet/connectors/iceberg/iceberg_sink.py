@@ -132,6 +132,7 @@ class IcebergSink(MergingSink):
         """Reads the table's columns, so that a misfit fails the start with a clear error."""
         with self._opened(job, stage) as version:
             if version is None:
+                self._check_may_create(self._name, job, stage)
                 return self
             self._check_place(version, job, stage, is_reachable=on_one_host or self.shared)
             if why := version.unfit() or (version.unmergeable() if self.merges else None):

@@ -30,6 +30,8 @@ class LakeSink(Sink):
         default=TARGET_FILE_BYTES, compare=False, repr=False, kw_only=True
     )
     """Size at which a task ends a data file."""
+    creates_table: bool = field(default=True, compare=False, repr=False, kw_only=True)
+    """Whether a start creates a missing table, with the columns of the stream."""
     home: tuple[str, str] = field(default=("", ""), compare=False, repr=False, kw_only=True)
     """Store id, and the namespace in the store."""
 
@@ -43,6 +45,17 @@ class LakeSink(Sink):
     @property
     def _extends(self) -> bool:
         return self.schema_evolution == "extend"
+
+    def _check_may_create(self, table: str, job: str, stage: str) -> None:
+        """Called at a start that finds no table. Raises `ConfigurationError`."""
+        if not self.creates_table:
+            raise ConfigurationError(
+                f"there is no table {table!r}.",
+                job=job,
+                stage=stage,
+                cure="Correct its name, create it or bring it back, or let the sink create it: "
+                "leave create_table=False out.",
+            )
 
     def with_store(self: S, store: Store) -> S:
         """Only records the namespace, within which names of jobs are unique; stores nothing."""

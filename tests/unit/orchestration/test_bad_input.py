@@ -89,7 +89,7 @@ def test_where_definitions_are_loaded(
             "'' is not a valid pipeline name",
         ),
         (
-            lambda _: build_jet_supervisor_sensor(job="j", pipeline=None),  # type: ignore[arg-type]
+            lambda _: build_jet_supervisor_sensor(job="j", pipeline=None),
             "pipeline: expected a Pipeline or its name, not NoneType",
         ),
         (lambda _: build_jet_control_job(""), "'' is not a valid pipeline name"),
@@ -105,7 +105,7 @@ def test_where_definitions_are_loaded(
             "jet: expected a JetResource or its key in the definitions, not ''",
         ),
         (
-            lambda p: build_jet_control_job(p, jet=None),  # type: ignore[arg-type]
+            lambda p: build_jet_control_job(p, jet=None),
             "jet: expected a JetResource or its key in the definitions, not None",
         ),
     ],
