@@ -28,7 +28,8 @@ def check_place(url: str) -> None:
     if scheme_of(url) not in _PLACES:
         raise ConfigurationError(
             f"uri: a table at {url!r} is not supported.",
-            cure="Name a local folder, or a folder of a bucket: s3://bucket/folder.",
+            cure="Name a local folder, or a folder of a bucket: s3://bucket/folder. Why Azure's "
+            "and Google's storage are refused is said in docs/connectors/delta.md.",
         )
     if _ESCAPED.search(url):
         raise ConfigurationError(

@@ -162,7 +162,8 @@ class IcebergSink(MergingSink):
                 "written.",
                 job=job,
                 stage=stage,
-                cure="Use a table in a local folder, or in a bucket: s3://bucket/folder.",
+                cure="Use a table in a local folder, or in a bucket: s3://bucket/folder. Why "
+                "Azure's and Google's storage are refused is said in docs/connectors/delta.md.",
             )
         check_reachable(place, job, stage, is_reachable=is_reachable)
         folder_at(version.data, self.storage_options).sizes(["any"])  # tells errors apart
