@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -31,6 +31,7 @@ class Asked:
             secrets.
         region: AWS region for SQS.
         endpoint_url: endpoint for SQS.
+        storage: `storage_options` of a table's files; values may name secrets.
     """
 
     url: Url
@@ -40,6 +41,7 @@ class Asked:
     options: Mapping[str, str] | None = None
     region: str | None = None
     endpoint_url: str | None = None
+    storage: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,13 @@ def probe(
     endpoint_url: Annotated[
         str | None, typer.Option(help="SQS: the endpoint, if it is not AWS's.")
     ] = None,
+    storage_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Option of the bucket that has a table's files, as storage_options= has it: "
+            "name=value, for example endpoint_url=http://host:9000; a secret as name=env:VARIABLE."
+        ),
+    ] = None,
     leave: Annotated[
         bool,
         typer.Option(
@@ -110,9 +119,10 @@ def probe(
             timedelta(milliseconds=to_ms(snapshot_interval, "--snapshot-interval")),
             queue,
             topic,
-            dict(_pair(one) for one in option or ()),
+            dict(_pair(one, "--option") for one in option or ()),
             region,
             endpoint_url,
+            dict(_pair(one, "--storage-option") for one in storage_option or ()),
         )
         if leave and find is not None:
             raise ConfigurationError("--leave and --find exclude each other.")
@@ -181,10 +191,10 @@ def _url(given: str) -> Url:
     return url
 
 
-def _pair(option: str) -> tuple[str, str]:
-    name, is_pair, value = option.partition("=")
+def _pair(given: str, option: str) -> tuple[str, str]:
+    name, is_pair, value = given.partition("=")
     if not is_pair:
-        raise ConfigurationError(f"--option: {name!r} has no value.", cure="Write name=value.")
+        raise ConfigurationError(f"{option}: {name!r} has no value.", cure="Write name=value.")
     return name.strip(), value.strip()
 
 
@@ -254,13 +264,13 @@ def _sqs() -> _Kind:
 def _delta() -> _Kind:
     from dagster_jet.connectors.delta import delta_probe as delta
 
-    return _Kind(lambda asked: delta.probe(asked.url))
+    return _Kind(lambda asked: delta.probe(asked.url, asked.storage))
 
 
 def _iceberg() -> _Kind:
     from dagster_jet.connectors.iceberg import iceberg_probe as iceberg
 
-    return _Kind(lambda asked: iceberg.probe(asked.url, asked.options or {}))
+    return _Kind(lambda asked: iceberg.probe(asked.url, asked.options or {}, asked.storage))
 
 
 def _member() -> _Kind:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from dagster_jet.connectors.iceberg.catalog import CatalogPlace, errors_named
+from dagster_jet.connectors.iceberg.iceberg_sink import checked_storage
 from dagster_jet.connectors.iceberg.storage import folder_at
 from dagster_jet.connectors.iceberg.table_request import commits_several, is_rest
 from dagster_jet.connectors.iceberg.table_version import TableVersion
@@ -20,14 +21,15 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 
-def probe(url: Url, options: Mapping[str, str]) -> list[Answer]:
+def probe(url: Url, options: Mapping[str, str], storage: Mapping[str, str]) -> list[Answer]:
     """Returns all answers about `iceberg://catalog/namespace.table`.
 
     Args:
         options: `catalog_options` of the sink; values may name secrets.
+        storage: `storage_options` of the sink; likewise.
 
     Raises:
-        JetError: the catalog cannot be opened, or the name is not valid.
+        JetError: the catalog cannot be opened, or the name or an option is not valid.
     """
     parts = urlsplit(text_of(url))
     table = parts.path.strip("/")
@@ -36,11 +38,12 @@ def probe(url: Url, options: Mapping[str, str]) -> list[Answer]:
             f"{text_of(url)!r} names no table.", cure="Write iceberg://catalog/namespace.table."
         )
     place = CatalogPlace(parts.netloc, tuple((n, named(v)) for n, v in options.items()))
-    with errors_named(table, "", "", is_start=True), closing(place.open(())) as catalog:
+    reached = checked_storage(tuple(storage.items()))
+    with errors_named(table, "", "", is_start=True), closing(place.open(reached)) as catalog:
         version = TableVersion.open(catalog, table, "main")
         if version is None:
             return [fits(None, is_there=False)]
-        answers = [writes_files(folder_at(version.data, ()), version.data)]
+        answers = [writes_files(folder_at(version.data, reached), version.data)]
         answers.append(fits(version.unfit(), is_there=True))
         return [*answers, _several_tables(catalog)] if is_rest(catalog) else answers
 

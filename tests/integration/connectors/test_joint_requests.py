@@ -314,7 +314,7 @@ def test_one_answer_does_not_say_that_the_request_is_lacking(
 )
 def test_a_probe_says_so(two: Two, verdict: Verdict) -> None:
     options = {n: str(v) for n, v in two.options.items() if n != "token"}
-    *_, last = probe(f"iceberg://lake/{two.plain}", {**options, "token": "env:LAKE_TOKEN"})
+    *_, last = probe(f"iceberg://lake/{two.plain}", {**options, "token": "env:LAKE_TOKEN"}, {})
     assert "several tables" in last.question and last.verdict is verdict
 
 
