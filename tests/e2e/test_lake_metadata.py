@@ -3,6 +3,7 @@ and their origins."""
 
 # No `from __future__ import annotations`: Dagster reads the context's annotation at run time.
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from dagster_jet import (
     tables,
 )
 from dagster_jet.cli import app
+from tests.servers import duckdb_reader
 from tests.unit.connectors.iceberg_rows import NAME, metadata_of, options_at
 from tests.unit.connectors.iceberg_table import Table as IcebergTable
 
@@ -89,6 +91,13 @@ def test_versions_and_columns_are_shown(tmp_path: Path) -> None:
     metadata = metadata_of(tmp_path, "space.out")
     assert output["snapshot_id"] == str(metadata["current-snapshot-id"])
     assert output["metadata_location"].startswith(f"{metadata['location']}/metadata/")
+
+    expected = Counter((f"k{i % 3}", "new", i % 3 + 1, 2.0 * i) for i in range(60))
+    for facts in last.values():
+        rows = duckdb_reader.rows_of(facts["time_travel"])
+        assert Counter((r["k"], r["name"], r["rank"], r["twice"]) for r in rows) == expected
+        assert Path(facts["table_history"].removeprefix("file://")).exists()
+        assert not {"time_travel", "table_history"} & facts["details"]["output"].keys()
 
     id = str(last["delta_out"]["snapshot"])
     noted = json.loads(shown(tmp_path, id, "--json"))["tables"]
