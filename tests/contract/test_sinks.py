@@ -306,7 +306,7 @@ class ForgetsItsStaging(Broken):
         (AbortsTheNewer, "Artifacts that an older execution staged"),
         (
             CommitsWhatItFinds,
-            "Artifacts that an older execution staged|Rows that a writer of a dead",
+            "Artifacts that an older execution|Rows that a writer of a dead",
         ),
         (FailsForGood, "A commit in the middle of an outage"),
         (SaysWhatIsStaged, "A committer that says what is committed"),

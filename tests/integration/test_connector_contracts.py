@@ -403,8 +403,8 @@ class IsBoundToOneThread(Broken):
     ("bug", "clause"),
     [
         (ForgetsItsPosition, "From every position"),
-        (AcknowledgesAtOnce, "What is not acknowledged is delivered again"),
-        (AcknowledgesNothing, "What is not acknowledged is delivered again"),
+        (AcknowledgesAtOnce, "Rows that are not acknowledged are delivered again"),
+        (AcknowledgesNothing, "Rows that are not acknowledged are delivered again"),
         pytest.param(AcceptsInPoll, "A poll beside an epoch changes nothing", marks=long),
         (ReadsAPartOnly, "Where the input is to end one poll brings all that is there"),
         pytest.param(EndsTooEarly, r"Where the input is to end [\s\S]*rows are left", marks=long),
