@@ -72,9 +72,8 @@ class JetResource(dg.ConfigurableResource[Any]):
     """
 
     store: list[str] = Field(
-        description="One URL per member of the store. An EnvVar is read where the URL is used, "
-        "on the driver and on every executor, so no task and no run contains a "
-        "password."
+        description="One URL per member of the store. An EnvVar is read where the URL is used, on "
+        "the driver and on every executor, so no task and no run contains a password."
     )
     backup_count: int = Field(default=1, description="Replicas besides the primary, 0 to 6.")
     namespace: str = Field(default="default", description="Separates deployments in one store.")
@@ -108,9 +107,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         "has ever seen are reachable.",
     )
     work_dir: str | None = Field(
-        default=None,
-        description="Folder in which executors keep local state files; a temporary folder if "
-        "empty.",
+        default=None, description="Folder of executors' state files; a temporary one if empty."
     )
     spark_config: dict[str, Any] = Field(default_factory=dict, description="Spark settings.")
     guarantee: str | None = Field(
@@ -288,8 +285,11 @@ class JetResource(dg.ConfigurableResource[Any]):
                 `build_jet_job`, otherwise "drained" ("Materialize all", a job of your own).
             pipeline: required only outside of `jet_assets`.
             config: the job's settings, or the fields that override this resource's.
-            initial_snapshot, repeat_output, accept_loss, refused_to_dead_letters, standby: as for
-                `Jet.run`. The defaults are the run config's values. No standby for partitions.
+            initial_snapshot: as for `Jet.run`. The default, as below, is the run config's value.
+            repeat_output: as for `Jet.run`.
+            accept_loss: as for `Jet.run`.
+            refused_to_dead_letters: as for `Jet.run`.
+            standby: as for `Jet.run`. Not for partitions.
             if_running: what happens in this run behind the assets if another run executes the job:
                 "proceed" computes it from the rows committed so far, "skip" leaves it out. The
                 default is the run config's value, else "proceed". Partitions always skip.
