@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import JetError
+from dagster_jet.execution.commit_reports import CommitReports
 from dagster_jet.execution.epoch_planner import Inputs, PollRequest, StageTime
 from dagster_jet.execution.notifications import Emitted, Notification, Polled, Woken
 from dagster_jet.execution.retrying import Retrying
@@ -124,7 +125,7 @@ class Driver:
             StartOptions(),
             lambda: self.record,
             Retrying(JOB, self.fenced, self.stop, lambda reason: None, ending=Never(self.waiting)),
-            lambda event: None,
+            CommitReports(JOB, lambda: self.record, lambda event: None),
             run_all=one_by_one,
         )
         return self.world.cast.snapshots(

@@ -38,7 +38,10 @@ def modules_with_examples():
     """All but those whose examples use names that have to be given, see below."""
     for path in sorted((ROOT / "dagster_jet").rglob("*.py")):
         source = path.read_text(encoding="utf-8")
-        if any(">>>" in line and "doctest: +SKIP" not in line for line in source.splitlines()):
+        if any(
+            line.strip().startswith(">>> ") and "doctest: +SKIP" not in line
+            for line in source.splitlines()
+        ):
             module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
             if module not in STAGES | WITH_A_STORE:
                 yield module
