@@ -26,7 +26,6 @@ from dagster_jet.connectors.sql.refused_values import RefusedValues
 from dagster_jet.connectors.sql.row_writer import write_rows
 from dagster_jet.connectors.staging import RowsWriter
 from dagster_jet.errors import SinkMismatchError
-from dagster_jet.operators.rows.far_times import far_rows
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -49,11 +48,9 @@ def refused_changes(
         if any(name in names for names in kept)
     }
     found = {number: why for number, why in values.of(rows, absent).items() if writes[number]}
-    for name in key:
-        for own in (columns[name], pc.struct_field(columns[OLD], name)):
-            for number in far_rows(own):
-                found.setdefault(number, f"{name} is before the year 1 or after 9999")
-    return found
+    keys = [*map(columns.get, key), *(pc.struct_field(columns[OLD], name) for name in key)]
+    of_python = RefusedValues("", {})
+    return {**of_python.of(pa.RecordBatch.from_arrays(keys, [*key, *key])), **found}
 
 
 @dataclass

@@ -47,6 +47,7 @@ class RefusedValues:
     """Checks rows against the columns of one table."""
 
     dialect: str
+    """Kind of database; "": none, whose limits are those of Python."""
     columns: Mapping[str, Column]
     key: Sequence[str] = ()
     """Key of an upsert, where null is not valid."""
