@@ -65,8 +65,7 @@ from dagster_jet.errors import (
     SinkMismatchError,
     SinkUnavailableError,
 )
-from dagster_jet.operators.rows.far_times import python_rows
-from dagster_jet.operators.user.dead_letters import row_json
+from dagster_jet.operators.user.dead_letters import row_at
 from dagster_jet.snapshot.manifest import Artifact, by_epoch
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.store import Store
@@ -251,7 +250,7 @@ class FilesSink(Sink, Committer):
         return {
             number: Refused(
                 f"the folder {self.path!r} refuses it: the partition column {why}",
-                row_json(python_rows(rows.slice(number, 1))[0]),
+                row_at(rows, number),
             )
             for number, why in without_folder(rows, by).items()
         }

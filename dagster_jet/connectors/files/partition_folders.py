@@ -19,7 +19,7 @@ from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.connectors.partitioned_rows import FOLDER_BYTES_MAX, NULL_FOLDER, Values
 from dagster_jet.core.ddl import quoted_name, split_ddl
 from dagster_jet.errors import BadRowError, PipelineError
-from dagster_jet.operators.rows.far_times import far_rows
+from dagster_jet.operators.rows.far_times import far_reasons
 
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 """Characters that Spark and Hive escape in names of folders."""
@@ -76,8 +76,7 @@ def without_folder(rows: pa.RecordBatch, by: Collection[str]) -> dict[int, str]:
     found: dict[int, str] = {}
     for name in by:
         texts = rows.column(name)
-        why = f"{name} is before the year 1 or after 9999"
-        found |= dict.fromkeys(far_rows(texts), why)
+        found |= far_reasons(name, texts)
         if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
             continue
         longest = pc.max(pc.binary_length(texts)).as_py() or 0

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.contract import Refused
-from dagster_jet.operators.rows.far_times import far_rows, python_rows
-from dagster_jet.operators.user.dead_letters import row_json
+from dagster_jet.operators.rows.far_times import far_reasons
+from dagster_jet.operators.user.dead_letters import row_at
 
 
 def nulls_in(rows: pa.RecordBatch, columns: Collection[str]) -> dict[int, str]:
@@ -27,17 +27,13 @@ def far_in(rows: pa.RecordBatch, partition_by: Collection[str]) -> dict[int, str
     before the year 1 or after 9999: with such a partition the libraries neither commit nor read."""
     found: dict[int, str] = {}
     for name in partition_by:
-        why = f"the partition column {name} is before the year 1 or after 9999"
-        found |= dict.fromkeys(far_rows(rows.column(name)), why)
+        found |= far_reasons(f"the partition column {name}", rows.column(name))
     return found
 
 
 def refused_by(table: str, rows: pa.RecordBatch, reasons: Mapping[int, str]) -> dict[int, Refused]:
     """Returns the rows that have a reason, as dead letters."""
     return {
-        number: Refused(
-            f"the table {table!r} refuses it: {why}",
-            row_json(python_rows(rows.slice(number, 1))[0]),
-        )
+        number: Refused(f"the table {table!r} refuses it: {why}", row_at(rows, number))
         for number, why in reasons.items()
     }

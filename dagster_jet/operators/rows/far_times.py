@@ -20,6 +20,11 @@ def has_far(column: pa.Array) -> bool:
     return False
 
 
+def far_reasons(name: str, column: pa.Array) -> dict[int, str]:
+    """Returns, by number, the reason to refuse each row that `far_rows` returns."""
+    return dict.fromkeys(far_rows(column), f"{name} is before the year 1 or after 9999")
+
+
 def far_rows(column: pa.Array) -> list[int]:
     """Returns the numbers of rows of a column of dates or times whose value Python does not
     have; none of any other column."""

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_jet.core.ddl import DEAD_LETTER_COLUMNS, split_ddl
+from dagster_jet.operators.rows.far_times import python_rows
 
 DEAD_LETTER_SCHEMA = pa.schema([(name, pa.string()) for name, _ in split_ddl(DEAD_LETTER_COLUMNS)])
 
@@ -30,6 +31,11 @@ def dead_letter_table(stage: str, rows: Sequence[tuple[str | None, str, str]]) -
 def row_json(row: Mapping[str, Any]) -> str:
     """Returns a row as one line of JSON in the format of the files sink; bytes are base64."""
     return json.dumps(_plain(row), separators=(",", ":"), ensure_ascii=False)
+
+
+def row_at(rows: pa.RecordBatch | pa.Table, number: int) -> str:
+    """Returns the row of this number like `row_json`. Python need not have its dates and times."""
+    return row_json(python_rows(rows.slice(number, 1))[0])
 
 
 def _plain(value: Any) -> Any:

@@ -22,10 +22,9 @@ import pyarrow as pa
 
 from dagster_jet.core.measures import Measures
 from dagster_jet.errors import JetError, Reaction, UserFunctionError, where_raised
-from dagster_jet.operators.rows.far_times import python_rows
 from dagster_jet.operators.user import services
 from dagster_jet.operators.user.batch_calls import Returned, name_of
-from dagster_jet.operators.user.dead_letters import row_json
+from dagster_jet.operators.user.dead_letters import row_at
 from dagster_jet.system.backoff import attempts
 from dagster_jet.system.transient import is_transient
 
@@ -99,7 +98,7 @@ class ServiceCalls:
 
     def _given(self, table: pa.Table) -> str:
         tried = f" {self.retries + 1} times" if self.retries else ""
-        row = row_json(python_rows(table.slice(0, 1).to_batches()[0])[0])
+        row = row_at(table, 0)
         return (
             f" It was given{tried} {table.num_rows} rows; the first: {row:.{_ROW_CHARACTERS_MAX}}."
         )
