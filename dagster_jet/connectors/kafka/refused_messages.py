@@ -91,7 +91,8 @@ class Trying:
         except client_library().KafkaException as error:
             failed = error
         advance = Advance(left)
-        while client.flush(0.2):
+        # After a refusal the client keeps the messages that it has not sent.
+        while client.flush(0.2) and not self.refusal.is_known:
             if advance.has_stopped():
                 raise TimeoutError("the cluster takes no messages")
         patiently(client.abort_transaction, left)

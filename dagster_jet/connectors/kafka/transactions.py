@@ -78,6 +78,10 @@ class FirstRefusal:
         if self._error is None and error is not None and is_lasting(error):
             self._error = error
 
+    @property
+    def is_known(self) -> bool:
+        return self._error is not None
+
     def take(self) -> Any:
         """Returns the error once; None if nothing was refused."""
         error, self._error = self._error, None

@@ -59,9 +59,10 @@ class ConsoleCommitter(Committer):
         return remove_orphans(area, context.execution_id, keep)
 
     def _print(self, sink: str, epoch_id: int, segments: Sequence[Segment]) -> None:
-        from rich.console import Console
+        from rich.console import Console, Group
         from rich.markup import escape
         from rich.table import Table
+        from rich.text import Text
 
         count = sum(segment.artifact.rows for segment in segments)
         shown = _first(segments, self.sink.rows)
@@ -72,10 +73,9 @@ class ConsoleCommitter(Committer):
             table.add_column(escape(name), overflow="fold")
         for row in shown:
             table.add_row(*["" if value is None else escape(f"{value}") for value in row.values()])
-        console = Console()
-        console.print(f"{sink}, epoch {epoch_id}: {count:,} rows", markup=False, highlight=False)
-        if shown:
-            console.print(table)
+        title = Text(f"{sink}, epoch {epoch_id}: {count:,} rows")
+        # One call: other sinks print at the same time.
+        Console().print(Group(title, table) if shown else title)
 
 
 def _first(segments: Sequence[Segment], count: int) -> list[dict[str, Any]]:

@@ -101,16 +101,23 @@ class Letters:
 
 
 @MODES
-@pytest.mark.parametrize("known", [True, False], ids=["known", "tried"])
+@pytest.mark.parametrize("found_by", ["settings", "trying", "trying in small batches"])
 def test_decided_messages_that_are_refused_are_left_out(
-    kafka: KafkaWorld, store: Store, monkeypatch: pytest.MonkeyPatch, transactions: Any, known: bool
+    kafka: KafkaWorld,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    transactions: Any,
+    found_by: str,
 ) -> None:
     """Those of a held transaction as well, which the broker has given up. Where we may not ask for
-    the settings, each is found by trying."""
-    if not known:
+    the settings, each is found by trying. The producer keeps what follows a refused batch."""
+    if found_by != "settings":
         monkeypatch.setattr(topic_limits, "_settings", lambda cluster, topic: {})
+    options = {"batch.num.messages": "2"} if "small" in found_by else {}
     topic = kafka.topic(max_message_bytes="4000000")
-    sink = sinks.kafka(kafka.servers, topic=topic, transactions=transactions).with_store(store)
+    sink = sinks.kafka(
+        kafka.servers, topic=topic, transactions=transactions, options=options
+    ).with_store(store)
     sink.check("j", "out", is_new_job=True)
     large = {3, 17, 18}
     values = [b"%d" % n + b"x" * (300_000 if n in large else 0) for n in range(40)]

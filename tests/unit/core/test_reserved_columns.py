@@ -9,7 +9,7 @@ from pathlib import Path
 import dagster_jet
 from dagster_jet.core.reserved_columns import RESERVED_COLUMNS
 
-NO_COLUMNS = {"__debezium_unavailable_value"}
+NO_COLUMNS = {"__debezium_unavailable_value", "__named_schemas"}
 
 
 def test_the_columns_of_the_package_are_reserved() -> None:
