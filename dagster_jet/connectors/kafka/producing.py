@@ -204,7 +204,7 @@ class EpochProducer:
             known = self.client.list_topics(topic, timeout=transactions.CALL_S).topics[topic]
             of[topic] = TopicLimits.of(self.cluster, topic, len(known.partitions))
         limits = SeveralTopics("topic", of) if self.several else of[self.topic]
-        trying = Trying(self.client, self.topic, limits, self._refusal)
+        trying = Trying(self._reopened, self.topic, limits)
         trying.tries(rows())
         if not trying.refused:
             raise raised from error
@@ -213,6 +213,11 @@ class EpochProducer:
         memo = refused.stage(epoch_id, trying.refused)
         fail_point("kafka.refused.staged")
         return LeftOut(tuple(trying.batches), memo)
+
+    def _reopened(self) -> tuple[Any, FirstRefusal]:
+        self.give_up()
+        self.open()
+        return self.client, self._refusal
 
     def _deliver_refused(self, context: CommitContext) -> None:
         """Delivers refused rows of committed epochs, of any execution: the marker keeps the memo

@@ -6,7 +6,7 @@ refused message is isolated. No reader of committed messages sees any of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -47,13 +47,15 @@ class LeftOut:
 
 @dataclass
 class Trying:
-    """Tries messages with a producer that has no open transaction before and after."""
+    """Tries messages, each time in a transaction that is aborted."""
 
-    client: Any
+    open: Callable[[], tuple[Any, FirstRefusal]]
+    """Returns a new producer without a transaction, and the callback of its delivery reports."""
     topic: str
     limits: Limits
-    refusal: FirstRefusal
-    """Callback of the client's delivery reports."""
+    producer: tuple[Any, FirstRefusal] | None = None
+    """None after a refusal: librdkafka 2.16 numbers later messages as if the refused batch had been
+    written, and the broker takes none of them."""
     refused: list[Refused] = field(default_factory=list)
     batches: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
 
@@ -83,7 +85,8 @@ class Trying:
 
     def _refusal_of(self, messages: pa.RecordBatch) -> Any:
         """Error of a message that the topic refuses; None if it takes all."""
-        client, left = self.client, partial(len, self.client)
+        client, refusal = self.producer = self.producer or self.open()
+        left = partial(len, client)
         client.begin_transaction()
         failed: Exception | None = None
         try:
@@ -92,14 +95,16 @@ class Trying:
             failed = error
         advance = Advance(left)
         # After a refusal the client keeps the messages that it has not sent.
-        while client.flush(0.2) and not self.refusal.is_known:
+        while client.flush(0.2) and not refusal.is_known:
             if advance.has_stopped():
                 raise TimeoutError("the cluster takes no messages")
         patiently(client.abort_transaction, left)
         client.poll(0)
-        refused = self.refusal.take() or (failed and error_of(failed))
+        refused = refusal.take() or (failed and error_of(failed))
         if refused is None and failed is not None:
             raise failed
         if refused is not None and not refuses_message(refused):
             raise client_library().KafkaException(refused)
+        if refused is not None:
+            self.producer = None
         return refused
