@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dagster_jet import JobConfig, Pipeline, Stage, sinks, sources
+from tests.long import long
 
 from .world import World, write_input
 
@@ -81,7 +82,9 @@ def with_ttl(ttl: str) -> dict[str, Callable[[Stage], Any]]:
     }
 
 
-@pytest.mark.parametrize(("before", "after"), [("2 s", "60 s"), ("60 s", "2 s")])
+@pytest.mark.parametrize(
+    ("before", "after"), [("2 s", "60 s"), pytest.param("60 s", "2 s", marks=long)]
+)
 def test_another_time_to_live(world: World, before: str, after: str) -> None:
     """Eleven seconds pass between the two rows of a key, and two restarts with the later value."""
     runs, changed = Runs(world), with_ttl(after)
