@@ -1,6 +1,7 @@
 """The public names: all of them, each once, with the module that has it."""
 
 from dagster_jet import (
+    connector_kit as connector_kit,
     contract as contract,
     dag as dag,
     errors as errors,

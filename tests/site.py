@@ -24,6 +24,7 @@ SITE = ROOT / ".cache" / "site"
 
 PAGES_OF_PACKAGES = {
     "dagster_jet.contract": "connectors",
+    "dagster_jet.connector_kit": "connectors",
     "dagster_jet.errors": "errors",
     "dagster_jet.orchestration": "dagster",
     "dagster_jet.pipeline": "pipelines",
@@ -33,7 +34,8 @@ PAGES_OF_PACKAGES = {
 """Page of the reference by defining package. Names of other packages are on the page `jobs`."""
 
 INTRODUCTIONS = {
-    "connectors": "The contract of connectors: [connectors of your own](../connectors/own.md).",
+    "connectors": "The contract of [connectors of your own](../connectors/own.md), "
+    "`dagster_jet.contract`, then what they are built from, `dagster_jet.connector_kit`.",
     "dagster": "The names for Dagster. [Dagster](../dagster.md) explains them with examples.",
     "jobs": "The classes that start, stop and show jobs.",
     "pipelines": "The classes that a pipeline is written with.",
@@ -61,13 +63,13 @@ def hidden_by_modules(module: str) -> list[str]:
 
 def reference() -> dict[str, str]:
     """The pages of the API reference, Markdown by name. Each public name is on one of them."""
-    modules: dict[str, str] = {}
+    modules: defaultdict[str, list[str]] = defaultdict(list)
     names: defaultdict[str, list[str]] = defaultdict(list)
     public = {name: getattr(dagster_jet, name) for name in dagster_jet.__all__}
     defined = {name: value for name, value in public.items() if not inspect.ismodule(value)}
-    for name in public.keys() - defined.keys():
+    for name in sorted(public.keys() - defined.keys(), reverse=True):  # the contract, then its kit
         module = public[name].__name__
-        modules[PAGES_OF_PACKAGES.get(module, name)] = module
+        modules[PAGES_OF_PACKAGES.get(module, name)].append(module)
     for name in sorted(defined, key=lambda name: place_of(defined[name])):
         module = f"{defined[name].__module__}."
         packages = [package for package in PAGES_OF_PACKAGES if module.startswith(f"{package}.")]
@@ -77,10 +79,10 @@ def reference() -> dict[str, str]:
         parts = [f"# {page.capitalize()}"]
         if page in INTRODUCTIONS:
             parts.append(INTRODUCTIONS[page])
-        if page in modules:  # with all that its `__all__` names
-            parts.append(f"::: {modules[page]}\n    options: {WITHOUT_HEADING}")
-            parts += hidden_by_modules(modules[page])
-        else:
+        for module in modules.get(page, ()):  # with all that its `__all__` names
+            parts.append(f"::: {module}\n    options: {WITHOUT_HEADING}")
+            parts += hidden_by_modules(module)
+        if page not in modules:
             parts += [f"::: dagster_jet.{name}" for name in names[page]]
         pages[page] = "\n\n".join(parts) + "\n"
     return pages

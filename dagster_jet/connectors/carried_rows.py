@@ -35,17 +35,20 @@ class CarriedRows:
 
 
 def can_be_carried(rows: pa.Table) -> bool:
+    """Whether these rows are few enough for `SplitParameters`: at most 10,000 rows and 1 MiB."""
     return bool(rows.num_rows <= ROWS_MAX and rows.nbytes <= BYTES_MAX)
 
 
 def carried_frame(
     spark: SparkSession, rows: Callable[[], pa.Table], empty: pa.Table, stage: str
 ) -> DataFrame | None:
-    """A frame like `spark.createDataFrame(rows())` for the rows of any small split.
+    """A frame like `spark.createDataFrame(rows())` for the rows of any small split, for
+    `SourceReader.prepared_frame`. A task that runs again has the same rows.
 
     Args:
-        rows: to be called in the task.
+        rows: called in the task; returns the split's rows.
         empty: a table without rows, with the columns of all splits.
+        stage: the source's name, for errors of the task.
 
     Returns:
         None if Spark writes an event log, which would keep all rows for everybody to read.

@@ -32,7 +32,7 @@ SINK_KINDS: dict[str, type[Sink]] = {
     "sql": SqlSink,
     "sql_held": HeldSqlSink,
 }
-"""Sink class by `kind`. Add a custom connector here before the job starts."""
+"""Sink class by `kind`; `connector_kit.add_sink_kind` adds those of users."""
 
 
 def destination_of(sink: Sink) -> dict[str, Any]:

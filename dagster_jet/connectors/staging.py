@@ -109,9 +109,14 @@ class StoreArea:
 
 
 class StagedInStore(Sink):
-    """A sink whose writers stage rows in the job's store: by default all rows, as they are."""
+    """A sink whose writers stage rows in the job's store: by default all rows, as they are.
+
+    A subclass is a frozen dataclass with a field `store`, and has `describe` and `open_committer`.
+    After a crash, rows of no snapshot stay in the store until `remove_orphans`.
+    """
 
     store: Store | StoreHandle | None
+    """None until the engine calls `with_store`, before any other method of an execution."""
 
     def with_store(self: _S, store: Store) -> _S:
         changed: Any = self
@@ -129,6 +134,7 @@ class StagedInStore(Sink):
         return RowsWriter(SegmentWriter(area, transaction, self.describe()["kind"]))
 
     def area(self, job: str, sink: str) -> StoreArea:
+        """Returns the place of the staged rows, for the committer as well."""
         assert self.store is not None, "the engine puts it on the job's store first"
         return StoreArea(self.store, job, sink)
 
@@ -490,7 +496,5 @@ def _checksum(data: bytes) -> bytes:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    try:
+    with suppress(OSError):
         folder.rmdir()
-    except OSError:
-        return

@@ -132,9 +132,9 @@ class Sink(Definition):
 
         Between a decision and its commits a job may die, and start again without this sink or with
         another destination. `reopen` then makes a sink from the manifest, possibly years later and
-        by a newer version; only its committer is used. `connectors.reopening.SINK_KINDS` has the
-        class by its kind. A start without a sink that cannot be
-        reopened (None) is refused while commits of that sink are due.
+        by a newer version; only its committer is used. `connector_kit.add_sink_kind` says which
+        class that is. A start without a sink that cannot be reopened (None) is refused while
+        commits of that sink are due.
 
         Destinations are the same place if they are equal apart from `options`, which only say how
         the place is reached.
@@ -154,6 +154,6 @@ class Sink(Definition):
 
     def held(self) -> Held | None:
         """Returns the transactions that its writers prepare in the outside system
-        (`connectors.held`); None if they hold none. With them, every epoch of the job ends in a
-        snapshot."""
+        (`connector_kit.HeldTransactions`); None if they hold none. With them, every epoch of the
+        job ends in a snapshot."""
         return None

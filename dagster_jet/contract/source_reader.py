@@ -241,7 +241,7 @@ class SourceReader(ClassifiesErrors):
     acknowledges: ClassVar[Acknowledges] = Acknowledges.NOTHING
     """Messages are acknowledged in phase 2 of the first snapshot that contains them, after the
     sinks have committed, and again after a crash. A message that is redelivered after it was read
-    is dropped by its id. `connectors.messages.ReadMessages` does both."""
+    is dropped by its id. `connector_kit.ReadMessages` does both."""
 
     def unacknowledged(self) -> Mapping[str, Any]:
         """Returns, by id, the acknowledgement handle of each message that `plan` has handed out and

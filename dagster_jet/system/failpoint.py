@@ -90,7 +90,13 @@ _hits: dict[str, int] = {}
 
 
 def fail_point(name: str) -> None:
-    """Do nothing unless a test has configured `name`."""
+    """Do nothing unless a test has configured `name`: then raise, or kill or stop the process.
+
+    Call it before and after each durable step.
+
+    Raises:
+        FailPointError: the test asks for it; an `OSError`.
+    """
     if not _rules:
         return
     rule = _rules.get(name)

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_jet import Reaction
-from dagster_jet.connectors.messages import ReadMessages
+from dagster_jet.connector_kit import ReadMessages
 from dagster_jet.contract import Acknowledges, BadRowRule, Lag, Source, SourceFrame, SourceReader
 
 

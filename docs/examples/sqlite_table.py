@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_jet import Artifact, ArtifactLostError, Reaction
-from dagster_jet.connectors.staging import (
+from dagster_jet.connector_kit import (
     FolderArea,
     RowsWriter,
     Segment,

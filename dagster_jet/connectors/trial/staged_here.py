@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dagster_jet.connectors.staging import StagedInStore
-
-if TYPE_CHECKING:
-    pass
 
 
 class StagedHere(StagedInStore):

@@ -33,9 +33,7 @@ MODULES = (
     "dagster_jet.contract",
     "dagster_jet.dag",
     "dagster_jet.testing",
-    "dagster_jet.connectors.held",
-    "dagster_jet.connectors.messages",
-    "dagster_jet.connectors.staging",
+    "dagster_jet.connector_kit",
 )
 
 

@@ -11,15 +11,13 @@ import pytest
 import dagster_jet
 
 ROOT = Path(dagster_jet.__file__).parents[1]
-LIBRARIES = {f"dagster_jet.connectors.{name}" for name in ("held", "messages", "staging")}
-"""For connectors of one's own."""
 FACE = {
     "dagster_jet",
+    "dagster_jet.connector_kit",
     "dagster_jet.contract",
     "dagster_jet.dag",
     "dagster_jet.testing",
     "dagster_jet.events",
-    *LIBRARIES,
 }
 """And what it has as modules, by `from dagster_jet import ...`."""
 EXAMPLES = ("README.md", "definitions.py", "docs", "pipelines", "resources", "demo")
