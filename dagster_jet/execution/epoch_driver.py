@@ -193,7 +193,7 @@ class EpochDriver:
             tables = {} if command.snapshot_id is None else self._versions(command)
         except JetError as raised:
             cause = cause_in_input(raised, splits, readers)
-            error = with_position(cause, splits, context, readers)
+            error = with_position(cause, splits, context.graph, context.runtime)
             restartable = may_pass(error, StoreCall.STAGING)
             if not (restartable or isinstance(error, SourceError | FencedError)):
                 self.journals.take_back(command, error.position)

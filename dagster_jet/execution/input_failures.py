@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_jet.contract import SourceReader
 from dagster_jet.errors import BadRowError, JetError, ResultError
-from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.pipeline.event_time import EventTime
-from dagster_jet.pipeline.graph import TimestampsNode
+from dagster_jet.pipeline.graph import Graph, TimestampsNode
 from dagster_jet.spark.planning.operator_plan import event_time_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+    from dagster_jet.spark.runtime import SparkRuntime
 
 _CLOCKS_END_MS = 2**53
 """Event times beyond this (the year 287,396) are refused. Spark's timestamps end 7,000 years later.
@@ -38,24 +39,24 @@ def cause_in_input(
 def with_position(
     error: JetError,
     splits: Mapping[str, Any],
-    context: ExecutionContext,
-    readers: Mapping[str, SourceReader],
+    graph: Graph,
+    runtime: SparkRuntime,
 ) -> JetError:
     """Adds the position of the bad row to the error, if a source can find it."""
     if type(error) not in _IS_AT_FAULT or error.position is not None:
         return error
-    session = context.runtime.session
+    session, readers = runtime.session, runtime.readers
     for name, split in splits.items() if isinstance(error, BadRowError) else ():
         position = readers[name].locate_bad_row(session, split)
         if position is not None:
             return BadRowError(
                 "the row does not fit the source's schema.",
-                job=context.job,
+                job=runtime.job,
                 stage=name,
                 position=position,
                 cure="Correct the input, or send bad rows to a sink with dead_letter_to().",
             )
-    for node in context.graph:
+    for node in graph:
         if not isinstance(node, TimestampsNode) or node.timestamps.of_ingestion:
             continue
         (name,) = node.upstream  # rows made by a transform are not searched
@@ -66,7 +67,7 @@ def with_position(
             if position is not None:
                 return type(error)(
                     error.message,
-                    job=context.job,
+                    job=runtime.job,
                     stage=error.stage or name,
                     position=position,
                     cure=error.cure,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dagster_jet.contract import SourceReader
-from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.source_polling import SourcePolling
 from dagster_jet.execution.watermarks import WatermarkTracker
 
@@ -15,7 +14,9 @@ from dagster_jet.execution.watermarks import WatermarkTracker
 class PolledSources:
     """Polls the sources and tells the watermarks which partitions they have. The epochs' thread."""
 
-    context: ExecutionContext
+    now_ms: Callable[[], int]
+    partitioned: Callable[[], Mapping[str, str]]
+    """`ExecutionPlan.partitioned`; the claim has made the plan before any poll."""
     polling: SourcePolling
     watermarks: WatermarkTracker
     gives_up: Callable[[], bool]
@@ -48,6 +49,6 @@ class PolledSources:
 
     def expect_partitions(self) -> None:
         """Tells the watermarks which partitions there are. Called after every poll and plan."""
-        now_ms = self.context.clock.now_ms()
-        for node, source in self.context.plan.partitioned.items():
+        now_ms = self.now_ms()
+        for node, source in self.partitioned().items():
             self.watermarks.expect(node, self.readers[source].partitions(), now_ms)

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
-from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.events import SourceProgress, StageProgress, with_totals
 from dagster_jet.execution.polled_sources import PolledSources
-from dagster_jet.pipeline.graph import TimestampsNode
+from dagster_jet.pipeline.graph import Graph, TimestampsNode
 from dagster_jet.pipeline.stateful import StatefulNode
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.manifest import Counters, Run
@@ -31,8 +30,8 @@ class InputProgress:
 class Progress:
     """Progress of one execution. The epochs' thread publishes it; any thread may read it."""
 
-    def __init__(self, context: ExecutionContext, inputs: PolledSources) -> None:
-        self._context, self._inputs = context, inputs
+    def __init__(self, graph: Graph, inputs: PolledSources) -> None:
+        self._graph, self._inputs = graph, inputs
         self._published = InputProgress()
         self._published_at = float("-inf")
 
@@ -50,9 +49,9 @@ class Progress:
     def stages(self, view: CoordinatorView) -> dict[str, StageProgress]:
         """Totals per named stage as of the last acked epoch."""
         progress, published = {}, self._published
-        for node in self._context.graph:
+        for node in self._graph:
             c = view.counters.get(node.name, Counters())
-            if not self._context.graph.is_named(node.name) and not c.counted:
+            if not self._graph.is_named(node.name) and not c.counted:
                 continue
             runs = [run for state in view.shards.get(node.name, ()) for run in state.runs]
             known = published.stages.get(node.name, StageProgress(0, 0))
@@ -88,12 +87,12 @@ class Progress:
         return progress
 
     def _sources(self) -> dict[str, SourceProgress]:
-        context, inputs, progress = self._context, self._inputs, {}
-        partitioned = set(context.plan.partitioned.values())
+        inputs, progress = self._inputs, {}
+        partitioned = set(inputs.partitioned().values())
         for name, reader in inputs.readers.items():
             times = [
                 inputs.watermarks.source_watermark_ms(n.name)
-                for n in context.graph.downstream(name)
+                for n in self._graph.downstream(name)
                 if isinstance(n, TimestampsNode)
             ]
             watermark_ms, idle = times[0] if times else (None, False)

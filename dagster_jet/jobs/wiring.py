@@ -109,7 +109,7 @@ def wire(
     retrying = Retrying(job, keeper.fenced, stop, signals.report_retried, signals.is_failing)
     committer, snapshots = _committer(context, signals, retrying), SnapshotStore(store, job)
     sources, journals = _inputs(context, signals, snapshots)
-    progress = Progress(context, sources)
+    progress = Progress(graph, sources)
     planner = EpochPlanner(
         order.until, _POLL_INTERVAL_MS, output_stages=context.graph.output_stages()
     )
@@ -211,7 +211,13 @@ def _inputs(
         signals.owner.activity_tracker.source_away,
     )
     watermarks = WatermarkTracker(context.graph, milliseconds(config.max_watermark_retention))
-    sources = PolledSources(context, polling, watermarks, signals.gives_up_waiting)
+    sources = PolledSources(
+        context.clock.now_ms,
+        lambda: context.plan.partitioned,
+        polling,
+        watermarks,
+        signals.gives_up_waiting,
+    )
     return sources, SourceJournals(readers, snapshots, undecided)
 
 
