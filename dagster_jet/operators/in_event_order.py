@@ -36,7 +36,7 @@ from dagster_jet.operators.operator import (
     TIME_COLUMN,
     VERSION_COLUMN,
     Intervals,
-    SharesRows,
+    Operator,
     StateReader,
     Step,
     StepInput,
@@ -55,7 +55,7 @@ _NEVER_MS = 10**17
 
 
 @dataclass(frozen=True)
-class InEventOrder:
+class InEventOrder(Operator):
     """Operator with one input, that of the inner operator."""
 
     inner: RowOperator
@@ -135,10 +135,12 @@ class InEventOrder:
         assert isinstance(self.inner, SparkProcessor)
         self.inner.commit(given, _InnerState(self, state, self.inner.state_schema.empty_table()))
 
+    @property
+    def shares_rows(self) -> bool:
+        return self.inner.shares_rows
+
     def shared_rows(self, state: pa.Table, shard: int) -> pa.Table:
-        if isinstance(self.inner, SharesRows):
-            return self.inner.shared_rows(state, shard)
-        return state.slice(0, 0)
+        return self.inner.shared_rows(state, shard)
 
     def _in_order(self, arrived: pa.Table, waited: pa.Table, version: int) -> pa.Table:
         """Rows by event time and arrival, in the schema of the input."""

@@ -40,6 +40,7 @@ from dagster_jet.operators.operator import (
     HASH_COLUMN,
     TIME_COLUMN,
     Intervals,
+    Operator,
     StateReader,
     Step,
     StepInput,
@@ -68,7 +69,7 @@ _IDENTITY = (
 
 
 @dataclass(frozen=True)
-class IntervalJoin:
+class IntervalJoin(Operator):
     """Operator. Input 0 is left, 1 is right; results: keys, left columns, right columns."""
 
     key_schema: pa.Schema

@@ -53,9 +53,6 @@ class RowOperator(Operator):
     def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
         return newest_version(tables, self.keys)
 
-    def without_tombstones(self, merged: pa.Table) -> pa.Table:
-        return merged
-
     def expired_until(self, watermark_ms: int | None) -> int | None:
         if watermark_ms is None or self.ttl_ms is None:
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dagster_jet.operators.operator import Operator, SharesRows
+from dagster_jet.operators.operator import Operator
 from dagster_jet.snapshot.manifest import ChunkSet, ShardState
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.runtime import SparkRuntime
@@ -62,7 +62,7 @@ def needed_chains(
     operator: Operator,
 ) -> tuple[tuple[ChunkSet, ...], ...]:
     """The chains that hold a shard's partitions; all chains if the operator's shards share rows."""
-    if len(old) != shard_count and isinstance(operator, SharesRows):
+    if len(old) != shard_count and operator.shares_rows:
         return old
     partitions = owned_partitions(shard, shard_count, partition_count)
     return tuple(old[n] for n in sorted({one % len(old) for one in partitions}))

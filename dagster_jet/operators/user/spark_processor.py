@@ -160,10 +160,12 @@ class SparkProcessor(RowOperator):
         """Drops entries that are no longer saved."""
         return merged.filter(merged.column(VALUE_COLUMN).is_valid())
 
+    @property
+    def shares_rows(self) -> bool:
+        return self.is_keyed  # without keys the only instance has all rows
+
     def shared_rows(self, state: pa.Table, shard: int) -> pa.Table:
         """Entries under broadcast keys."""
-        if not self.is_keyed:
-            return state.slice(0, 0)  # the only instance has them all
         rows = state.filter(state.column(ORIGIN_COLUMN).is_valid())
         place = rows.schema.get_field_index(PARTITION_COLUMN)
         here = pa.array(np.full(rows.num_rows, shard, np.int32))

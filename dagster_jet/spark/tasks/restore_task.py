@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.operators.operator import Operator, SavesExpiry, SharesRows, merge_whole
+from dagster_jet.operators.operator import Operator, merge_whole
 from dagster_jet.operators.saved_schema import in_state_schema
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
 from dagster_jet.snapshot.storage.chains import ChainReader
@@ -69,7 +69,7 @@ class RestoreTask:
         )
         portions = self._read(item, wanted)
         is_redivided = item.old_shard_count != item.new_shard_count
-        if is_redivided and isinstance(item.operator, SharesRows):
+        if is_redivided and item.operator.shares_rows:
             others = frozenset(range(item.old_shard_count)) - wanted
             shared = [
                 item.operator.shared_rows(merge_whole(item.operator, [table]), item.shard)
@@ -80,11 +80,10 @@ class RestoreTask:
         differs = is_redivided
         for tables in _gathered(portions, ROWS_AT_ONCE):
             rows = merge_whole(item.operator, runs.live_rows(tables, item.expired_until_ms))
-            if isinstance(item.operator, SavesExpiry):
-                before, by = rows, item.operator.time_column
-                rows = item.operator.with_expiry(rows, item.expired_until_ms)
-                # Another time to live: the chunks have the former times of expiry.
-                differs |= not rows.column(by).equals(before.column(by))
+            before, by = rows, item.operator.time_column
+            rows = item.operator.with_expiry(rows, item.expired_until_ms)
+            # Another time to live: the chunks have the former times of expiry.
+            differs |= rows is not before and not rows.column(by).equals(before.column(by))
             saved += runs.write(rows)
         fail_point("restore.after")
         if not differs:

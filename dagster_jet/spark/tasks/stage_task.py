@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dagster_jet.errors import StoreError
 from dagster_jet.operators.lateness import leave_out_late
-from dagster_jet.operators.operator import CountsGroups, Operator, Step, StepInput, merge_whole
+from dagster_jet.operators.operator import Step, StepInput, merge_whole
 from dagster_jet.snapshot.manifest import Ack, Arrived, ChunkSet
 from dagster_jet.spark.tasks.barrier import Barrier, saving_folder
 from dagster_jet.spark.tasks.stage_input import StageInput, StageSpec
@@ -173,7 +173,7 @@ class StageTask:
             rows_out=step.results.num_rows,
             late=step.late,
             rejected=0 if step.rejected is None else step.rejected.num_rows,
-            groups=_groups(operator, arrived),
+            groups=sum(map(operator.groups, arrived)),
             saved=saved,
             unsaved=unsaved,
             obsolete=tuple(runs.obsolete),
@@ -182,9 +182,3 @@ class StageTask:
             counted=context.metrics.totals,
         )
         return ShardRun(step, ack, waits).with_late(late)
-
-
-def _groups(operator: Operator, arrived: tuple[pa.Table, ...]) -> int:
-    if isinstance(operator, CountsGroups):
-        return sum(map(operator.groups, arrived))
-    return sum(table.num_rows for table in arrived)
