@@ -108,7 +108,11 @@ class EpochSizer:
             return
         self._measured.add(rows, duration_ms)
         if self._is_full or (rows > self.rows / 2 and duration_ms > bound_ms):
-            self.rows = self._step(self._next(rows, duration_ms, bound_ms, gain), rows)
+            size = self._step(self._next(rows, duration_ms, bound_ms, gain), rows)
+            # A source with gaps gives fewer rows than it was asked for. That is no reason to ask
+            # for fewer: each epoch would be smaller than the one before.
+            has_gaps = rows < self.rows / 2 and duration_ms < bound_ms
+            self.rows = max(self.rows, size) if has_gaps else size
 
     def _gain(self, rate: float) -> float:
         """Returns the expected per-row speed-up of the next epoch: during warm-up it is that of the

@@ -43,8 +43,8 @@ def from_batches(
         latest_offset: returns the newest offset whose rows are complete, or None if there is none.
             It is called on the driver, about once per epoch.
         limit_offset: `limit_offset(start, latest, max_rows)` returns the end of the next range, so
-            that an epoch has about `max_rows` rows. Epochs wait for it. By default a range ends at
-            the newest offset.
+            that an epoch has about `max_rows` rows, or fewer, if offsets have gaps. Epochs wait for
+            it. By default a range ends at the newest offset.
 
     Raises:
         ConfigurationError: a function cannot be called.

@@ -432,6 +432,18 @@ def test_where_all_fits_in_each_source_may_give_all_it_has():
     assert shares == dict.fromkeys("abc", FIRST_ROWS)
 
 
+@pytest.mark.parametrize("rows_per_offset", [0.2, 0.01, 0.000_1])
+def test_a_source_with_gaps_is_not_asked_for_fewer_and_fewer_rows(rows_per_offset: float):
+    """As `from_batches` with a `limit_offset` that counts offsets: epochs became ever smaller."""
+    sizer, asked = sizer_of(), []
+    pipeline = Pipeline(500, 100)
+    for _ in range(40):
+        asked.append(sizer.shares({"in": waits(ENOUGH)})["in"])
+        rows = max(1, round(asked[-1] * rows_per_offset))
+        sizer.learn(rows, pipeline.model_ms(rows))
+    assert min(asked) >= FIRST_ROWS
+
+
 def test_of_two_backlogs_the_same_part_is_taken_so_that_their_times_stay_together():
     world = {"orders": waits(10_000_000), "clicks": waits(30_000_000)}
     shares = sizer_of().shares(world)
