@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from dagster_jet.connectors.lake import TARGET_FILE_BYTES
+
 if TYPE_CHECKING:
     from dagster_jet.connectors.delta import DeltaSink
     from dagster_jet.connectors.files import FilesSink
@@ -82,7 +84,7 @@ def delta(
     order_by: str | None = None,
     partition_by: str | Sequence[str] = (),
     schema_evolution: Literal["stop", "extend"] = "stop",
-    target_file_bytes: int = 128 << 20,
+    target_file_bytes: int = TARGET_FILE_BYTES,
     create_table: bool = True,
     owns: Mapping[str, str | int | bool] | None = None,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
@@ -160,7 +162,7 @@ def iceberg(
     branch: str = "main",
     catalog_options: Mapping[str, str | Secret] | None = None,
     schema_evolution: Literal["stop", "extend"] = "stop",
-    target_file_bytes: int = 128 << 20,
+    target_file_bytes: int = TARGET_FILE_BYTES,
     create_table: bool = True,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
     storage_options: Mapping[str, str | Secret] | None = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from dagster_jet.connectors.lake import TARGET_FILE_BYTES
 from dagster_jet.core.durations import Duration, to_ms
 from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.orchestration import metadata_keys as keys
@@ -31,7 +32,7 @@ def build_jet_lake_maintenance(
     jet: JetResource | str = "jet",
     cron_schedule: str = EVERY_NIGHT,
     longest_outage: Duration = "1 day",
-    target_file_bytes: int = 128 << 20,
+    target_file_bytes: int = TARGET_FILE_BYTES,
     max_small_files: int = 100,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
     name: str | None = None,

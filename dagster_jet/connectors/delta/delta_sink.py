@@ -35,9 +35,9 @@ from dagster_jet.connectors.files.places.location import (
     storage_options,
 )
 from dagster_jet.connectors.guarantees import shown_guarantee
+from dagster_jet.connectors.lake import TARGET_FILE_BYTES
 from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.connectors.lake.data_writer import DataWriter
-from dagster_jet.connectors.lake.lake_sink import TARGET_FILE_BYTES
 from dagster_jet.connectors.lake.merging_sink import MergingSink, far_if, named
 from dagster_jet.connectors.lake.refused_rows import far_in, nulls_in, refused_by
 from dagster_jet.connectors.lake.staged_changes import ChangesLayout, staged_at

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from dagster_jet.connectors.lake import TARGET_FILE_BYTES
 from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.connectors.lake.table_maintenance import TableMaintenance
 from dagster_jet.contract import Sink
@@ -15,7 +16,6 @@ from dagster_jet.store import Store
 
 S = TypeVar("S", bound="LakeSink")
 EVOLUTIONS = ("stop", "extend")
-TARGET_FILE_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
