@@ -13,6 +13,7 @@ from dagster_jet.cli.known_job import known_job
 from dagster_jet.cli.options import Target, on_store
 from dagster_jet.cli.output import say, show, show_json, size, when
 from dagster_jet.errors import ConfigurationError, JetError
+from dagster_jet.operators.rows.far_times import python_rows
 
 if TYPE_CHECKING:
     from dagster_jet.exports.export import Export
@@ -155,7 +156,7 @@ def _show(job: Job, wanted: str, stage: str | None, target: Target) -> None:
     manifest = job.manifest(wanted)
     if stage is not None:
         table = job.read_state(stage, snapshot=wanted)
-        rows = [_plain(row) for row in table.to_pylist()] if table is not None else []
+        rows = [_plain(row) for row in python_rows(table)] if table is not None else []
         _show_rows(rows, f"{stage} in snapshot {wanted} of {job.name}", target)
         return
     if target.as_json:
@@ -227,7 +228,7 @@ def _diff(job: Job, before: str, after: str, stage: str | None, target: Target) 
     changes: list[dict[str, Any]] = []
     for one in found:
         for side, table_of in sides:
-            for row in table_of(one).to_pylist():
+            for row in python_rows(table_of(one)):
                 content = {key: row.pop(key) for key in ("before", "after") if side == "changed"}
                 before_after = {k: _text(v, target) for k, v in content.items()}
                 changes.append({"change": side, **_plain(row), **before_after})

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.errors import SnapshotInvalidError
+from dagster_jet.operators.rows.far_times import python_rows, python_values
 from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.operators.saved_rows import content_columns, identity_columns
 from dagster_jet.snapshot.plan import StagePlan
@@ -93,7 +94,7 @@ def _by_whole_rows(
 
 
 def _as_text(table: pa.Table) -> list[str]:
-    return [repr(row) for row in table.to_pylist()]
+    return [repr(row) for row in python_rows(table)]
 
 
 def _surplus(rows: list[str], others: list[str]) -> list[bool]:
@@ -123,7 +124,7 @@ def _aligned(
 def _differ(old: pa.ChunkedArray, new: pa.ChunkedArray) -> np.ndarray:
     """Per row: True if the values differ. Null equals null, NaN equals NaN."""
     if pa.types.is_nested(old.type):
-        pairs = zip(old.to_pylist(), new.to_pylist(), strict=True)
+        pairs = zip(python_values(old), python_values(new), strict=True)
         return np.array([repr(a) != repr(b) for a, b in pairs], bool)
     both_null = pc.and_(old.is_null(), new.is_null())
     equal = pc.equal(old, new).fill_null(False)

@@ -20,6 +20,8 @@ from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Store, StoreConfig
 
 JOB, PARTITIONS = "shop", 3
+FAR = 10_000_000
+"""A day of the year 29349, which Python does not have."""
 
 
 @pytest.fixture
@@ -43,6 +45,7 @@ def snapshot(store: Store, snapshot_id: int, count: int) -> SnapshotRef:
         "__time": pa.array([0] * len(keys), pa.int64()),
         "__count()": pa.array([count if k == "a" else 1 for k in keys], pa.int64()),
         "__rows": pa.array([count if k == "a" else 1 for k in keys], pa.int64()),
+        "__max(due)": pa.array([FAR] * len(keys), pa.date32()),
     }
     name = ChunkSetName("totals", snapshot_id, 4, 0, "a")
     chunks: ChunkSet = write_chunk_set(
@@ -109,6 +112,7 @@ def test_what_a_snapshot_holds(tmp_path: Path) -> None:
     assert "Snapshot 7 of shop: epoch 70" in said and "totals" in said and "inbox" in said
     rows = answer(tmp_path, "snapshots", JOB, "show", "7", "--stage", "totals")
     assert {row["k"]: row["__count()"] for row in rows} == {"a": 2, "b": 1}
+    assert {row["__max(due)"] for row in rows} == {"+29349-01-26"}, "failed before: OverflowError"
 
 
 @pytest.mark.usefixtures("store")
@@ -121,6 +125,7 @@ def test_what_has_changed_between_two(tmp_path: Path) -> None:
     assert (added["change"], added["k"]) == ("added", "c")
     assert (changed["change"], changed["k"]) == ("changed", "a")
     assert changed["before"]["__count()"] == 2 and changed["after"]["__count()"] == 5
+    assert added["__max(due)"] == changed["after"]["__max(due)"] == "+29349-01-26"
     said = run(tmp_path, "snapshots", JOB, "diff", "7", "8", "--stage", "totals").stdout
     assert "from snapshot 7 to 8" in said and "added" in said
 

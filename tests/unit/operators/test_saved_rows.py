@@ -123,6 +123,21 @@ def test_rows_without_a_key_count_as_often_as_they_are_there() -> None:
     assert found.changed.num_rows == 0
 
 
+def test_dates_that_python_does_not_have_are_compared() -> None:
+    """Failed before: an OverflowError."""
+
+    def days(name: str, *values: list[int]) -> pa.Table:
+        keys = pa.array(range(len(values)), pa.int64())
+        return pa.table({name: keys, "__list(d)": pa.array(values, pa.list_(pa.date32()))})
+
+    far, farther = [10_000_000], [10_000_001]
+    found = difference("s", days("k", far, far), days("k", far, farther), WINDOWS)
+    assert found.changed["k"].to_pylist() == [1]
+    twice = pa.table({"d": pa.array([*far, *farther, *farther], pa.date32())})
+    found = difference("s", twice.slice(0, 2), twice, {"kind": "source"})
+    assert found.added.equals(twice.slice(2).select(found.added.column_names))
+
+
 def test_other_columns_cannot_be_compared() -> None:
     before, after = windows(("a", 20, 1, "x")), states(("a", 1, b"s"))
     with pytest.raises(SnapshotInvalidError, match="two snapshots have different columns"):
