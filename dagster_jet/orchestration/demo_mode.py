@@ -79,7 +79,7 @@ def _value(name: str, kind: str, number: int) -> Any:
     kind = kind.strip().lower()
     plain = kind.partition(" ")[0].partition("(")[0]
     moment = _FIRST + timedelta(minutes=number)
-    if plain in ("string", "varchar", "char"):
+    if plain == "string":
         return f"{name}-{number % _KEYS}"
     if plain in _WHOLE:
         return number % 100

@@ -66,7 +66,7 @@ from dagster_jet.connectors.files.row_size import RowSize, row_size
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_lines import is_readable
 from dagster_jet.connectors.files.waiting_files import WaitingFiles
-from dagster_jet.connectors.values.json_objects import check_json_columns
+from dagster_jet.connectors.values.json_objects import check_json_columns, check_texts
 from dagster_jet.contract import (
     Acknowledges,
     BadRowRule,
@@ -136,8 +136,8 @@ class FilesSource(Source):
                 f"schema: {self.format} files need one.",
                 cure='Give column names and types: schema="id long, at timestamp".',
             )
-        if self.format == "json":
-            check_json_columns(self.schema or "")
+        check_columns = check_json_columns if self.format == "json" else check_texts
+        check_columns(self.schema or "")
         if self.recursive and is_pattern(self.path):
             raise ConfigurationError(
                 f"recursive: {self.path!r} is a pattern.",

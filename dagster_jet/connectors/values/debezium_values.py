@@ -84,7 +84,7 @@ def reads(column: str, ddl: str) -> Reads:
 def _with_texts(ddl: str) -> Reads:
     """Reads texts, also inside of other types, and everything else as it is."""
     name, inside = split_type(ddl)
-    if name in ("string", "varchar", "char"):
+    if name == "string":
         return _string
     parts = {n: one for n, each in inside.items() if (one := _with_texts(each)) is not _as_it_is}
     if not parts:

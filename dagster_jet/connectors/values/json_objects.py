@@ -128,6 +128,7 @@ def check_json_columns(schema: str) -> None:
     Raises:
         ConfigurationError: no JSON is read into a column of the DDL; names it.
     """
+    check_texts(schema)
     for name, ddl in split_ddl(schema):
         if _has_other_keys(ddl):
             raise ConfigurationError(
@@ -135,6 +136,26 @@ def check_json_columns(schema: str) -> None:
                 cure="Declare the keys as string, and convert them with select(), such as "
                 "transform_keys(m, (k, v) -> cast(k AS int)).",
             )
+
+
+def check_texts(schema: str) -> None:
+    """
+    Raises:
+        ConfigurationError: a column of the DDL has texts with a length, which Spark reads from no
+            source; names it.
+    """
+    for name, ddl in split_ddl(schema):
+        if _has_lengths(ddl):
+            raise ConfigurationError(
+                f"schema: {name!r} is {ddl}, and Spark reads texts as string only.",
+                cure="Declare it as string. Filter or cut texts that are too long: "
+                "where(length(s) <= 9), or select() with substring(s, 1, 9).",
+            )
+
+
+def _has_lengths(ddl: str) -> bool:
+    name, inside = split_type(ddl)
+    return name in ("char", "character", "varchar") or any(map(_has_lengths, inside.values()))
 
 
 def _has_other_keys(ddl: str) -> bool:

@@ -268,7 +268,7 @@ INSIDE: dict[str, tuple[str, Any, dict[str, Any]]] = {
         {"type": "struct", "fields": [{"field": "N", "is": "?"}, {"field": "d"}]},
     ),
     "array of maps": (
-        "array<map<string,varchar(50)>>",
+        "array<map<string,string>>",
         [{"k": "?"}, None],
         {"type": "array", "items": {"type": "map", "values": "?"}},
     ),

@@ -35,5 +35,20 @@ def test_a_map_whose_keys_are_no_texts(define: Callable[[str], Any]) -> None:
     define("n bigint, m map<string, map<STRING, array<int>>>")
 
 
+@pytest.mark.parametrize("define", SOURCES.values(), ids=SOURCES)
+def test_texts_with_a_length(define: Callable[[str], Any]) -> None:
+    """Failed before: an error of Spark's in the first epoch, which named no column."""
+    for wrong in ("varchar(3)", "CHAR(3) NOT NULL", "array<struct<x: int, y: varchar(9)>>"):
+        with pytest.raises(ConfigurationError, match=r"reads texts as string only.* as string"):
+            define(f"n bigint, m {wrong}")
+    define("n bigint, varchar string COMMENT 'varchar(3)', m struct<char: string>")
+
+
+def test_texts_with_a_length_in_files_without_json() -> None:
+    for format in ("csv", "parquet"):
+        with pytest.raises(ConfigurationError, match=r"'s' is varchar\(3\)"):
+            sources.files("/in", format=format, schema="n bigint, s varchar(3)")
+
+
 def test_only_json_has_texts_as_keys() -> None:
     sources.files("/in", format="parquet", schema="m map<int,string>")
