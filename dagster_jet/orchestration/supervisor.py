@@ -313,8 +313,11 @@ def _got_on(record: ExecutionRecord | None, asked: Supervision, policy: RestartP
     if record is None:
         return False
     newest = record.snapshot.snapshot_id if record.snapshot else 0
-    healthy_ms = record.healthy_ms - asked.healthy_ms_seen
-    return newest > asked.snapshot_id_seen or healthy_ms >= policy.healthy_ms
+    snapshot_id_seen, healthy_ms_seen = asked.snapshot_id_seen, asked.healthy_ms_seen
+    if record.first_execution_id > asked.execution_id_seen:  # reset: both count from 0 again
+        snapshot_id_seen = healthy_ms_seen = 0
+    healthy_ms = record.healthy_ms - healthy_ms_seen
+    return newest > snapshot_id_seen or healthy_ms >= policy.healthy_ms
 
 
 def _why_down(record: ExecutionRecord, situation: Situation) -> str:

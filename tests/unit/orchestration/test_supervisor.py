@@ -350,6 +350,20 @@ def test_attempts_grow_without_progress_and_begin_again_with_it() -> None:
     assert decide(Situation(FAILED, replace(ASKED, attempts=3), late), POLICY).attempts == 1
 
 
+def test_progress_of_a_job_that_was_reset_counts_from_its_begin() -> None:
+    """Failed before: its first snapshots were older ones than the request had seen."""
+    late, asked = NOW + 10_000_000, replace(ASKED, attempts=3, snapshot_id_seen=500)
+    for record, attempts in (
+        (replace(FAILED, execution_id=9, first_execution_id=9), 1),
+        (replace(FAILED, execution_id=9, first_execution_id=9, snapshots=()), 4),
+        (replace(FAILED, execution_id=9, first_execution_id=1), 4),
+    ):
+        assert decide(Situation(record, asked, late), POLICY).attempts == attempts
+    seen = replace(asked, healthy_ms_seen=10 * POLICY.healthy_ms)
+    well = replace(FAILED, first_execution_id=3, snapshots=(), healthy_ms=POLICY.healthy_ms)
+    assert decide(Situation(well, seen, late), POLICY).attempts == 1
+
+
 def test_backoff_doubles_up_to_its_maximum() -> None:
     assert [POLICY.backoff_ms(n) for n in range(6)] == [0, 10_000, 20_000, 40_000, 60_000, 60_000]
     assert POLICY.backoff_ms(10_000) == 60_000
