@@ -60,7 +60,8 @@ class Attempt:
 
     Attributes:
         number: counts from 1.
-        run: prefix of the id of the run that was launched for it; empty for the first.
+        run: prefix of the id of the run that was launched for it; empty for a first attempt that
+            no run has requested with `anew`.
     """
 
     number: int = 1
@@ -82,6 +83,27 @@ class Attempt:
         """Returns the attempt that a run requests; this one if the run has requested it already."""
         run = run_id[:_ID_CHARACTERS]
         return self if run == self.run else Attempt(self.number + 1, run)
+
+
+@dataclass(frozen=True)
+class _Requested:
+    """The newest attempt that runs with `anew` have requested: the value of a register.
+
+    Runs that are launched at one moment request the same attempt, and the lease of its record
+    admits one of them: an attempt without a record has not begun, and is as new as any other.
+    """
+
+    attempt: Attempt
+    runs: tuple[str, ...]
+    """Prefixes of the ids of the launched runs; their retries continue it."""
+
+    def to_bytes(self) -> bytes:
+        return " ".join((str(self.attempt.number), self.attempt.run, *self.runs)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> _Requested:
+        number, run, *runs = data.decode().split(" ")
+        return cls(Attempt(int(number), run), tuple(runs))
 
 
 def sample_of(
@@ -165,8 +187,7 @@ class PartitionJob:
     def replace(self, jet: Jet, log: Log, *, accept_old_rows: bool) -> None:
         """Deletes the earlier attempts with their output.
 
-        After a crash inside, the next run with `anew` goes on; another run computes the partition
-        as its first attempt.
+        After a crash inside, the next run with `anew` goes on.
 
         Raises:
             JobStateError: a sink cannot remove its rows, or an attempt owes its sinks rows.
@@ -174,7 +195,9 @@ class PartitionJob:
         """
         from dagster_jet.jobs.deletion import sinks_that_keep_rows  # loads all connectors
 
-        for name in self.replaces:
+        left = jobs_of_partition(jet, self.pipeline.name, self.key) if self.replaces else ()
+        replaced = [name for name in self.replaces if name in left]
+        for name in replaced:
             keep = sinks_that_keep_rows(jet.store, name)
             if keep and not accept_old_rows:
                 raise JobStateError(
@@ -184,7 +207,7 @@ class PartitionJob:
                     cure="Remove them, then launch it with the op config anew: true, "
                     "accept_old_rows: true.",
                 )
-        for name in self.replaces:
+        for name in replaced:
             emptied = jet.job(name).delete(remove_output=True).emptied
             log.info(
                 f"Removed {name!r}, an earlier computation of partition {self.key!r}, with its "
@@ -227,11 +250,10 @@ def partition_job(
     pipeline = sample_of(defined.of_partition, dg.StaticPartitionsDefinition([key]), key)
     _check_same_stages(pipeline, defined, key)
     base = job_of_partition(pipeline.name, key)
-    attempts = sorted(_attempts(jet, base), key=lambda attempt: attempt.number)
-    newest = attempts[-1] if attempts else Attempt()
-    attempt = newest.next(launch) if anew else newest
+    attempt = _requested_attempt(jet, base, launch) if anew else _newest_attempt(jet, base)
     record = jet.job(attempt.of(base)).record()
     is_completed = record is not None and record.status is JobStatus.COMPLETED
+    attempts = _attempts(jet, base)  # after the decision: those of other runs are listed by now
     earlier = tuple(each.of(base) for each in attempts if each.number < attempt.number)
     replaces = earlier if anew and record is None else ()
     return PartitionJob(key, pipeline, attempt.of(base), is_completed, replaces)
@@ -259,8 +281,45 @@ def partitions_of(jet: Jet, pipeline: str) -> list[str]:
 
 
 def _attempts(jet: Jet, base: str) -> list[Attempt]:
+    """Returns the attempts that the store lists, by their numbers."""
     names = (key.name for key in jet.store.map(JOB_DIRECTORY).keys(base))
-    return [attempt for name in names if (attempt := Attempt.read(name, base)) is not None]
+    found = [attempt for name in names if (attempt := Attempt.read(name, base)) is not None]
+    return sorted(found, key=lambda attempt: attempt.number)
+
+
+def _newest_attempt(jet: Jet, base: str) -> Attempt:
+    """Returns the listed attempt; where none is, that which another run is about to begin."""
+    listed = _attempts(jet, base)
+    if listed:
+        return listed[-1]
+    requested = jet.store.read_register(_register(base))
+    return Attempt() if requested is None else _Requested.from_bytes(requested.value).attempt
+
+
+def _requested_attempt(jet: Jet, base: str, launch: str) -> Attempt:
+    """Returns the attempt of a run with `anew`."""
+    run = launch[:_ID_CHARACTERS]
+
+    def request(current: bytes | None) -> bytes:
+        newest = Attempt(0)
+        if current is not None:
+            known = _Requested.from_bytes(current)
+            newest = known.attempt
+            if run in known.runs:
+                return current
+            if jet.job(newest.of(base)).record() is None:
+                return _Requested(newest, (*known.runs, run)).to_bytes()
+        newest = max([newest, *_attempts(jet, base)], key=lambda attempt: attempt.number)
+        return _Requested(newest.next(launch), (run,)).to_bytes()
+
+    written = jet.store.update_register(_register(base), request)
+    assert written is not None
+    return _Requested.from_bytes(written.value).attempt
+
+
+def _register(base: str) -> str:
+    """Name of the register with the newest attempt that a run with `anew` has requested."""
+    return f"jobs/{base}/attempt"
 
 
 def partition_keys(context: dg.OpExecutionContext, defined: DefinedPipeline) -> Sequence[str]:

@@ -29,6 +29,7 @@ from dagster_jet.orchestration.defined_pipeline import defined_in
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.partition_job import (
     Attempt,
+    PartitionJob,
     job_of_partition,
     launch_of,
     partition_job,
@@ -196,12 +197,44 @@ def test_rows_that_a_sink_cannot_remove_are_not_written_twice(jet: Jet, tmp_path
     defined = defined_in(assets_of().metadata_by_key)
     assert defined is not None
     second = partition_job("0123456789ab", jet, defined, "mon", anew=True)
-    assert (second.name, second.attempt) == ("shop@mon@2-01234567", "2-01234567")
+    assert second.name.startswith("shop@mon@2-"), "the refused launch has requested it"
+    assert second.attempt == second.name.removeprefix("shop@mon@")
     second.replace(jet, logging.getLogger(), accept_old_rows=True)
     assert jet.job("shop@mon").record() is None
     RecordedJob(jet, second.name, listed=True).commits(1, {"out": 1})
     again = partition_job("0123456789ab", jet, defined, "mon", anew=True)
     assert (again.name, again.replaces) == (second.name, ()), "a retry goes on with its work"
+
+
+def test_launches_at_one_moment_compute_one_job(jet: Jet) -> None:
+    """Failed before: two launches with `anew`, or one with and one without, got two names, and
+    both wrote the partition's rows."""
+    defined = defined_in(assets_of().metadata_by_key)
+    assert defined is not None
+
+    def job(run: str, *, anew: bool = True) -> PartitionJob:
+        assert defined is not None
+        return partition_job(run, jet, defined, "mon", anew=anew)
+
+    never_computed = [job("aaaaaaaa-1"), job("bbbbbbbb-1"), job("cccccccc-1", anew=False)]
+    assert {one.name for one in never_computed} == {"shop@mon"}
+    assert not any(one.replaces for one in never_computed)
+    RecordedJob(jet, "shop@mon", listed=True).has_ended(JobStatus.COMPLETED)
+    assert [job(f"{run * 8}-1").name for run in "ab"] == ["shop@mon"] * 2, "retries"
+
+    computed = [job("dddddddd-1"), job("eeeeeeee-1")]
+    assert {(one.name, one.replaces) for one in computed} == {
+        ("shop@mon@2-dddddddd", ("shop@mon",))
+    }
+    for one in computed:
+        one.replace(jet, logging.getLogger(), accept_old_rows=False)
+    between = [job("ffffffff-1"), job("00000000-1", anew=False)]
+    assert {one.name for one in between} == {"shop@mon@2-dddddddd"}, "the first has not begun"
+    RecordedJob(jet, "shop@mon@2-dddddddd", listed=True).is_held_by(None)
+    assert job("eeeeeeee-1").name == "shop@mon@2-dddddddd", "a retry"
+    later = job("11111111-1")
+    assert (later.name, later.replaces) == ("shop@mon@3-11111111", ("shop@mon@2-dddddddd",))
+    assert job("22222222-1", anew=False).name == "shop@mon@2-dddddddd", "the other has not begun"
 
 
 def test_a_retry_continues_and_a_re_execution_of_a_success_computes_anew(
