@@ -152,11 +152,19 @@ def stop_all(run: Path) -> None:
 
 
 def new_run() -> Path:
-    """The folder of a run's servers, named for the processes that this one starts."""
+    """The folder of a run's servers, named for the processes that this one starts. They are ended
+    with this one (`reaper.py`), however it ends."""
     run = Path(tempfile.mkdtemp(prefix="jet-servers-"))
     run.chmod(0o755)  # a server that runs as another user passes through
     os.environ[FOLDER] = str(run)
     os.environ["JET_TEST_CONTROLLER"] = str(os.getpid())
+    subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("reaper.py")), str(os.getpid()), str(run)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     return run
 
 

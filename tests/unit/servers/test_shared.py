@@ -1,5 +1,6 @@
 """A test server is one per run, and ends with the run, however that ends."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -102,3 +103,38 @@ def test_servers_end_with_a_run_that_is_killed():
     run.kill()
     run.wait()
     wait_until(lambda: not answers(port), within=20)
+
+
+CUT_OFF = """
+import os, subprocess, sys, time
+
+def test_it():
+    command = [sys.executable, "-c", "import time; time.sleep(100)"]
+    child = subprocess.Popen(command, start_new_session=True)
+    print("started", child.pid, os.environ["JET_TEST_SERVERS"], flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_what_a_cut_off_run_has_started_ends(tmp_path: Path, how: int) -> None:
+    """Failed before: browsers, webservers and warm-up processes stayed, and slowed what came."""
+    (tmp_path / "test_cut_off.py").write_text(CUT_OFF)
+    (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
+    root = Path(__file__).parents[3]
+    command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", str(tmp_path)]
+    paths = {**os.environ, "PYTHONPATH": str(root)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=paths
+    ) as run:
+        assert run.stdout is not None
+        said = next(line for line in run.stdout if "started" in line)
+        child, folder = said.split("started ")[1].split()
+        assert Path(folder).is_dir() and Path("/proc", child).exists()
+        run.send_signal(how)
+    try:
+        wait_until(lambda: not Path("/proc", child).exists(), within=15)
+        wait_until(lambda: not Path(folder).exists(), within=15)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(child), signal.SIGKILL)
