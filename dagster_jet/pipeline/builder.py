@@ -23,10 +23,12 @@ def check_length(name: str, job: str | None = None, bytes_max: int = NAME_BYTES_
     Raises:
         PipelineError: the name is too long.
     """
-    length = len(name.encode("utf-8", "surrogatepass"))
+    length = len(name.encode("utf-8", "surrogatepass")) + 2 * name.count("%")
     if length > bytes_max:
+        escapes = " A % counts three, as in keys." if "%" in name else ""
         raise PipelineError(
-            f"the name {name[:40]!r}... has {length} bytes, and a name takes at most {bytes_max}.",
+            f"the name {name[:40]!r}... has {length} bytes, and a name takes at most {bytes_max}."
+            f"{escapes}",
             job=job,
             cure="Use a shorter name; it becomes part of keys and paths.",
         )

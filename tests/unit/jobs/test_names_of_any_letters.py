@@ -31,11 +31,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.mark.parametrize(
-    "letter", ["\N{CYRILLIC SMALL LETTER ZHE}", "\N{CJK UNIFIED IDEOGRAPH-8A9E}", "x"]
+    "letter", ["\N{CYRILLIC SMALL LETTER ZHE}", "\N{CJK UNIFIED IDEOGRAPH-8A9E}", "x", "%"]
 )
 def test_all_that_a_job_stores_has_keys_that_fit(store: Store, letter: str) -> None:
     """Failed before: a letter took six or nine bytes, and the first snapshot 637 or more."""
-    name = letter * (100 // len(letter.encode()))
+    name = letter * (100 // (3 if letter == "%" else len(letter.encode())))
     p = Pipeline(name)
     rows = p.read_from(sources.files("/in", format="json", schema="id long"), name="rows")
     rows.write_to(sinks.files("/out", format="json"), name=name)

@@ -433,10 +433,12 @@ def test_a_function_keeps_event_time_by_naming_its_column(output_schema, keeps_t
             mapped.group_by("k").window(windows.tumbling("1 hour"))
 
 
-@pytest.mark.parametrize("name", ["x" * 101, "é" * 51])
-def test_names_that_keys_and_folders_cannot_hold_are_refused(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "length"), [("x" * 101, 101), ("é" * 51, 102), ("%" * 34, 102), ("1%" * 30, 120)]
+)
+def test_names_that_keys_and_folders_cannot_hold_are_refused(name: str, length: int) -> None:
     """Failed before at the job's first write, or at the creation of a folder."""
-    too_long = f"{name[:40]}'... has {len(name.encode())} bytes, and a name takes at most 100"
+    too_long = f"{name[:40]}'... has {length} bytes, and a name takes at most 100"
     with pytest.raises(PipelineError, match=too_long):
         Pipeline(name)
     p = Pipeline("x" * 100)
