@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,40 @@ def test_changes_of_a_mirror(table: Table) -> None:
     third = stage(sink, changes(change("truncate"), change("insert", 9)), epoch=3)
     commit(sink, third, by(2))
     assert texts(table) == {9: "row 9"} and staged_files(table) == []
+
+
+@pytest.mark.parametrize("far", [2_932_897, -719_163, 10_000_000], ids=["10000", "0000", "29349"])
+@pytest.mark.parametrize("others", [True, False], ids=["among others", "alone"])
+def test_a_far_key_of_a_partition_may_be_deleted_and_changed(
+    tmp_path: Path, far: int, others: bool
+) -> None:
+    """Dates before the year 1 or after 9999: no row of the table has such a key, because they are
+    refused in phase 1. The source's table had it before the mirror began."""
+    table = Table(tmp_path, partition_by=["day"])
+    sink = table.sink(mode="mirror", key="day")
+
+    def staged(epoch: int, *given: tuple[str, int | None, int | None]) -> Any:
+        more = {"id": epoch, "text": "t", "_lsn": epoch, "_row": 1}
+        made = [
+            {**more, "op": op, "day": old if new is None else new, "_old": old and {"day": old}}
+            for op, new, old in given
+        ]
+        numbers = pa.RecordBatch.from_pylist(made, _keyed_by_day(pa.int32()))
+        return stage(sink, numbers.cast(_keyed_by_day(pa.date32())), epoch=epoch)
+
+    near = [("insert", 20_000, None), ("insert", 20_001, None)]
+    commit(sink, staged(1, *near))
+    with_others = [("delete", None, 20_000)] if others else []
+    commit(sink, staged(2, ("delete", None, far), *with_others), by(2))
+    commit(sink, staged(3, ("update", 20_002, far)), by(3))
+    found = [row["day"] for row in table.now.to_pyarrow_table().to_pylist()]
+    wanted = {20_001, 20_002} | (set() if others else {20_000})
+    assert sorted(found) == [date.fromordinal(719_163 + day) for day in sorted(wanted)]
+
+
+def _keyed_by_day(kind: pa.DataType) -> pa.Schema:
+    types = {"day": kind, "_old": pa.struct([("day", kind)])}
+    return pa.schema([(field.name, types.get(field.name, field.type)) for field in CHANGES])
 
 
 def test_changes_that_change_nothing_have_a_marker(table: Table) -> None:
