@@ -179,7 +179,7 @@ class WithFunctions(Point, Generic[StageT, LateT, DeadT, LateDeadT]):
 
         Args:
             function: called with the key's `dagster_jet.State` (`state.value`, `state.clear()`) and
-                the row as a dict; returns a row, an iterable of rows, or None.
+                the row as a dict; returns a row, an iterable of at most ten million rows, or None.
             create: returns the state of a new key. Not with `in_batches`.
             output_schema: DDL of the rows that `function` returns ("key string, n bigint"). `*`
                 stands for the columns of the stream ("*, n bigint").

@@ -42,7 +42,6 @@ _CURE_ROW = (
     'on_error="dead-letter" and dead_letter_to().'
 )
 _CURE_CALL = "Correct the function; nothing of this epoch was written."
-_CURE_OUTPUT = "Return dicts with exactly the columns of output_schema, in its types."
 _CURE_LOAD = (
     "Keep the classes of pickled states importable under their old names and readable by "
     "`pickle`, or start the job under a new name."
@@ -266,17 +265,17 @@ class UserCalls:
         """`at_row`: the error belongs to exactly this row, not only to its key."""
         if isinstance(error, UserFunctionError | StoreMismatchError):
             return error
-        mismatch = isinstance(error, OutputMismatchError)
+        mismatch = error if isinstance(error, OutputMismatchError) else None
         name = getattr(function, "__qualname__", repr(function))
         said = (
             f"{name} returned {error}."
             if mismatch
             else f"{where_raised(error)}{name} raised {_said(error)}."
         )
-        cure = _CURE_OUTPUT if mismatch else _CURE_CALL
+        cure = mismatch.cure if mismatch else _CURE_CALL
         if at_row and row is not None:
             said += f" The row: {self._raw(row):.{_ROW_CHARACTERS_MAX}}"
-            cure = _CURE_OUTPUT if mismatch else _CURE_ROW
+            cure = mismatch.cure if mismatch else _CURE_ROW
         return UserFunctionError(
             " ".join(said.splitlines()),
             stage=self._stage,

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 from numbers import Integral
 from operator import itemgetter
 from typing import Any
@@ -20,6 +20,10 @@ import pyarrow.compute as pc
 
 from dagster_jet.errors import JetError
 
+ROWS_MAX = 10_000_000
+"""The most rows of one call. They are collected in memory, some hundred bytes each, so a generator
+that does not end would end the worker, with no word of the stage."""
+_NONE = object()
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -76,10 +80,18 @@ def _python_values(column: pa.ChunkedArray) -> list[Any]:
 class OutputMismatchError(ValueError):
     """A return value does not fit the output schema."""
 
+    cure = "Return dicts with exactly the columns of output_schema, in its types."
+
     def __init__(self, message: str, row: int) -> None:
         super().__init__(message)
         self.row = row
         """Index of the bad row among the rows added, from 0."""
+
+
+class OutputEndlessError(OutputMismatchError):
+    """One call returned too many rows."""
+
+    cure = "Let its generator end. If one row has so many results, return fewer at a time."
 
 
 class OutputRows:
@@ -104,7 +116,8 @@ class OutputRows:
         """Adds a row, several rows, or None for no row.
 
         Raises:
-            OutputMismatchError: a row is not a mapping, or has other columns than the schema.
+            OutputMismatchError: a row is not a mapping, or has other columns than the schema; or
+                there are more than `ROWS_MAX` rows.
         """
         if type(returned) is dict and len(returned) == self._width and not self._nested:
             try:  # the common case
@@ -118,8 +131,11 @@ class OutputRows:
         elif isinstance(returned, Mapping) or not hasattr(returned, "__iter__"):
             self._add_row(returned)
         else:
-            for row in returned:
+            rows = iter(returned)
+            for row in islice(rows, ROWS_MAX):
                 self._add_row(row)
+            if next(rows, _NONE) is not _NONE:
+                raise OutputEndlessError(f"more than {ROWS_MAX:,} rows at once", len(self))
 
     def cut(self, length: int) -> None:
         """Removes the last rows, so that `length` rows remain."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from datetime import datetime, timezone
+from itertools import repeat
 from random import Random
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from dagster_jet.core.state_format import StateFormat
 from dagster_jet.errors import PipelineError, StoreMismatchError, UserFunctionError
 from dagster_jet.operators.operator import MemoryState, StepInput
 from dagster_jet.operators.stateful_map import STATE_COLUMN, StatefulMap
-from dagster_jet.operators.user import saved_value
+from dagster_jet.operators.user import python_rows, saved_value
 from tests.unit.operators.stepping import Stepping, addressed, as_input, colliding
 
 ROWS = pa.schema([("a", pa.string()), ("b", pa.string()), ("n", pa.int64())])
@@ -259,6 +260,23 @@ def test_a_row_that_does_not_fit_the_output_schema(returned, message):
     with pytest.raises(UserFunctionError, match="a='bad'") as caught:
         run.step(*_given(run, rows))
     assert message in str(caught.value)
+
+
+def test_a_generator_that_does_not_end_is_named(monkeypatch):
+    """Failed before: its rows filled the memory until the worker was killed."""
+    monkeypatch.setattr(python_rows, "ROWS_MAX", 1_000)
+
+    def function(state, row):
+        good = {"a": "x", "b": "", "total": 1}
+        return repeat(good) if row["a"] == "bad" else repeat(good, 1_000)
+
+    run = operator(function)
+    with pytest.raises(UserFunctionError, match="a='bad'") as caught:
+        run.step(*_given(run, [row(0, 1, a) for a in ("x", "bad", "z")]))
+    assert caught.value.stage == "totals"
+    assert "function returned more than 1,000 rows at once." in str(caught.value)
+    assert "Let its generator end" in str(caught.value.cure)
+    assert run.step(*_given(run, [row(0, 1, "x")])).results.num_rows == 1_000
 
 
 def test_a_column_that_must_not_be_null():
