@@ -96,3 +96,18 @@ def test_a_frame_that_has_branches_is_persisted(spark: SparkSession, shared: Sha
     assert one.collect() == other.collect()
     shared.release()
     assert not frame.storageLevel.useMemory
+
+
+def test_what_a_source_has_persisted_itself_stays(
+    spark: SparkSession, shared: SharedFrames
+) -> None:
+    """Failed before: Spark knows one cache for equal frames, and it was dropped with the epoch."""
+    theirs, equal = (spark.range(50).select((F.col("id") * 2).alias("a")) for _ in range(2))
+    theirs.persist()
+    try:
+        shared.persist(equal)
+        assert equal.count() == 50
+        shared.release()
+        assert theirs.storageLevel.useMemory
+    finally:
+        theirs.unpersist()

@@ -39,8 +39,10 @@ class SharedFrames:
         return self._caches[-1].rows
 
     def persist(self, frame: DataFrame) -> None:
-        """For a frame that has branches already."""
-        self._persisted.append(frame.persist())
+        """For a frame that has branches already. One that its source has persisted stays so."""
+        level = frame.storageLevel
+        if not (level.useMemory or level.useDisk):
+            self._persisted.append(frame.persist())
 
     def again(self) -> None:
         """Prepares them for the next epoch, after `release`."""
