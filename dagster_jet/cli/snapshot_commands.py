@@ -13,7 +13,6 @@ from dagster_jet.cli.known_job import known_job
 from dagster_jet.cli.options import Target, on_store
 from dagster_jet.cli.output import say, show, show_json, size, when
 from dagster_jet.errors import ConfigurationError, JetError
-from dagster_jet.operators.rows.far_times import python_rows
 
 if TYPE_CHECKING:
     from dagster_jet.exports.export import Export
@@ -153,6 +152,8 @@ def _list(jet: Jet, name: str, target: Target) -> None:
 
 
 def _show(job: Job, wanted: str, stage: str | None, target: Target) -> None:
+    from dagster_jet.operators.rows.far_times import python_rows  # loads Arrow
+
     manifest = job.manifest(wanted)
     if stage is not None:
         table = job.read_state(stage, snapshot=wanted)
@@ -214,6 +215,8 @@ def _state_rows(manifest: Manifest) -> list[dict[str, Any]]:
 
 
 def _diff(job: Job, before: str, after: str, stage: str | None, target: Target) -> None:
+    from dagster_jet.operators.rows.far_times import python_rows  # loads Arrow
+
     found = job.diff(before, after, stage)
     if stage is None:
         rows = [_counts(one) for one in found]
