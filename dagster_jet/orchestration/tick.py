@@ -48,8 +48,9 @@ def jet_of_tick(
 def required_key(jet: JetResource | str) -> set[str] | None:
     """Returns the resource keys that a definition which reads the store requires.
 
-    Whether a resource has the key is checked by Dagster: for assets, checks and jobs when
-    definitions are loaded, for sensors and schedules at their first tick.
+    Whether a resource has the key is checked when definitions are loaded for assets, checks and
+    jobs, by Dagster. Sensors and schedules do not see the resources there: `opened_jet` checks it
+    at each tick.
 
     Raises:
         ConfigurationError: it is neither a `JetResource` nor a key.

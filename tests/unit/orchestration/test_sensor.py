@@ -365,6 +365,22 @@ def test_the_resource_may_be_given_itself(
     assert [request.run_key for request in data.run_requests or []] == ["shop:1"]
 
 
+def test_a_key_of_no_resource_is_named(
+    instance: DagsterInstance, resource: JetResource, pipeline: Pipeline
+) -> None:
+    """Failed before: Dagster advised to require `jett` where it was accessed, which it was. It
+    loads such definitions."""
+    job = _job()
+    sensor = build_jet_supervisor_sensor(job=job, pipeline=pipeline, jet="jett")
+    definitions = dg.Definitions(jobs=[job], sensors=[sensor], resources={"jet": resource})
+    repository = definitions.get_repository_def()
+    with (
+        dg.build_sensor_context(instance=instance, repository_def=repository) as context,
+        pytest.raises(JetTickError, match=r"jet: the definitions have no resource 'jett'"),
+    ):
+        repository.get_sensor_def(sensor.name).evaluate_tick(context)
+
+
 def test_a_job_that_runs_another_pipeline_is_refused(pipeline: Pipeline) -> None:
     @jet_assets(pipeline=pipeline)
     def assets():
