@@ -301,15 +301,13 @@ def _requested_attempt(jet: Jet, base: str, launch: str) -> Attempt:
     run = launch[:_ID_CHARACTERS]
 
     def request(current: bytes | None) -> bytes:
-        newest = Attempt(0)
-        if current is not None:
-            known = _Requested.from_bytes(current)
-            newest = known.attempt
-            if run in known.runs:
-                return current
-            if jet.job(newest.of(base)).record() is None:
-                return _Requested(newest, (*known.runs, run)).to_bytes()
-        newest = max([newest, *_attempts(jet, base)], key=lambda attempt: attempt.number)
+        known = _Requested(Attempt(0), ()) if current is None else _Requested.from_bytes(current)
+        if current is not None and run in known.runs:
+            return current
+        newest = max([known.attempt, *_attempts(jet, base)], key=lambda attempt: attempt.number)
+        has_begun = current is None or jet.job(known.attempt.of(base)).record() is not None
+        if newest is known.attempt and not has_begun:
+            return _Requested(newest, (*known.runs, run)).to_bytes()
         return _Requested(newest.next(launch), (run,)).to_bytes()
 
     written = jet.store.update_register(_register(base), request)

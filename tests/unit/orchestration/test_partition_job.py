@@ -235,6 +235,8 @@ def test_launches_at_one_moment_compute_one_job(jet: Jet) -> None:
     later = job("11111111-1")
     assert (later.name, later.replaces) == ("shop@mon@3-11111111", ("shop@mon@2-dddddddd",))
     assert job("22222222-1", anew=False).name == "shop@mon@2-dddddddd", "the other has not begun"
+    RecordedJob(jet, "shop@mon@4-01234567", listed=True).is_held_by(None)
+    assert job("33333333-1").name == "shop@mon@5-33333333", "an older version of the library knew 4"
 
 
 def test_a_retry_continues_and_a_re_execution_of_a_success_computes_anew(
