@@ -185,7 +185,10 @@ class RecoveryDriver:
         context, options = self.context, self.context.options
         renamed = context.graph.renamed_states(options.renamed)
         words = Adaptation(renamed, frozenset(options.dropped_state))
-        return words.manifest(manifest, context.plan.stage_plans())
+        wanted = context.plan.stage_plans()
+        for said in words.without_effect(manifest.plan, wanted):
+            _logger.warning("job %r: %s. An earlier start may have done it.", context.job, said)
+        return words.manifest(manifest, wanted)
 
     def _check_can_be_committed(self, manifest: Manifest) -> None:
         """Checks that the snapshot's output can be committed without its state."""

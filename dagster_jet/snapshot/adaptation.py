@@ -77,6 +77,25 @@ class Adaptation:
             watermarks=_watermarks(manifest.watermarks, names, gone),
         )
 
+    def without_effect(
+        self, saved: Mapping[str, StagePlan], wanted: Mapping[str, StagePlan]
+    ) -> list[str]:
+        """Returns a sentence for each word that this snapshot does not need."""
+        said = []
+        for old, new in self.renamed.items():
+            if old not in saved:
+                said.append(f"renamed {old!r}: the snapshot has no state of that name")
+            elif new in saved:
+                said.append(f"renamed {old!r}: the snapshot has state of {new!r} already")
+        names = self._names(saved)
+        found = {names.get(stage, stage): plan for stage, plan in saved.items()}
+        for stage in sorted(self.dropped - self._unusable(found, wanted)):
+            why = "the pipeline can use its state, which stays"
+            if stage not in found:
+                why = "the snapshot has no state of that name"
+            said.append(f"dropped_state {stage!r}: {why}")
+        return said
+
     def and_also(self, more: Adaptation) -> Adaptation:
         """Merges two adaptations; `more` wins."""
         return Adaptation({**self.renamed, **more.renamed}, self.dropped | more.dropped)

@@ -126,7 +126,9 @@ def test_renamed_stages_and_sources_keep_their_state(world: World, pipeline: Pip
     assert committed(world.folder / "out", WINDOW_COLUMNS) == expected(world)
 
 
-def test_state_that_is_dropped_by_word_begins_empty_once(world: World, pipeline: Pipelines) -> None:
+def test_state_that_is_dropped_by_word_begins_empty_once(
+    world: World, pipeline: Pipelines, caplog: pytest.LogCaptureFixture
+) -> None:
     config = JobConfig(parallelism=2)
     with world.jet() as jet:
         world.fill(3)
@@ -138,6 +140,7 @@ def test_state_that_is_dropped_by_word_begins_empty_once(world: World, pipeline:
             world.fill(3, first=3 * turn)
             until = "completed" if turn == 2 else "drained"
             jet.run(changed, config, until=until, dropped_state=["counts"])
+            assert ("dropped_state 'counts': the pipeline can use" in caplog.text) == (turn == 2)
     rows = committed(world.folder / "out", ("window_start", "window_end", "n"))
     of_two_seconds = sum(n * times for (start, end, n), times in rows.items() if end - start > 1000)
     assert of_two_seconds == 6 * 12, "the rows read since the change"

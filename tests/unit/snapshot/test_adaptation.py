@@ -106,3 +106,19 @@ def test_what_a_change_needs(wanted: dict[str, Any], needs: Adaptation) -> None:
     assert needed(compare_plans(SAVED, wanted), SAVED, wanted) == needs
     adapted = needs.plan(SAVED, wanted, "j")
     assert not any(change.is_refused for change in compare_plans(adapted, wanted))
+
+
+def test_words_that_this_snapshot_does_not_need_are_said() -> None:
+    wanted = {"events": SAVED["rows"], "hourly": HOURLY}
+    words = Adaptation({"rows": "events", "old": "hourly"}, frozenset({"hourly", "hourley"}))
+    assert words.without_effect(SAVED, wanted) == [
+        "renamed 'old': the snapshot has no state of that name",
+        "dropped_state 'hourley': the snapshot has no state of that name",
+        "dropped_state 'hourly': the pipeline can use its state, which stays",
+    ]
+    after = {"events": SAVED["rows"], "hourly": HOURLY, "rows": SAVED["rows"]}
+    assert Adaptation({"rows": "events"}).without_effect(after, wanted) == [
+        "renamed 'rows': the snapshot has state of 'events' already"
+    ]
+    gone = Adaptation(dropped=frozenset({"hourly"}))
+    assert gone.without_effect(SAVED, {"rows": SAVED["rows"]}) == []
