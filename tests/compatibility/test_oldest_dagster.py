@@ -1,4 +1,4 @@
-"""What is tested on the newest Dagster works on the oldest one, too."""
+"""Tests of the newest Dagster also pass on the oldest supported one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NEWER = {
         )
     },
 }
-"""What the oldest cannot do, and why."""
+"""Tests that fail on the oldest Dagster, each with the reason."""
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
 FACE = [
     f"tests/unit/orchestration/test_{name}.py"
