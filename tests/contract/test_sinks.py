@@ -137,7 +137,7 @@ class FailsForGood(Broken):
 
 
 class SaysWhatIsStaged(Broken):
-    """Of what is staged it says that it is committed."""
+    """Claims that staged artifacts are committed."""
 
     class Committer(Wrapped):
         def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
@@ -193,7 +193,7 @@ class CutsMicroseconds(Broken):
 
 
 class CommitsTheNewestEpoch(Broken):
-    """Of a call with several."""
+    """Commits only the newest epoch when a call names several."""
 
     class Committer(Wrapped):
         def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
@@ -202,7 +202,7 @@ class CommitsTheNewestEpoch(Broken):
 
 
 class StagesInMemory(Broken):
-    """What one process stages, another does not find, and takes for committed."""
+    """Keeps staged rows in memory: another process finds none and takes them for committed."""
 
     Committer = Wrapped
     chunks: ClassVar[dict[str, bytes]] = {}
@@ -250,7 +250,7 @@ class CommitsAllOfTheEpoch(Broken):
 
 
 class CommitsEveryAttempt(CommitsAllOfTheEpoch):
-    """Of its execution."""
+    """Commits also the failed task attempts of its own execution."""
 
     class Committer(CommitsAllOfTheEpoch.Committer):
         same_execution = True
@@ -273,7 +273,7 @@ class MarksAfterwards(Broken):
 
 
 class AppliesByName(Broken):
-    """What is staged, in the order of its names: shard 10 before shard 2."""
+    """Commits staged artifacts in the order of their names: shard 10 before shard 2."""
 
     class Committer(Wrapped):
         def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
@@ -289,7 +289,7 @@ class TellsItsPassword(Broken):
 
 
 class ForgetsItsStaging(Broken):
-    """What is reopened looks for staged rows elsewhere."""
+    """Looks for staged rows in another folder after it is reopened."""
 
     Committer = Wrapped
 
