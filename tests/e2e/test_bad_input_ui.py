@@ -1,4 +1,4 @@
-"""What a person reads in Dagster's UI when something is wrong, asked for over GraphQL; no Spark."""
+"""Errors shown in Dagster's UI, asked for over GraphQL; no Spark."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Error loading repository locatio
 
 
 class Ui:
-    """What the pages of one code location are made of."""
+    """GraphQL queries behind the pages of one code location."""
 
     def __init__(self, client: TestClient, instance: dg.DagsterInstance) -> None:
         self.client, self.instance = client, instance

@@ -20,7 +20,7 @@ from tests.servers.postgres import postgres
 
 
 class Outputs(files.Outputs):
-    """What a job would have left behind: tables, and files as without Kafka."""
+    """Tables and files of a demo job's sinks; the files are those of the demo without Kafka."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

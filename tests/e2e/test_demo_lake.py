@@ -36,7 +36,7 @@ _BADLY_DELAYED = pa.schema(
 
 
 class Outputs(files.Outputs):
-    """What a job would have left behind: tables, and a file of bad rows."""
+    """Lake tables, and the file of bad rows, of a demo job's sinks."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

@@ -47,7 +47,7 @@ BADLY: dict[str, Any] = {
 
 
 class Outputs:
-    """What a job would have left behind, file by file."""
+    """Output files of a demo job."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -30,7 +30,8 @@ from .tiny import committed_rows, jet_resource, put_file, tiny, tiny_assets
 
 
 def scheduled_run(folder: Path, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
-    """What a daemon does at a tick: it asks the schedule, and launches the run that it wants."""
+    """Evaluates the schedule and launches the run that it requests, as the daemon does at a
+    tick."""
     assets, resources = tiny_assets(folder), {"jet": jet_resource(folder)}
     schedule = build_jet_schedule(assets, cron_schedule="*/15 * * * *")
     definitions = dg.Definitions(

@@ -1,4 +1,4 @@
-"""What Dagster and the terminal show of lake tables: versions that were read and written, columns
+"""Dagster and the terminal show, for lake tables, the versions read and written, and the columns
 and their origins."""
 
 # No `from __future__ import annotations`: Dagster reads the context's annotation at run time.

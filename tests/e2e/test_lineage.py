@@ -1,4 +1,4 @@
-"""What the browser shows of the demo's definitions, asked for over GraphQL."""
+"""Lineage of the demo's definitions in the browser, asked for over GraphQL."""
 
 from __future__ import annotations
 

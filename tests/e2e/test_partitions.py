@@ -47,7 +47,8 @@ def rows(folder: Path) -> Rows:
 
 
 def of_hours(folder: Path, hours: int) -> tuple[Rows, Rows]:
-    """What both sinks have when all is read: computed from what `put_file` has written."""
+    """Expected rows of both sinks when everything is read, computed from what `put_file` has
+    written."""
     copied: Rows = Counter()
     totals: dict[tuple[str, int], list[float]] = {}
     for hour in range(hours):

@@ -68,7 +68,7 @@ def by_the_component(folder: Path) -> None:
 
 
 def by_the_ui(folder: Path) -> None:
-    """What the launchpad's button sends; a code server and a run worker do the rest."""
+    """Launches a run as the launchpad's button does, with a code server and a run worker."""
     (folder / "defs.py").write_text(DEFINITIONS.format(folder=str(folder)), encoding="utf-8")
     target = PythonFileTarget(
         python_file=str(folder / "defs.py"),

@@ -1,4 +1,4 @@
-"""What users install: the wheel, built from the sdist."""
+"""Users can install and use the wheel, built from the sdist."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def with_dg(empty_environment: Path) -> Path:
 
 
 def variables(home: Path) -> dict[str, str]:
-    """Of a new shell."""
+    """Environment variables of a new shell."""
     kept = {k: v for k, v in os.environ.items() if k in ("JAVA_HOME", "JDK_JAVA_OPTIONS")}
     return {**kept, "HOME": str(home), "DAGSTER_JET_CLASS_ARCHIVE": "off"}
 

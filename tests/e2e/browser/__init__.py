@@ -1,1 +1,1 @@
-"""What a person sees: Chromium before a real `dagster dev`."""
+"""Browser tests: Chromium on a real `dagster dev`."""

@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 300
 
 @dataclass
 class Page:
-    """What is open in the browser.
+    """A browser on the webserver of `dagster dev`.
 
     Attributes:
         url: of the webserver.

@@ -30,7 +30,7 @@ PATIENCE_SECONDS = 600
 
 @dataclass
 class Project:
-    """What `make dev` runs.
+    """A running `make dev`.
 
     Attributes:
         folder: of everything.
@@ -108,7 +108,7 @@ class Project:
         os.kill(lease.pid, signal.SIGKILL)
 
     def interrupt(self) -> int:
-        """What Ctrl-C does; returns the exit code."""
+        """Sends SIGINT, as Ctrl-C does; returns the exit code."""
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(timeout=PATIENCE_SECONDS)
 

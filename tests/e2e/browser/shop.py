@@ -132,7 +132,7 @@ def supervise(instance: dg.DagsterInstance, folder: Path) -> None:
 
 
 def open_the_shop(folder: Path, instance: dg.DagsterInstance) -> dict[str, str]:
-    """What has happened until somebody looks: runs of the pipeline that was loaded then.
+    """Records runs of an older pipeline before anybody opens the UI.
 
     Returns:
         Ids of runs: `behind`, of all assets while another run has the job; `again`, of a partition

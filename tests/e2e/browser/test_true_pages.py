@@ -56,7 +56,8 @@ def page(
 
 @contextmanager
 def webserver(home: Path) -> Iterator[str]:
-    """Of the definitions with another filter than the one that has run, and of staging's."""
+    """Serves the definitions with another filter than the one that has run, and those of
+    staging."""
     (home / "workspace.yaml").write_text(WORKSPACE, encoding="utf-8")
     port = free_port()
     command = ["-m", "dagster_webserver", "-h", "127.0.0.1", "-p", str(port)]

@@ -158,7 +158,7 @@ def batches(project: Project) -> list[Run]:
 
 
 def last_skip_reason(page: Page) -> str:
-    """What the newest tick says, in the dialog that its result opens."""
+    """Returns the skip reason of the newest tick, from the dialog that its result opens."""
     page.click_in_row("View logs", "0 runs requested").wait_for("Skip reason")
     said = page.text[page.text.index("Skip reason") :]
     page.click("Close")
