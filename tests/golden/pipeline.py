@@ -125,7 +125,7 @@ def golden_pipeline(rows: Batches, others: Batches, out: Path) -> Pipeline:
 
 
 def outputs(out: Path) -> dict[str, Counter[tuple[str, ...]]]:
-    """What each stage's sink holds; of rolling totals the last row of each key."""
+    """Rows in each stage's sink; for rolling totals, the last row of each key."""
     found = {
         name: Counter(map(_texts, committed(out / name, columns)))
         for name, (_, _, columns) in OPERATORS.items()
@@ -137,7 +137,7 @@ def outputs(out: Path) -> dict[str, Counter[tuple[str, ...]]]:
 
 
 def oracle(rows: Batches, others: Batches) -> dict[str, Counter[tuple[str, ...]]]:
-    """What all of it must come to, one event at a time."""
+    """Expected rows of all sinks, computed one event at a time."""
     left, right = ([row for batch in side for row in batch] for side in (rows, others))
     truth = {
         name: Counter(map(_texts, expect(left, right)))

@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class GoldenSnapshot:
-    """What a version left in its store, and what it had been given and had written until then."""
+    """A store that a version of the library wrote, with the job's input and output up to then."""
 
     rows: list[list[dict[str, Any]]]
     others: list[list[dict[str, Any]]]
