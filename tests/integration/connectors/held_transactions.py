@@ -1,4 +1,4 @@
-"""What a broker says of the transactions that are open."""
+"""Lists a broker's open transactions."""
 
 from __future__ import annotations
 

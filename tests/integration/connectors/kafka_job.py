@@ -27,7 +27,7 @@ class KafkaPipelineWorld(World):
     place: dict[str, Any]
     sent: list[dict[str, Any]]
     partitions = 2
-    """Of the topic that is read."""
+    """Partitions of the topic that is read."""
 
     def set_up(self, kafka: KafkaWorld) -> None:
         self.kafka, self.sent = kafka, []
@@ -36,7 +36,7 @@ class KafkaPipelineWorld(World):
         self.write_to()
 
     def write_to(self, **sinks: Any) -> None:
-        """What the sinks of the next execution are told, beside their topics."""
+        """Sets the options of the next execution's sinks, beside their topics."""
         self.sinks = sinks
         place = {**self.place, "sinks": sinks}
         (self.folder / "kafka.json").write_text(json.dumps(place))
@@ -81,7 +81,7 @@ class KafkaPipelineWorld(World):
         return {epoch for epoch in epochs if epoch <= newest}
 
     def open_transactions(self) -> set[str]:
-        """What is held, as the broker says."""
+        """Ids of this store's open transactions, as the broker lists them."""
         with self.jet() as jet:
             return open_transactions(self.kafka, jet.store.store_id)
 
@@ -90,7 +90,7 @@ class KafkaPipelineWorld(World):
             assert not rows - self.wanted()[name], "nothing is there twice, or too early"
 
     def assert_in_order(self) -> None:
-        """Of one key, the rows of each partition that is read, in what was written to `big`."""
+        """Asserts that `big` has, for each key, the rows of each input partition in their order."""
         of: dict[tuple[Any, ...], set[int]] = defaultdict(set)
         for number, row in enumerate(self.sent):
             of[row["k"], row["ts"], row["v"]].add(number // FILE_ROWS % self.partitions)

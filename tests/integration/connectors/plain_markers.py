@@ -20,7 +20,8 @@ Reader = Callable[[], int]
 
 @dataclass
 class KafkaMarkers:
-    """Of one sink, in the topic of markers: read to its end at every look."""
+    """Newest marker of one sink in the topic of markers; reads the topic to its end at every
+    call."""
 
     servers: str
     sink: str
@@ -97,7 +98,7 @@ class KafkaMarkers:
 
 @dataclass(frozen=True)
 class TableMarkers:
-    """Of one sink, in its database: whichever kind of transactions it has."""
+    """Newest marker of one sink in its database, for both kinds of transactions."""
 
     url: str
     sink: str

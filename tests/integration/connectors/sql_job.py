@@ -91,7 +91,8 @@ class SqlWorld(World):
 
 
 def _ms(time: Any) -> int:
-    """Of a time as a plain client has it: without a zone it is UTC; SQLite's is text."""
+    """Converts a plain client's time to milliseconds: a time without a zone is UTC; SQLite's is
+    text."""
     at = datetime.fromisoformat(time) if isinstance(time, str) else time
     at = at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at
     return round(at.timestamp() * 1000)

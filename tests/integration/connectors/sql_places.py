@@ -28,11 +28,11 @@ COLUMNS = {
     "sqlite": "id integer primary key, text text, number double, flag boolean, "
     "at timestamp, day date, raw blob, price decimal(10, 2)",
 }
-"""Of `check_sink`'s rows."""
+"""Columns of `check_sink`'s rows."""
 
 
 def all_rows(run: Callable[[str], Iterable[Sequence[Any]]], table: str = "results") -> list[Row]:
-    """What a plain client sees of them, with every column."""
+    """Rows of the table with every column, read by a plain client."""
     names = SCHEMA.names
     found = run(f"select {', '.join(names)} from {table}")
     return [dict(zip(names, row, strict=True)) for row in found]
@@ -57,7 +57,7 @@ def from_a_copy(run: Callable[[str], object]) -> Iterator[None]:
 
 
 def set_back(run: Callable[[str], object]) -> dict[str, Callable[[], Any]]:
-    """Of a sink that rolls forward, for `check_sink`."""
+    """Ways to set back the place of a sink that rolls forward, for `check_sink`."""
     return {
         "a database without epochs": partial(without, run, "dagster_jet_epochs"),
         "a database that was restored": partial(from_a_copy, run),
@@ -99,7 +99,7 @@ class MadeSink:
 
 
 class MadeMirror(MadeSink):
-    """Of a table that is kept as another one is: each of the suite's rows is an insertion."""
+    """Makes a sink that mirrors another table; each of the suite's rows is an insertion."""
 
     def __call__(self) -> Any:
         made = super().__call__()

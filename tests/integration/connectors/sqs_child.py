@@ -16,7 +16,7 @@ KEY_ID, KEY = "JET_TEST_SQS_KEY_ID", "JET_TEST_SQS_KEY"
 
 
 def secrets() -> dict[str, Any]:
-    """What a source is told of its credentials."""
+    """Credentials as a source's options."""
     return {"access_key_id": Secret(KEY_ID), "secret_access_key": Secret(KEY), "region": REGION}
 
 

@@ -110,7 +110,8 @@ def queue(kind: str, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 class Job:
-    """What executions of a job do with a reader of the queue, and what they have read."""
+    """Executions of a job that read the queue and acknowledge messages, and the rows they have
+    read."""
 
     def __init__(self, queue: Any) -> None:
         self.queue, self.read = queue, Counter[int]()

@@ -47,7 +47,7 @@ def again(
 def test_a_column_that_is_renamed_while_it_runs_is_read_by_both_names(
     database: PostgresDatabase,
 ) -> None:
-    """What is before the change comes first; then the job starts anew with the columns of then."""
+    """The row before the change is read first; then the job restarts with the new columns."""
     reader = opened(database)
     database.run("insert into t values (1, 'a')")
     database.run("alter table t rename text to title")

@@ -118,8 +118,9 @@ def world(world: World) -> Iterator[MirrorWorld]:
 def test_a_killed_mirror_is_the_table(
     world: MirrorWorld, transactions: str, kills: list[str]
 ) -> None:
-    """Of three partitions, whose offsets are no order: only each key's own changes have one. Beside
-    it, a compacted topic gets every change once, deletions as tombstones, in the order of a key."""
+    """Reads three partitions, whose offsets are no order: only the changes of one key have one. A
+    compacted topic beside the mirror gets every change once, in the order of its key; deletions are
+    tombstones."""
     world.set_up(partitions=3, transactions=transactions)
     for rules in kills:
         world.change(60)
@@ -151,7 +152,7 @@ INSERTED = {
 
 
 def send(kafka: KafkaWorld, topic: str, how: str, table: str, partition: int) -> None:
-    """What Debezium has sent, see `tests/unit/connectors/test_debezium_changes.py`."""
+    """Sends recorded Debezium messages, see `tests/unit/connectors/test_debezium_changes.py`."""
     for one in map(json.loads, GOLDEN.read_text().splitlines()):
         if (one["how"], one["table"]) == (how, table):
             kafka.send(topic, [one["value"]], partition, key=one["key"])

@@ -68,7 +68,7 @@ def read(options: Options, name: str = NAME) -> list[dict[str, Any]]:
 
 @contextmanager
 def lost_answers(proxy: Proxy) -> Iterator[None]:
-    """Of requests that change several tables."""
+    """Cuts the answers to requests that change several tables."""
     proxy.cut_answer_to(lambda sent: b"/transactions/commit" in sent)
     try:
         yield

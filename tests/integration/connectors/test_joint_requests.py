@@ -84,7 +84,7 @@ class Two:
             return [len(catalog.load_table(n).snapshots()) for n in (self.plain, self.keyed)]
 
     def append(self, name: str, *ids: int) -> None:
-        """What another writer does."""
+        """Appends rows as another writer does."""
         with self.catalog() as catalog:
             catalog.load_table(name).append(pa.Table.from_batches([rows(*ids)]))
 

@@ -77,7 +77,7 @@ def jet(tmp_path: Path, spark: Any) -> Iterator[Jet]:
 
 
 def read(jet: Jet, source: Any, **options: Any) -> list[dict[str, Any]]:
-    """What one drained run of a job adds."""
+    """Returns the rows of one drained run."""
     forget("kafka")
     p = Pipeline("reads")
     p.read_from(source, name="topic").write_to(sinks.collect("kafka"), name="out")
@@ -277,7 +277,8 @@ def test_renamed_sinks_complete_what_they_had_begun(world: KafkaPipelineWorld) -
 @long
 @pytest.mark.usefixtures("interpreted")
 def test_fifty_kills(world: KafkaPipelineWorld, tmp_path: Path):
-    """Of the driver at random steps; every fifth time the broker is killed while it runs."""
+    """Kills the driver at random steps; every fifth time the broker is killed while the driver
+    runs."""
     rng = random.Random(20261123)
     steps = ("record.snapshot.after", "kafka.fenced", "kafka.commit.before", "epoch.acked")
     steps += ("kafka.commit.produced", "kafka.commit.after", "staging.finished")

@@ -72,7 +72,7 @@ def test_held_transactions_survive_their_driver(world: KafkaPipelineWorld, rules
 def test_another_kind_of_transactions_with_a_snapshot_that_is_decided(
     world: KafkaPipelineWorld, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
-    """What is decided is committed in the way in which it was prepared."""
+    """A decided transaction is committed in the way in which it was prepared."""
     world.write_to(**before)
     kill(world, DECIDED)
     world.write_to(**after)

@@ -123,7 +123,7 @@ def test_a_commit_that_arrives_in_the_middle_of_a_later_epoch(late: Late, halfwa
 
 
 def test_a_commit_that_arrives_after_an_epoch_that_was_given_up(late: Late, halfway: Any) -> None:
-    """What ends an aborted transaction is late, too."""
+    """The marker that ends an aborted transaction is late, too."""
     held: list[HeldRequest] = []
 
     def fail() -> None:

@@ -1,4 +1,4 @@
-"""What a Kafka source makes of what cannot be read: behind a transaction, deleted, no value."""
+"""Kafka topics with open transactions, deleted topics, and tombstones."""
 
 from __future__ import annotations
 

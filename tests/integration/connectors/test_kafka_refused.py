@@ -65,7 +65,7 @@ class RefusedWorld(World):
         (self.folder / f".{name}").rename(self.folder / "in" / f"{name}.json")
 
     def decide(self) -> None:
-        """What is put is decided, and nothing of it is committed."""
+        """Runs until a snapshot is decided of which nothing is committed."""
         self.run_child("record.snapshot.after:2=kill", until="drained")
         assert self.found() == Counter()
 

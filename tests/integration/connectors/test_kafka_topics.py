@@ -93,7 +93,7 @@ def test_killed_around_a_commit(world: TopicsWorld, rules: str) -> None:
 
 
 def test_a_topic_more_while_a_commit_is_owed(world: TopicsWorld) -> None:
-    """What was decided for two topics is committed there; rows for the third come behind it."""
+    """Rows decided for two topics are committed there; rows for the third topic follow."""
     world.set_up(letters=False)
     every = world.topics
     for path in sorted((world.folder / "in").iterdir())[:3]:

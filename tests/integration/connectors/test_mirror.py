@@ -169,7 +169,7 @@ def test_columns_may_have_any_names(target: SqlPlace, key: tuple[str, str], othe
 def test_rows_that_are_not_there_are_asked_for(
     database: PostgresDatabase, target: SqlPlace
 ) -> None:
-    """Of a row that was there before, and whose large value no change has."""
+    """The row existed before the slot, and no change has its large value."""
     database.run("alter table t add n int")
     database.run("alter table t alter text set storage external")
     database.run(f"insert into t values (1, {BIG % 'id'}, 0)".replace("id", "'x'"))

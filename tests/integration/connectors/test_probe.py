@@ -100,7 +100,8 @@ def test_postgres_rights_and_time_outs(ask: Any) -> None:
 
 @pytest.mark.parametrize("how", [pytest.param(signal.SIGTERM, marks=long), signal.SIGKILL])
 def test_postgres_after_a_restart(ask: Any, how: int) -> None:
-    """What is left survives a restart, by a signal of any kind; found once, it is gone."""
+    """A transaction that is left prepared survives any kind of restart; the next probe removes
+    it."""
     folder = own_folder("postgres")
     running: SharedServer = launch("postgres", folder, postgres_server.prepared(folder))
     try:

@@ -109,7 +109,7 @@ def read_all_ways(
     *,
     by_spark_alone: Mapping[str, str] | None = None,
 ) -> Read:
-    """What is read of all files of a folder, in every way the same.
+    """Reads all files of a folder in every way and asserts that the rows are the same.
 
     Args:
         by_spark_alone: an option that means nothing, but that Arrow does not know.

@@ -63,7 +63,7 @@ def copies(slot: str) -> Pipeline:
 
 @contextmanager
 def event_log(spark: Any, folder: Path) -> Iterator[None]:
-    """What Spark keeps for its history server: plans, stages, and the texts of failures."""
+    """Writes Spark's event log for the history server: plans, stages, and the texts of failures."""
     folder.mkdir()
     context, jvm = spark.sparkContext, spark._jvm
     java, place = context._jsc.sc(), jvm.java.net.URI(folder.as_uri())
@@ -80,7 +80,7 @@ def event_log(spark: Any, folder: Path) -> Iterator[None]:
 
 
 def command_lines() -> list[str]:
-    """Of every process of this machine, as anybody here can read them."""
+    """Command lines of all processes of this machine; every user can read them."""
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -78,7 +78,7 @@ class Held:
         return [id for (id,) in self.database.run("select id from results order by id")]
 
     def left(self) -> list[str]:
-        """What the server itself says is prepared, of this table's database."""
+        """Names of this table's prepared transactions, as the server lists them."""
         if self.kind == "postgresql":
             asked = "select gid from pg_prepared_xacts where database = current_database()"
             return [gid for (gid,) in self.database.run(asked)]

@@ -163,7 +163,7 @@ def test_a_database_that_is_away_at_the_start_and_dies_in_the_middle(world: SqlW
 
 
 def error_kind(jet: Jet) -> str:
-    """What the owner of the job says that it is waiting for."""
+    """Returns the error in the job's lease: the one that the job waits for."""
     record = read_record(jet.store, sql_child.JOB)
     lease = None if record is None else record.lease
     return "" if lease is None or lease.activity is None else lease.activity.error

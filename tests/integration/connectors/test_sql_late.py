@@ -77,7 +77,7 @@ class Late:
         self.committer.abort_orphans(CommitContext(JOB, STAGE, 1, execution, recovering=True), ())
 
     def prepared(self) -> list[str]:
-        """What the server says is prepared, of this sink's."""
+        """Names of this sink's prepared transactions, as the server lists them."""
         rows = self.database.run(PREPARED[self.kind])
         names = [x.decode() if isinstance(x := row[-1], bytes) else str(x) for row in rows]
         owner = self.sink._owner(JOB, STAGE)

@@ -199,8 +199,8 @@ def _chunks(ids: list[int], size: int) -> Iterator[list[int]]:
 def test_a_row_that_is_inserted_anew_is_not_deleted_again(
     tmp_path: Path, spark: Any, kind: str
 ) -> None:
-    """Of an epoch whose commit has failed after its transaction, and in it: by the successor's
-    commit, and by one that the dead execution makes late."""
+    """The commit of an epoch failed after its transaction, or in it. The successor commits the
+    epoch, or the dead execution does so late."""
     rows = Deletions.new(kind, tmp_path)
     make = MadeSink.of(tmp_path, rows.database.url, mode="delete", key="id")
     sink = make().at_start("j", "out", on_one_host=True)
@@ -254,7 +254,7 @@ class Putting:
 @long
 @pytest.mark.parametrize("kind", list(NOTES))
 def test_deletions_keep_the_contract(tmp_path: Path, spark: Any, kind: str) -> None:
-    """What the suite sees as rows are deletions; after each look the rows are there again."""
+    """The suite sees deleted rows as the sink's rows; they are put back after each look."""
     rows = Deletions.new(kind, tmp_path)
     make = MadeSink.of(tmp_path, rows.database.url, mode="delete", key="id")
 
