@@ -12,7 +12,7 @@ from . import child
 
 
 def cleaning_pipeline(folder: Path) -> Pipeline:
-    """Of files in subfolders."""
+    """Pipeline that reads files in subfolders and archives them."""
     p, out = Pipeline(child.JOB), f"{folder}/out"
     rows, counts, rollup = child.windows_over_windows(
         p, folder, recursive=True, after_commit="archive", archive=f"{folder}/done"

@@ -58,7 +58,7 @@ VICTIM = "0"
 """Spark's number of the executor."""
 WINDOW_MS, ROLLUP_MS, GAP_MS, LAG_MS = 1_000, 4_000, 150, 400
 RATE, KEYS = 200, 7
-"""Of the job that gets another executor."""
+"""Rows per second, and number of keys, in the job that gets another executor."""
 PATIENCE_S, QUIET_S = 60.0, 3.0
 SPARK = {
     "spark.master": "local-cluster[2,2,1024]",
@@ -228,7 +228,7 @@ def join_while_placing(session: SparkSession) -> tuple[int, bool]:
 
 
 def run_as_another_version(jet: Jet, folder: Path) -> str:
-    """What a start says whose executors have another version than the driver."""
+    """Returns the error of a start whose executors have another version than the driver."""
     own = dagster_jet.__version__
     dagster_jet.__version__ = "0.0.0"
     write_input(folder / "another" / "in", 0, [{"k": 1, "ts": 1}])

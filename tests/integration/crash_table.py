@@ -267,7 +267,7 @@ IN_DELETION = {
     "delete.maps",
     "delete.unlisted",
 }
-"""Of a job, in tests/unit/jobs/test_deletion.py."""
+"""Failpoints of a job's deletion, tested in tests/unit/jobs/test_deletion.py."""
 
 IN_DATABASES = {
     "sql.commit.before", "sql.commit.fenced", "sql.commit.rows", "sql.commit.after",

@@ -49,7 +49,7 @@ Inputs = Mapping[str, Sequence[Callable[[Path], object]]]
 """By folder under ``in``, what puts each file there."""
 
 ROWS, KEYS = 30_000, 40_000
-"""Of a file. Of so many keys it has more than 20,000."""
+"""Rows per file, and number of possible keys; a file has more than 20,000 different ones."""
 SHARED = {"shared": True}
 TURNS = (("drained", 3), ("completed", 5))
 """How each execution ends, and its shards: more and fewer than cores, a divisor of nothing."""

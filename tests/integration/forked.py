@@ -19,7 +19,7 @@ from dagster_jet.system import failpoint
 from . import child
 
 Main = Callable[[Path, dict[str, Any]], int]
-"""What a driver does, by the name of a module's function; returns its exit code."""
+"""A driver's main function, found by its module and name; returns the exit code."""
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([child.__name__])

@@ -14,8 +14,8 @@ from .several_tasks import FEW_ROWS, large_from_few_rows_on
 from .world import World, random_rows, write_input
 
 FILES, ROWS, KEYS = 4, 12_000, 200_000
-"""Of each of two sources. One file of each is an epoch: of more rows, and more keys, than one task
-takes."""
+"""Sizes of each of two sources. One file of each makes an epoch, with more rows and keys than one
+task takes."""
 assert max(FEW_ROWS, FEW_GROUPS) < 2 * ROWS
 
 

@@ -57,7 +57,7 @@ Send = Callable[[pa.Table, int | None], Iterable[object]]
 
 @dataclass
 class Running:
-    """What a test wants to look at while the job runs."""
+    """Processors and feeds that a test looks at while the job runs."""
 
     feeds: list[Feed] = field(default_factory=list)
     processors: dict[str, list[DagOperator]] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Feed(Processor):
 
 
 class FirstStage(Processor):
-    """What happens to rows before they are divided by key. Knows the watermark, keeps no rows."""
+    """Stage before rows are divided by key. Knows the watermark, keeps no rows."""
 
     def __init__(self, send: Send) -> None:
         self.send = send

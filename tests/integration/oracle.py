@@ -1,4 +1,4 @@
-"""What the output must be, computed from the input files; shares no line with the engine.
+"""Expected output, computed from the input files; shares no line with the engine.
 
 Rows are tuples, outputs are multisets (`Counter`): a row too many or too few both show.
 """

@@ -18,7 +18,7 @@ SPILLING = {
     "spark.shuffle.spill.numElementsForceSpillThreshold": "5000",
     "spark.sql.TungstenAggregate.testFallbackStartsAt": "1000, 2000",
 }
-"""What memory is too small for is so many rows: sorts go to disk, hash aggregates sort."""
+"""Settings that make Spark spill after a few rows: sorts go to disk, hash aggregates sort."""
 Run = Callable[..., Any]
 """Calls a function of a module with what follows it. `child.open_jet` opens the engine there."""
 

@@ -17,7 +17,7 @@ KEY_ID, KEY = "JET_TEST_S3_KEY_ID", "JET_TEST_S3_KEY"
 
 
 def place() -> dict[str, Any]:
-    """What sources and sinks are told of their place."""
+    """Options of sources and sinks that name the S3 place."""
     options = {
         "endpoint_url": Secret(env=ENDPOINT),
         "access_key_id": Secret(env=KEY_ID),

@@ -23,7 +23,7 @@ from .world import WINDOW_COLUMNS, write_input
 FILES = 8
 WINDOW_MS, ROLLUP_MS, LAG_MS = 500, 2_000, 400
 KEYS = {"same": "k", "other": "substring(k, 1, 4) AS k"}
-"""What the second stage's rows have as their key."""
+"""Keys of the second stage's rows."""
 
 
 def pipeline(folder: Path, keys: str) -> Pipeline:

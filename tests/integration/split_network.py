@@ -17,7 +17,7 @@ from tests.servers.members import RedisServer
 SIDES = ("left", "right")
 _PASSWORD, _PASSWORD_ENV = "pw", "JET_TEST_PASSWORD"
 PASSWORD_IN = {_PASSWORD_ENV: _PASSWORD}
-"""What the environment of drivers and workers must hold."""
+"""Variables that the environment of drivers and workers must hold."""
 _USER = re.compile(rb"AUTH\r\n\$\d+\r\n(\w+)\r\n")
 
 

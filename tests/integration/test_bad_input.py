@@ -1,4 +1,4 @@
-"""What users get wrong, and what breaks around them: each has one documented answer."""
+"""Mistakes of users and faults around them: each has one documented answer."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def in_groups(frame: DataFrame) -> DataFrame:
 
 
 def with_totals(frame: DataFrame) -> DataFrame:
-    """Of a table that is not the stream."""
+    """Joins a table that is not the stream."""
     table = frame.sparkSession.range(9).selectExpr("string(id) AS k", "id AS w")
     totals = table.dropDuplicates(["w"]).groupBy("k").agg(F.sum("w").alias("w")).orderBy("k")
     return frame.join(totals.limit(5), "k", "left")

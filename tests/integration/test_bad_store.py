@@ -134,7 +134,7 @@ def test_a_wrong_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    """Of one member, on a small disk in a mount namespace of its own."""
+    """Fills the disk of one member: a small disk in a mount namespace of its own."""
     folder = tmp_path / "small"
     folder.mkdir()
     namespaces = ["--mount"] if os.geteuid() == 0 else ["--map-root-user", "--mount"]

@@ -193,7 +193,7 @@ def test_f10_a_commit_that_throws_is_retried_and_told(world: World) -> None:
 
 
 class Interrupt(BaseException):
-    """What nobody expects on the driver's thread."""
+    """Unexpected exception on the driver's thread."""
 
 
 @pytest.mark.parametrize("how", ["interrupted", "cancelled"])

@@ -1,4 +1,4 @@
-"""What pipelines compute and how jobs live, against rows recomputed from the input files."""
+"""Pipelines compute the rows that are expected from the input files, and jobs start and end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an analysis finds out, and that epochs take it as it is."""
+"""The analysis of a pipeline finds its properties, and epochs use them as they are."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_another_job_goes_on_from_an_export_and_so_does_the_first(
 
 
 def up_to(folder: Path, columns: tuple[str, ...], export: Export) -> oracle.Rows:
-    """What a sink had committed by the exported epoch, by the markers in its folder."""
+    """Rows that a sink had committed up to the exported epoch, by the markers in its folder."""
     rows: oracle.Rows = Counter()
     for marker in folder.glob("_epochs/*.json"):
         content = json.loads(marker.read_text("utf-8"))

@@ -20,7 +20,8 @@ from .other_spark import Run, here, on_a_cluster
 from .standalone import standalone
 
 QUICK = {"map_stateful", "windows over windows", "race q5"}
-"""Of `differential.CASES`, on a cluster: rows to functions, stages in a row, shared frames."""
+"""Cases of `differential.CASES` that run on a cluster: rows to functions, stages in a row, shared
+frames."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of all cases: they share their input."""
+    """Folder that all cases share, with their input."""
     return tmp_path_factory.mktemp("cases")
 
 

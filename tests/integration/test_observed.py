@@ -68,7 +68,7 @@ def collector() -> Iterator[tuple[str, dict[str, set[str]]]]:
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Of a process that is configured for both exporters; afterwards it is for none again."""
+    """Port of the Prometheus exporter; this process has both exporters until the fixture ends."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         number: int = free.getsockname()[1]

@@ -256,7 +256,8 @@ def joined_as_of(rows: Stage, others: Stage, name: str = "op") -> Stage:
 
 
 def expected_as_of(rows: list[Row], others: list[Row]) -> Iterator[tuple[Any, ...]]:
-    """Of two versions of one key and time the later counts: a file after the other."""
+    """Expected rows of an as-of join. Of two versions with the same key and time the later one
+    counts; files are read one after the other."""
     of_key = numbered_by_key(others)
     for row in rows:
         known = [
@@ -456,7 +457,7 @@ def operator_pipeline(name: str, folder: Path, **place: Any) -> Pipeline:
 
 
 def wrong_rows(name: str, folder: Path) -> str:
-    """What an operator has written, compared with what its input files say."""
+    """Difference between an operator's output and the rows expected from its input files."""
     _, expect, columns = OPERATORS[name]
     read = [input_rows(folder / "in" / side) for side in sides(name)]
     return difference(

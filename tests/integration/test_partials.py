@@ -68,7 +68,7 @@ def frames(spark: SparkSession, events: list[Any]) -> list[DataFrame]:
 
 
 def first_stage(stage: FirstStage, frame: DataFrame) -> pa.Table:
-    """What Spark makes of a frame, as the operator's input."""
+    """Input of the operator, as Spark computes it from a frame."""
 
     def columns(columns: SqlColumns) -> list[Column]:
         return [F.expr(sql).alias(name) for name, sql in columns]

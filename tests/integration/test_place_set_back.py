@@ -86,7 +86,7 @@ def test_a_folder_that_is_empty_is_refused_until_it_is_back(world: World, guaran
 
 
 def taken(folder: Path) -> Counter[Any]:
-    """What a reader finds, who takes it away."""
+    """Rows that a reader finds and takes away."""
     rows: Counter[Any] = Counter()
     for path in folder.glob("part-*"):
         rows.update(rows_of(path, COLUMNS))

@@ -255,7 +255,7 @@ def test_a_cache_is_of_its_first_run(rows: DataFrame) -> None:
 
 
 def test_users_functions_see_a_row_once(rows: DataFrame) -> None:
-    """What they make of it need not be the same twice, and two branches are to agree on it."""
+    """A function's results may differ between calls, yet two branches must see the same one."""
 
     def token() -> Column:
         return F.udf(lambda _: uuid.uuid4().hex)("id")

@@ -77,7 +77,7 @@ def test_the_class_is_there(spark: SparkSession, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def rows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
-    """Of one file with the columns k, v and w."""
+    """Rows of one file with the columns k, v and w."""
     path = str(tmp_path_factory.mktemp("rows") / "in")
     spark.range(3).selectExpr("id AS k", "id AS v", "id AS w").write.parquet(path)
     return spark.read.parquet(path)

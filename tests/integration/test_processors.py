@@ -1,4 +1,4 @@
-"""What users' processors are promised on Spark, beside exactly-once (`test_two_phase.py`)."""
+"""Promises to users' processors on Spark, beside exactly-once (`test_two_phase.py`)."""
 
 from __future__ import annotations
 

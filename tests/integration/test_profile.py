@@ -53,7 +53,7 @@ def is_sorted(values: Iterable[Any]) -> bool:
 
 
 def check(profile: Profile, events: list[EpochCompleted]) -> None:
-    """What the store says is what the job itself has said, epoch by epoch."""
+    """Compares the stored profile with the job's own events, epoch by epoch."""
     assert (profile["job"], profile["execution_id"]) == (child.JOB, 1)
     first, last = profile["first_epoch_id"], profile["last_epoch_id"]
     profiled = [event for event in events if first <= event.epoch_id <= last]

@@ -133,7 +133,7 @@ def test_a_single_column_keeps_its_nulls(jet: Jet, tmp_path: Path, format: str, 
 
 DAY_US = 86_400_000_000
 FAR_DAYS = [-719_163, -800_000, 2_932_897, 11_248_737, 11_248_738, 13_890_172, 100_000_000]
-"""Of year 0, before it, 10000, the last of 32767, and behind it."""
+"""Days in year 0, before it, in year 10000, the last day of year 32767, and days after it."""
 
 
 @pytest.mark.parametrize("format", ["json", "csv", "parquet"])

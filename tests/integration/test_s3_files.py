@@ -80,7 +80,7 @@ class S3World(World):
         super().assert_nothing_doubled()
 
     def download(self) -> None:
-        """What a reader of the bucket sees."""
+        """Downloads the objects that a reader of the bucket sees."""
         pages = self.client.get_paginator("list_objects_v2").paginate(
             Bucket=s3_child.BUCKET, Prefix=f"{self.folder.name}/out/"
         )

@@ -33,7 +33,7 @@ STATE = pa.schema([("__partition", pa.int32()), *((name, pa.int64()) for name in
 
 
 def groups(keys: np.ndarray) -> pa.Table:
-    """What the JVM would send: one row per key of one window that stays open."""
+    """Rows as the JVM would send them: one per key of one window that stays open."""
     ones = np.ones(len(keys), np.int64)
     partition = ((keys * 2_654_435_761) % 2**32 % 271).astype(np.int32)
     columns = [partition, keys, ones * 1_000, keys % 97, ones]

@@ -1,4 +1,4 @@
-"""What each column of a stage is made of, as Spark has planned it; no job is run."""
+"""Origins of each column of a stage, as Spark has planned it; no job is run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OUT = sinks.files("/out", format="parquet")
 
 
 def origins(spark: SparkSession, graph: Graph, stage: str) -> dict[str, str]:
-    """Of each column, the columns that it is made of: "rows.eur rows.shop"."""
+    """Columns that each column is made of: "rows.eur rows.shop"."""
     plan = analyse(SparkRuntime(spark, "shops", {}, 1), graph, 7)
     found = stage_columns(plan)[stage]
     return {c.name: " ".join(f"{o.stage}.{o.column}" for o in c.origins) for c in found}

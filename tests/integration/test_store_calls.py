@@ -89,11 +89,11 @@ class CallsWorld(World):
         self.files += 1
 
     def rows(self) -> Counter[tuple[Any, ...]]:
-        """What any sink has to have: (id, v)."""
+        """Expected rows of each sink: (id, v)."""
         return Counter((n, n % ROWS) for n in range(self.files * ROWS))
 
     def found(self) -> list[Counter[tuple[Any, ...]]]:
-        """What each sink has."""
+        """Rows of each sink."""
         raise NotImplementedError
 
     def is_right(self) -> bool:
@@ -155,7 +155,7 @@ class CallsWorld(World):
                 self.until(self.is_right, f"{reaction.name}: the rows are there")
 
     def reactions(self, before: int) -> set[StoreReaction]:
-        """Of what was said since then."""
+        """Reactions in the events since then."""
         found = set()
         for event in self.events[before:]:
             if isinstance(event, ExecutionRestarting):
@@ -182,7 +182,7 @@ class CallsWorld(World):
         return [url for url in self.members.urls if member_id_of(url) == first]
 
     def await_removal(self, written: set[Asked]) -> None:
-        """What was written is not there any more, as more snapshots have come."""
+        """Waits until later snapshots have removed the manifests that were written."""
         state = self.engine.store.map(STATE)
 
         def is_removed() -> bool:

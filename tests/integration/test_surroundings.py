@@ -35,8 +35,8 @@ HOUR_S = 3600
 
 @long  # a full store member: test_store_calls.py; a full sink: test_connector_contracts.py
 def test_f19_a_full_disk(world: World) -> None:
-    """Of a store member, of the sinks, of the executors' state, of Spark's own scratch; each is
-    freed again.
+    """Fills the disks of a store member, of the sinks, of the executors' state, and of Spark's own
+    scratch; each is freed again.
 
     On real small disks, in a process (and a JVM) of its own mount namespace.
     """

@@ -69,5 +69,5 @@ def assert_finished(world: World, **order: bool) -> None:
 
 
 def said_by(world: World) -> str:
-    """What its children have printed so far."""
+    """Output of the world's child processes so far."""
     return world.child_output.read_text("utf-8") if world.child_output.exists() else ""

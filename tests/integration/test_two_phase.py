@@ -45,7 +45,7 @@ def cut(rows: Iterable[dict[str, Any]]) -> Cut:
 
 
 def numbered(rows: Iterable[dict[str, Any]]) -> Cut:
-    """What must be committed."""
+    """Rows that must be committed."""
     found, counts = Counter(), Counter()
     for row in rows:
         found[row["k"], row["ts"], row["v"]] += 1

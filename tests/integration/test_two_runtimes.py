@@ -373,7 +373,7 @@ def newest(updates: Counter[tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
 
 
 def differing(both: Comparison) -> list[str]:
-    """What the tests above compare, by name, where it is not equal or empty."""
+    """Names of the kinds for which the comparisons above would fail."""
     found = [name for name in KINDS if not both.cut[0].states[name]]
     for on_spark, local in (both.cut, both.end):
         found += [n for n, rows in local.states.items() if on_spark.states[n] != rows]

@@ -1,4 +1,4 @@
-"""What a pipeline looks at of its sources' rows; rows without the rest are filled up with nulls."""
+"""Columns of its sources' rows that a pipeline uses; the other columns are filled with nulls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OUT = sinks.files("/out", format="json")
 
 
 class Told(FilesReader):
-    """What it is told."""
+    """Records the columns that it is asked for."""
 
     columns: str | None = None
 
@@ -40,7 +40,8 @@ Used = Callable[[Callable[[Stage], Any]], str | None]
 
 @pytest.fixture
 def used(spark: SparkSession, tmp_path: Path) -> Used:
-    """Of a pipeline; without the outer `struct<...>`."""
+    """Returns a function that names the columns used by a pipeline, without the outer
+    `struct<...>`."""
 
     def analysed(build: Callable[[Stage], Any]) -> str | None:
         pipeline = Pipeline("used")

@@ -38,7 +38,7 @@ class AlertsWorld(World):
         return committed(self.folder / out, COLUMNS)
 
     def missing(self, until_ms: int | None = None, *, found: Counter[Any] | None = None) -> str:
-        """What is wrong in the committed rows, if all timers up to a time were called."""
+        """Describes what is wrong in the committed rows, if all timers up to a time were called."""
         found = self.rows() if found is None else found
         read = Counter((k, v) for k, _, v, timer, *_ in found.elements() if timer is None)
         given = Counter((row["k"], row["v"]) for row in input_rows(self.folder / "in"))

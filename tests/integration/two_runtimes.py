@@ -266,7 +266,8 @@ def living(
 def assert_read_as_it_counts(
     operator: Operator, saved: pa.Table | None, read: pa.Table | None, watermark_ms: int | None
 ) -> None:
-    """What is read without the pipeline, by the manifest alone, is what its operator would say."""
+    """Asserts that rows read by the manifest alone, without the pipeline, are those of its
+    operator."""
     expected = _as_it_counts(operator, saved, watermark_ms)
     found = read.num_rows if read is not None else 0
     if not any(name.startswith("__custom(") for name in operator.state_schema.names):

@@ -1,4 +1,4 @@
-"""What is raised in Spark's tasks, by our code or a user's: jobs that fail, and what they say."""
+"""Jobs whose tasks raise, in our code or a user's, and the errors that they report."""
 
 from __future__ import annotations
 
@@ -107,7 +107,8 @@ def reading(module: ModuleType, source: Callable[[Jet, Path], Any]) -> Callable[
 
 
 def of_parquet(jet: Jet, folder: Path) -> Any:
-    """Of other types than declared: what is as declared is read by Spark."""
+    """Parquet files with other types than declared; Spark reads only files with the declared
+    types."""
     (folder / "in").mkdir()
     table = pa.table({"k": ["a"], "ts": [1], "v": pa.array([1], pa.int32())})
     pq.write_table(table, folder / "in" / "1.parquet")
@@ -255,7 +256,7 @@ def of_theirs(case: str, folder: Path) -> JetError:
 
 
 def of_executors(folder: Path) -> JetError:
-    """What they are asked at the start cannot be answered."""
+    """Error of a start whose executors cannot report their versions."""
     folder.mkdir()
     rows(folder)
     with mock.patch.object(versions, "_reporter", _no_reporter):

@@ -76,9 +76,9 @@ class World:
     """A folder with everything one crash test needs."""
 
     driver: ClassVar[Main] = staticmethod(child.main)
-    """What a child does."""
+    """Main function of a child process."""
     pipeline: ClassVar[Callable[[Path], Pipeline]] = staticmethod(child.crash_pipeline)
-    """What this process runs."""
+    """Builds the pipeline that this process runs."""
     job: ClassVar[str] = child.JOB
     patience_s: ClassVar[float] = 240
     """How long a child may take to its death, or its end."""
@@ -145,8 +145,8 @@ class World:
             assert not found - expected[name], (name, found - expected[name])
 
     def assert_ledger_is_true(self) -> tuple[LedgerEntry, ...]:
-        """Of each sink it says exactly what its markers say: read here by plain clients. Before the
-        first snapshot it has nothing to say."""
+        """Asserts that the ledger equals each sink's markers, read here by plain clients. Before
+        the first snapshot the ledger is empty."""
         read: list[Ledger] = []
 
         def reads_markers() -> bool:
@@ -174,7 +174,7 @@ class World:
         return entries
 
     def marked(self, sink: str, epochs: set[int]) -> set[int]:
-        """Of these epochs, those that a sink's place has a marker of."""
+        """Those of the epochs that have a marker at the sink's place."""
         folder = self.folder / "out" / sink.removesuffix("_out") / "_epochs"
         return epochs & {int(path.stem) for path in folder.glob("[!.]*.json")}
 

@@ -59,10 +59,10 @@ class Died(Exception):
 
 @dataclass(frozen=True)
 class Size:
-    """What there is at one moment."""
+    """Sizes of the store at one moment."""
 
     keys: int
-    """Of all maps of the store."""
+    """Keys in all maps of the store."""
     registers: int
     member_bytes: int
     """On the disk of the members."""
