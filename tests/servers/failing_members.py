@@ -29,7 +29,8 @@ _SAYS = {
     Condition.READ_ONLY: b"-READONLY You can't write against a read only replica.\r\n",
 }
 _KEYS_FROM = 5
-"""Of a script's request: name, digest, how many keys, place, sorted set, then the keys."""
+"""Position of the keys in a script's request: name, digest, how many keys, place, sorted set, then
+the keys."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Asked:
 
 @dataclass
 class Fault:
-    """What one or several members do to the requests that have such a key."""
+    """Response of one or several members to the requests that have such a key."""
 
     is_meant: Callable[[Asked], bool]
     condition: Condition

@@ -18,7 +18,8 @@ VERSION = "4.1.0"
 _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 """A random one may begin with a dash, and is taken for an option then."""
 USER, PASSWORD = "limited", "hush-hush"
-"""Of the SASL listener: may do nothing, until a test grants it. Who comes without may do all."""
+"""User of the SASL listener, with no rights until a test grants some. Clients without a user have
+all rights."""
 PROXIED = ("outage", "held", "contracts", "late")
 """Listeners whose clients are sent to a `Proxy`: one for each file of tests that has one, because
 they run at the same time."""

@@ -203,7 +203,7 @@ class AwsServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the environment must hold: any credentials, and a region."""
+        """Variables that the environment must hold: any credentials, and a region."""
         return {
             "AWS_ACCESS_KEY_ID": "testing",
             "AWS_SECRET_ACCESS_KEY": "testing",

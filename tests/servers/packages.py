@@ -1,4 +1,4 @@
-"""What servers are installed from: the machine's own packages, and jars from Maven's registry."""
+"""Packages of the servers: the machine's own, and jars from Maven's registry."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class Proxy:
 
     @contextmanager
     def silent(self) -> Iterator[None]:
-        """What is sent arrives later, when it is left: as from a server that is stopped."""
+        """Holds back what is sent until the end of the block, like a server that is stopped."""
         self._goes_on.clear()
         try:
             yield
@@ -284,7 +284,7 @@ def _is_whole(said: bytes) -> bool:
 
 
 def _close(end: socket.socket) -> None:
-    """What was sent arrives."""
+    """Closes a connection without losing bytes that were sent."""
     with contextlib.suppress(OSError):
         end.shutdown(socket.SHUT_WR)
     end.close()

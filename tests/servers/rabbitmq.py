@@ -128,7 +128,7 @@ def write_down(server: SharedServer) -> None:
 
 
 def _ports(folder: Path) -> list[int]:
-    """Of clients, of epmd, of peers."""
+    """Ports of clients, of epmd, of peers."""
     return [int(word) for word in (folder / "ports").read_text().split()]
 
 

@@ -47,7 +47,7 @@ class SharedServer:
 
 @dataclass(frozen=True)
 class ToStart:
-    """What `start` of a kind returns."""
+    """Result of `start` of a kind of server."""
 
     command: Sequence[str]
     is_ready: Callable[[], bool]
@@ -55,7 +55,7 @@ class ToStart:
     facts: Mapping[str, Any]
     environment: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None
-    """Of the machine, where a server refuses to run as root."""
+    """User of the machine for a server that refuses to run as root."""
 
 
 def shared_server(kind: str, start: Callable[[Path], ToStart]) -> SharedServer:
