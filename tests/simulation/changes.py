@@ -55,7 +55,7 @@ class ChangeHistory:
         self.urls = {name: f"memory://{name}-{suffix}" for name in "abcdef"}
         self.gone: set[str] = set()
         self.decided: set[bytes | None] = {None}
-        """What the record may say: the last confirmed decision, and those begun since."""
+        """Values that the record may have: the last confirmed decision, and those begun since."""
         self.executions = 0
         self.changes = 0
 
@@ -219,5 +219,5 @@ class ChangeHistory:
 
 
 def content(key: MapKey) -> bytes:
-    """What a chunk should hold."""
+    """Bytes that a chunk should hold."""
     return f"chunk {key.name} of partition {key.partition}".encode()

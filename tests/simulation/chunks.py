@@ -48,7 +48,7 @@ class Exported:
 
 
 class ChunkMap:
-    """What snapshots are made of, by name, with the execution that wrote it."""
+    """Manifests and chunk sets by name, each with the execution that wrote it."""
 
     def __init__(self) -> None:
         self.manifests: dict[str, tuple[int, bytes]] = {}

@@ -1,4 +1,4 @@
-"""What the engine's committer and snapshot driver find at their edges: sinks, manifests, tasks."""
+"""Fakes at the edges of the engine's committer and snapshot driver: sinks, manifests, tasks."""
 
 from __future__ import annotations
 
@@ -161,7 +161,8 @@ def commit_stages(driver: Driver, stages: Collection[str], view: CoordinatorView
 
 
 class StrictFailures(Failures):
-    """What is no outage of the simulated world is a bug, of the engine or of the simulator."""
+    """Reports errors that are no simulated outage as violations: bugs of the engine or of the
+    simulator."""
 
     def event(self, error: Exception) -> c.Failed | c.RecordAnswer:
         if not isinstance(error, JetError):

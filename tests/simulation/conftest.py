@@ -1,4 +1,4 @@
-"""What the engine logs of thousands of crashes is read by nobody."""
+"""Switches the engine's log off during thousands of crashes."""
 
 from __future__ import annotations
 

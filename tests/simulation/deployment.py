@@ -1,4 +1,4 @@
-"""What a process starts the job with: the pipeline as it is by then, perhaps an older snapshot."""
+"""Pipeline and settings of one start of the job; it may begin from an older snapshot."""
 
 from __future__ import annotations
 

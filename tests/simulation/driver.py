@@ -49,7 +49,7 @@ MOST_EPOCHS_AFTER_A_STOP = 3
 
 
 class Driver:
-    """What the engine's `Dispatch` and `Announcer` are to the loop."""
+    """Replaces the engine's `Dispatch` and `Announcer` for the loop."""
 
     def __init__(self, world: World, process: Process) -> None:
         self.world, self.process = world, process
@@ -59,10 +59,10 @@ class Driver:
         self.runs: dict[str, Delta] = {}
         """The executors' local files of this execution."""
         self.saved: dict[str, Ack] = {}
-        """What became of state that was saved beside its task."""
+        """Acks of state that was saved beside its task."""
         self.position = [0] * len(world.scenario.rows)
         self.handed_out_max = world.queues.choice((None, None, None, 3, 9))
-        """Of a source that is a queue: how many rows it hands out that are not acknowledged."""
+        """Most rows that a queue hands out without acknowledgement; None: no bound."""
         self.acknowledged = 0
         self.reached_ms = self.known_ms = 0
         """Event time of the window: the watermark of its last epoch, and the one known since."""
@@ -92,7 +92,7 @@ class Driver:
         self.snapshots = self._snapshot_driver()
         self._epoch_worker, self._snapshot_worker = Worker(self), Worker(self)
         self._ends_for: c.StopKind | None = None
-        """What was asked for when the epoch began that ends the execution."""
+        """Stop that was requested before the epoch began and that ends the execution."""
         self._is_cancelled = False
         self._running: c.RunEpoch | None = None
         self._timers = 0
@@ -144,7 +144,7 @@ class Driver:
         self.acknowledged = max(self.acknowledged, messages.get(SOURCE, {}).get("rows", 0))
 
     def goes_on_from(self, position: list[int]) -> None:
-        """What the snapshot has is acknowledged before anything is read."""
+        """Acknowledges the snapshot's rows before anything is read."""
         self.position, self.acknowledged = position, sum(position)
 
     def handed_out(self) -> int:
@@ -356,15 +356,17 @@ class Driver:
     # --- what recovery and epochs ask, for mutants to answer otherwise --------------------------
 
     def in_names(self, attempt: str) -> str:
-        """What the names of runs, chunk sets and staged rows say of a task's attempt."""
+        """Part of the names of runs, chunk sets and staged rows that identifies a task's
+        attempt."""
         return attempt
 
     def may_roll_back(self, execution_id: int, named: set[str]) -> Callable[[str, int], bool]:
-        """What the abort pass may touch, given a token and the execution that staged it."""
+        """Returns whether the abort pass may remove a token, given the execution that staged it."""
         return lambda token, by: by < execution_id and token not in named
 
     def may_break(self, own: Token, by: Token) -> bool:
-        """What a processor may roll back that no entry names, given its token and the other's."""
+        """Returns whether a processor may roll back a transaction that no entry names, given its
+        own token and the transaction's."""
         return by < own
 
     def is_older(self, execution_id: int) -> bool:

@@ -59,7 +59,7 @@ class Epoch:
         return end
 
     def _check(self) -> None:
-        """What the planner owes an epoch, apart from rows."""
+        """Checks the planner's decisions for an epoch, apart from its rows."""
         command, driver = self.command, self.driver
         if command.terminal and not command.final and self.rows:
             raise Violation("an epoch that ends the execution takes new input")

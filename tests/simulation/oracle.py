@@ -55,7 +55,7 @@ class Oracle:
         self.damaged: set[str] = set()
         """Manifests of snapshots of which something has been lost."""
         self._history: list[Manifest] = []
-        """What was decided, up to the newest: without the lines that were left."""
+        """Decided manifests up to the newest, without those on timelines that were left."""
         self.left: set[str] = set()
         """Tokens of artifacts that were decided on a line that was left."""
         self._held: dict[str, Counter[int]] = {}
@@ -116,7 +116,8 @@ class Oracle:
             self._check_last(newest)
 
     def _on_rewound(self, before: ExecutionRecord, record: ExecutionRecord) -> None:
-        """What is newer is given up: only when asked, and for a snapshot that is whole and fits."""
+        """Newer snapshots may be given up only on request, and only for a snapshot that is whole
+        and fits."""
         assert before.snapshot is not None
         deployment, newest = self.deployments[record.execution_id], record.snapshot
         if newest is None or newest.snapshot_id != deployment.initial_snapshot:
@@ -206,7 +207,7 @@ class Oracle:
         return expected
 
     def _visible(self, place: str) -> Counter[int]:
-        """What a reader finds at a place, without what was left there by lines that were left."""
+        """Rows that a reader finds at a place, without those of timelines that were left."""
         rows: Counter[int] = Counter()
         for manifest in self._history:
             sinks = self.deployments[manifest.execution_id].sinks.values()

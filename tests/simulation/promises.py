@@ -29,7 +29,7 @@ class Promises:
     def __init__(self, on_kept: Callable[[int, tuple[int, ...]], None]) -> None:
         self.prepared: dict[int, tuple[Token, tuple[int, ...]]] = {}
         self.rows: Counter[int] = Counter()
-        """What a reader sees."""
+        """Rows that a reader sees."""
         self._on_kept = on_kept
         self._count = 0
 
@@ -49,7 +49,8 @@ class Promises:
     def restore(
         self, driver: Driver, ids: Collection[int], shard: int, shards: int, token: Token
     ) -> None:
-        """What a processor does when it is restored."""
+        """Restores a processor: keeps its own transactions and rolls back those of older
+        attempts."""
         for number in ids:
             self.keep(number)
         for number, (by, _) in list(self.prepared.items()):

@@ -27,7 +27,7 @@ class Violation(AssertionError):
 
 @dataclass
 class Model:
-    """What was written to one key.
+    """Values that one key may have.
 
     Attributes:
         possible: what a reader that begins now may see, besides what is written while it reads.

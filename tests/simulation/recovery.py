@@ -1,4 +1,4 @@
-"""What a start of the job does before data: load, restore for any number of shards, abort pass."""
+"""Recovery of a simulated job before data: load, restore for any number of shards, abort pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one seed draws before its history begins."""
+"""Draws of one seed before its history begins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WINDOW, COUNT = "window", "count"
 PROMISES = "promises"
 """In some histories: its processors commit in two phases."""
 WINDOW_SINK, ROW_SINK = "window_out", "row_out"
-"""What the window lets go, and every row as it is read: each row once in each."""
+"""Sinks: rows of closed windows, and every row as it is read. Each has every row once."""
 SINKS = (WINDOW_SINK, ROW_SINK)
 SOURCE = "departures"
 PARTITION_COUNT = 7
@@ -110,7 +110,7 @@ class Scenario:
     changes: bool
     """The pipeline may be another one at every start of a process."""
     sealed: bool
-    """What was decided for a sink is committed by a pipeline that has it, or by nobody."""
+    """Decided artifacts of a sink are committed only by a pipeline that has the sink."""
     rewinds: bool
     """Starts may go back to a retained snapshot, or begin with an exported one. Not where
     processors commit: what they did on the line that is left would have to be told from what they

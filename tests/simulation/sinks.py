@@ -23,7 +23,7 @@ class Sink:
         """By token of whatever was staged, its writer."""
         self.committed: dict[str, tuple[int, ...]] = {}
         self.rows: Counter[int] = Counter()
-        """What a reader of the sink sees."""
+        """Rows that a reader of the sink sees."""
         self._on_commit = on_commit
         self._had: dict[str, tuple[int, ...]] = {}
 
@@ -75,7 +75,7 @@ class Sink:
         return target in self._had
 
     def shown(self, target: str) -> tuple[int, ...]:
-        """What is in it, once the place is brought back."""
+        """Rows of a target once the place is brought back."""
         return self.committed.get(target) or self._had.get(target, ())
 
     @property

@@ -102,7 +102,7 @@ class AsksNoPlace(SinkCommitter):
 
 
 class AsksOnlyForTheNewestSnapshot(PendingSnapshot):
-    """Of a sink that the newest snapshot has nothing for, nothing is known."""
+    """Forgets sinks for which the newest snapshot has no artifacts."""
 
     def begin(self, acks, now_ms, **kind):
         self._job.newest_output = {}
@@ -411,7 +411,7 @@ class RewindsWithoutAWord(Recovery):
 
 
 class StaysOnItsLine(Recovery):
-    """What is left and what is written again cannot be told apart."""
+    """Stays on its timeline, so rows that are left look like rows that are written again."""
 
     def on_ids_reserved(self, event):
         commands = super().on_ids_reserved(event)
@@ -421,7 +421,7 @@ class StaysOnItsLine(Recovery):
 
 
 class ImportsOnItsLine(Recovery):
-    """What is left and what is written again cannot be told apart, nor here."""
+    """Stays on its timeline also after an import."""
 
     def on_imported(self, event):
         commands = super().on_imported(event)
@@ -512,7 +512,7 @@ class NamesWithoutAttempts(Driver):
 
 
 class JournalOfDecidedSnapshotsOnly(SourceJournals):
-    """What was collected for a snapshot that fails is not in the next one."""
+    """Loses journal entries that were collected for a snapshot that fails."""
 
     def _begin_snapshot(self, command, chains):
         self._deciding = {}
@@ -537,7 +537,7 @@ class CompletesWithInputLeft(EpochPlanner):
 
 
 class LeavesABacklog(EpochPlanner):
-    """What a queue had not handed out when the input ended is left to the next run."""
+    """Leaves rows that a queue had not handed out at the end of the input to the next run."""
 
     def tick(self, inputs, asked, view, *, wants_snapshot=False):
         inputs = replace(inputs, backlog=frozenset())
@@ -545,7 +545,7 @@ class LeavesABacklog(EpochPlanner):
 
 
 class CompletesWithoutALastLook(EpochPlanner):
-    """What the sources had not noticed when it was asked is not there."""
+    """Completes without a last poll, so it misses rows that the sources had not yet noticed."""
 
     def poll_request(self, asked, *, input_ended):
         return PollRequest(polls=True, waits_for_all=False)
@@ -571,7 +571,7 @@ class LeavesTheLastWindowsOpen(EpochPlanner):
 
 
 class ForgetsAStopBesideASnapshot(Loop):
-    """What is asked for while a snapshot is pending is not heard."""
+    """Ignores a stop that is requested while a snapshot is pending."""
 
     def _pass_on_stop(self):
         if self.view.is_pending and self._stop.kind is not self._passed_on:

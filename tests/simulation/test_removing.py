@@ -1,4 +1,4 @@
-"""What is deleted does not come back, and what counts is not removed as left over.
+"""Deleted data does not come back, and live data is not removed as left over.
 
 Histories are played from seeds; a failure names its seed. The mutants show that the histories are
 hard enough: each of these mistakes is found.

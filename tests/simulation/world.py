@@ -85,9 +85,10 @@ class World:
         """Whoever cancels: apart from `rng`, so that what happens otherwise is as without them."""
         self.has_users = self.users.random() < 0.2
         self.queues = random.Random(f"queues of {seed}")
-        """Of sources that hand out so many rows at a time: apart from `rng`, likewise."""
+        """Random numbers for sources that hand out a few rows at a time; apart from `rng`,
+        likewise."""
         self.keepers = random.Random(f"keepers of {seed}")
-        """Of the places that sinks write to."""
+        """Random numbers for the places that sinks write to."""
         self.exporters = random.Random(f"exporters of {seed}")
         self.scenario = scenario or Scenario.draw(self.rng)
         if seed % 10 == 9 and scenario is None:  # by the seed: all others play as they did
@@ -104,7 +105,7 @@ class World:
         self.processes: list[Process] = []
         self._story: list[tuple[int, str, str, object]] = []
         self.seen: Counter[str] = Counter()
-        """What happened in this history, for the check that nothing is left untried."""
+        """Events of this history, to check that no kind of event is left untried."""
         self.now_ms = 0
         self._queue: list[tuple[int, int, Process | None, Point | None, Action]] = []
         self._steps = 0
@@ -152,7 +153,7 @@ class World:
 
     @property
     def story(self) -> list[str]:
-        """What happened, a line each."""
+        """Events of the history, a line each."""
         return [
             f"{at_ms:>7} ms  {who:<9} {what}{' ' + _brief(thing) if thing is not None else ''}"
             for at_ms, who, what, thing in self._story

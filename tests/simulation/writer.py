@@ -39,7 +39,7 @@ class RecordWriter:
         self._next()
 
     def close(self) -> None:
-        """What has not been sent will not be; what has may still arrive."""
+        """Drops writes that are not yet sent; writes that are sent may still arrive."""
         self._waiting.clear()
 
     def _next(self) -> None:

@@ -1,4 +1,4 @@
-"""What was called and answered, and the judge of it, who knows nothing of how a register works.
+"""Calls and answers of a history, and its judge, which knows nothing of how a register works.
 
 A history is *linearizable* (Herlihy and Wing 1990) when there is one order of the operations, each
 at a moment between its begin and its end, in which a plain variable would have answered the same.

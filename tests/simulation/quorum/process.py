@@ -69,7 +69,7 @@ def create(folder: Path) -> None:
 
 
 class Diary:
-    """What this process calls and is answered."""
+    """Log of the calls of this process and their answers."""
 
     def __init__(self, folder: Path, name: str) -> None:
         path = folder / f"{name}-{os.getpid()}.diary"

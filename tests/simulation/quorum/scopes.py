@@ -13,7 +13,7 @@ ONE, TWO, THREE = Ballot(1, "a"), Ballot(2, "b"), Ballot(3, "c")
 OLD: Configuration[None] = Configuration(0, dict.fromkeys((0, 1, 2)))
 NEW: Configuration[None] = Configuration(1, dict.fromkeys((1, 2, 3)), OLD)
 CLAIMED = AcceptorState(ONE, ONE, 0, None, configuration=0)
-"""What every member holds after the claim of ballot 1."""
+"""State of every member after the claim of ballot 1."""
 
 
 def owners(late_max: int | None, *, reads: int, cast: Cast | None = None) -> Scope:
