@@ -1,4 +1,4 @@
-"""What takes too long for every change: hundreds of real kills at random moments, rows compared.
+"""Soak tests, too slow for every change: hundreds of real kills at random moments, rows compared.
 
 python -m tests.soak --kills 500
 """

@@ -146,7 +146,7 @@ class Tick:
 _WAITS = re.compile(
     r"run \S+ was (requested|launched) |attempt \d+ of \d+ in |another tick or a user was faster"
 )
-"""What may be waited for here, where nobody has paused, suspended or drained the job."""
+"""Reasons to wait that are allowed where nobody has paused, suspended or drained the job."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,8 @@ class Patience:
     back: float = 90.0
 
     def on_a_machine_so_slow(self, slowness: float) -> Patience:
-        """Of what a processor does each part takes so many times as long."""
+        """Patience on a slower machine: every duration that depends on a processor is
+        multiplied."""
         return replace(
             self,
             slow=self.slow * slowness,
@@ -182,7 +183,7 @@ class Patience:
 def faults(
     outage: Span, ticks: Sequence[Tick], kills: Sequence[float], patience: Patience
 ) -> list[str]:
-    """What was wrong with a time in which nobody drove the job.
+    """Faults in a time in which nobody drove the job.
 
     Args:
         outage: that time.

@@ -20,7 +20,7 @@ TOPICS = ("raw", "counts", "numbered")
 
 
 def told_to_sinks(held: bool) -> dict[str, Any]:
-    """What a sink is told whose transactions are held, or are not."""
+    """Options of the sinks, with held transactions or without."""
     return {"transactions": "held", "writers": 3} if held else {}
 
 

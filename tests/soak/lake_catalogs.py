@@ -20,7 +20,7 @@ from .lake_driver import SPACE
 from .late_requests import LateRequests
 
 DOWN = (ConnectionError, requests.RequestException)
-"""What a client of a catalog raises that is killed, or was in the middle of its answer."""
+"""Errors of a client whose catalog is killed, perhaps in the middle of an answer."""
 
 
 class LakeCatalog(Protocol):

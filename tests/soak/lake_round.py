@@ -237,7 +237,8 @@ class LakeRound(KafkaRound):
         return {}
 
     def _expected(self) -> dict[str, Rows]:
-        """What came out of Kafka is compared with what went in, and the tables with that."""
+        """Expected rows of the tables, computed from the Kafka output; that is compared with the
+        input."""
         sent = KafkaWorld(self._servers_of_kafka).rows("in")
         per_key = Counter(row["k"] for row in sent)
         all_rows = self._found("raw")

@@ -12,15 +12,16 @@ from ..servers.proxy import Proxy
 
 _APART_S, _LATE_S = (2.0, 12.0), 4.0
 _SHARE = 0.4
-"""Of the requests of a bad network's time that are hit. A slow machine sends few of them: a job
-whose requests were all late would never get on."""
+"""Share of the requests that are hit while the network is bad. A slow machine sends few requests: a
+job whose requests were all late would never progress."""
 _UNANSWERED = 0.4
 _NEVER = 0.2
 """One in five does not arrive at all."""
 
 
 class LateRequests:
-    """Of the clients of a proxy, whose connections are reset meanwhile; on a thread of its own.
+    """Delays requests of a proxy's clients and resets their connections meanwhile; on a thread of
+    its own.
 
     Args:
         is_it: makes what is told what a client says, and says whether that may be late.

@@ -68,7 +68,7 @@ class MarkerWatch:
                 self.died = "it hangs"
 
     def broken(self) -> list[str]:
-        """What is wrong, or was not asked."""
+        """Faults that were found, and sinks whose markers were never compared."""
         found = self.ahead[:3]
         if self.died:
             found.append(f"the watch of the markers is dead: {self.died}")

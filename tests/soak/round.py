@@ -32,13 +32,13 @@ LAKE_PLACES = ("local", "s3", "rest-s3", "rest")
 """A local folder or a bucket, and a catalog in a file, or a REST server. The bucket is moto's, or a
 real server's behind the REST catalog."""
 _PROGRESS_S = 300.0
-"""So long a job that is not killed may take to its next committed epoch, start included, on a
-machine of our own."""
+"""Longest time until the next committed epoch of a job that is not killed, start included, on our
+own machine."""
 FILES_AHEAD = 12
 """Per source. As fast as the job goes: what waits is what one execution or two can do."""
 ROWS = 12
 TASKS = 12
-"""Of each stage, where the order of rows is looked at: numbers of two digits."""
+"""Tasks of each stage where the order of rows is checked: their numbers have two digits."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Setting:
 
 @dataclass
 class Verdict:
-    """What a round came to."""
+    """Result of a round."""
 
     setting: Setting
     kills: Counter[str] = field(default_factory=Counter)
@@ -205,7 +205,7 @@ class Round:
         self.verdict.starts += 1
 
     def _environment(self) -> dict[str, str]:
-        """What the next driver has more of."""
+        """Additional environment variables of the next driver."""
         return {}
 
     def _restart_if_dead(self, until: str) -> None:

@@ -64,7 +64,7 @@ class ThreeSinksRound(DatabaseRound):
             self.verdict.broken.append(f"{differ} have other rows than {SINKS[0]}")
 
     def _expected(self) -> dict[str, Rows]:
-        """Of every sink: the rows, and that each key's are numbered from 1 without a gap."""
+        """Expected rows of every sink; each key's rows are numbered from 1 without a gap."""
         rows = [
             *KafkaWorld(self._servers_of_kafka).rows("in"),
             *input_rows(self.folder / "in" / "left"),
