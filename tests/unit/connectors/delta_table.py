@@ -44,7 +44,7 @@ class Table:
         return found
 
     def append(self, *ids: int) -> None:
-        """What another writer does."""
+        """Appends rows as another writer does."""
         rows = pa.table({"id": pa.array(ids, pa.int64())})
         deltalake.write_deltalake(self.folder, rows, mode="append", schema_mode="merge")
 

@@ -73,7 +73,7 @@ class Table:
         return found
 
     def append(self, *ids: int) -> None:
-        """What another writer does."""
+        """Appends rows as another writer does."""
         with self.opened() as table:
             names = [name for name in SCHEMA.names if name in table.schema().column_names]
             added = pa.Table.from_batches([rows(*ids)]).select(names)

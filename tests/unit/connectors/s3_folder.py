@@ -69,7 +69,7 @@ class S3Folder:
 
 
 def environment(server: AwsServer) -> Iterator[tuple[str, str]]:
-    """What a process needs that talks to it."""
+    """Variables that a process needs to reach the server."""
     yield from server.environment.items()
     for variable in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         yield variable, "/not/there"

@@ -59,7 +59,7 @@ def by_library(folder: Path, first: int) -> Rows:
 
 
 class History:
-    """What writers do to a table, at random. Keys go on to be unique."""
+    """Random changes of a table by its writers; keys stay unique."""
 
     def __init__(self, folder: Path, seed: int, gap: str = "") -> None:
         """`gap`: in values of the partitions; the library does not find change files with it."""

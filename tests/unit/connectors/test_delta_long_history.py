@@ -1,4 +1,4 @@
-"""What a commit does to a log with many versions."""
+"""Cost and effect of a commit in a Delta log with many versions."""
 
 from __future__ import annotations
 

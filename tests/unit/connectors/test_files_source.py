@@ -72,7 +72,7 @@ def test_a_file_is_the_same_however_the_source_spells_its_folder(
 
 
 def snapshot_with(path: Path) -> tuple[dict[str, Any], pa.Table]:
-    """Of a file whose checksum could not be read."""
+    """Snapshot with a file whose checksum could not be read."""
     found = os.stat(path)
     file = InputFile(found.st_mtime_ns, str(path), found.st_size)
     return {"files": 1, "bytes_per_row": 9.0}, FileMemory(0).as_table([file])

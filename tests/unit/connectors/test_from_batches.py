@@ -18,7 +18,7 @@ from dagster_jet.errors import (
 from dagster_jet.execution.epoch_driver import SPARED_ROWS
 
 FEW_ROWS = 2 * SPARED_ROWS
-"""Of two cores; more cores read fewer rows in one task."""
+"""Few rows on two cores; on more cores one task reads fewer."""
 
 
 def reader(

@@ -196,7 +196,7 @@ def test_a_reader_of_an_expired_snapshot_finds_its_files(table: Table) -> None:
 
 
 def test_files_that_a_younger_past_needs_stay(table: Table) -> None:
-    """Of the notes only the oldest one is old enough."""
+    """Only the oldest note is old enough to expire."""
     fill(table, range(1, 10))
     oldest = min(notes(table), key=lambda path: int(path.name.split("-")[1]))
     for path in set(notes(table)) - {oldest}:

@@ -1,4 +1,4 @@
-"""What a commit costs in a table with many snapshots."""
+"""Cost of a commit in a table with many snapshots."""
 
 from __future__ import annotations
 

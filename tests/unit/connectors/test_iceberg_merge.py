@@ -198,7 +198,7 @@ def test_a_late_merge_is_refused(table: Table) -> None:
 
 
 def test_a_late_merge_lands_before_its_successors(table: Table) -> None:
-    """What a start removes as orphans are never files that a late request names."""
+    """The files that a start removes as orphans are never named by a late request."""
     sink = table.sink(**KEYED)
     commit(sink, stage(sink, rows(1, 2)), by())
     staged = stage(sink, rows(2, 3, text="new"), epoch=2)

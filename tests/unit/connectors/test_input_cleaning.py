@@ -158,7 +158,8 @@ def test_a_part_of_a_file_is_not_the_file(tmp_path: Path) -> None:
 
 
 def test_the_next_execution_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What could not be removed, or was read before it was asked for, is not read again."""
+    """A file that was not removed, or that was read before removal was configured, is not read
+    again."""
     put(tmp_path, "0.json", "1.json", "2.json")
     first = opened(tmp_path)
     read_all(first)

@@ -91,8 +91,9 @@ def test_messages_that_go_while_they_are_read(skips_lost: bool, raised: type[Exc
 
 
 def test_an_offset_that_is_none_is_no_answer():
-    """What `list_offsets` gives out, without an error, where the connection is cut. Taken for the
-    end of a topic, the topic was "made anew"; for that of the markers, nothing was committed."""
+    """`list_offsets` returns -1 without an error when the connection is cut. Taken for the end of a
+    topic, it meant that the topic was "made anew"; for that of the markers, that nothing was
+    committed."""
     assert answered(0) == 0 and answered(-1) == -1
     with pytest.raises(TimeoutError, match="has not returned its offsets"):
         answered(confluent_kafka.OFFSET_INVALID)

@@ -1,5 +1,5 @@
-"""What is said of a cluster that does not answer what it is asked: one that refuses us, an older
-one, another server that speaks as Kafka does."""
+"""Errors for a cluster that does not answer: one that refuses us, an older one, another server that
+speaks as Kafka does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from dagster_jet.errors import (
 
 CLUSTER = Cluster("a:9092")
 NOTHING = SimpleNamespace(authorized_operations=None)
-"""What a broker tells that knows no rights."""
+"""Answer of a broker that does not report the client's rights."""
 
 
 def refused() -> Exception:

@@ -16,7 +16,7 @@ from dagster_jet.store.members import file
 def test_a_note_that_arrives_late_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a driver that was believed dead: its successor notes itself meanwhile."""
+    """The note is that of a driver believed dead, whose successor has written its own meanwhile."""
     members = [f"file://{tmp_path}/{name}" for name in "ab"]
     with Store.open(StoreConfig(tuple(members), backup_count=1)) as store:
         newest = NewestExecution(StoreArea(store, "j", "out"))

@@ -1,4 +1,4 @@
-"""What a folder of output keeps of its epochs when readers take its files away."""
+"""Markers of a folder of output whose readers take its files away."""
 
 from __future__ import annotations
 

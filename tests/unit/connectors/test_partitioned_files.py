@@ -314,7 +314,7 @@ def test_other_partitions_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_earlier_snapshot_commits_where_it_was_staged(tmp_path: Path) -> None:
-    """What was decided has its folder in its name, whatever the sink is now."""
+    """A decided artifact has its folder in its name; the sink's present folders do not matter."""
     parts = stage(new(tmp_path, partition_by="day"), batch(ROWS))
     FilesSink.reopen({"path": str(tmp_path), "format": "parquet"}).commit(parts, by(2))
     assert files(tmp_path) == listed(tmp_path) == sorted(part.target for part in parts)

@@ -1,4 +1,4 @@
-"""What files connectors look at before an execution: who reaches a folder, which columns it has."""
+"""Checks of files connectors before an execution: who reaches a folder, which columns it has."""
 
 from __future__ import annotations
 

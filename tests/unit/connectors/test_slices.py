@@ -22,7 +22,7 @@ from dagster_jet.execution.source_polling import poll_now
 
 LINES = [b'{"a": %d, "t": "%s"}\n' % (n, b"x" * (n % 50)) for n in range(2_000)]
 ROWS = 100
-"""Of an epoch."""
+"""Rows per epoch."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""What COPY reads says the same as the rows: without a database."""
+"""CSV for COPY has the same values as the rows; tested without a database."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dagster_jet.connectors.sql.row_writer import as_csv
 
 
 def texts(values: list[Any], kind: pa.DataType) -> list[str]:
-    """Of one column, beside one that is never empty: a line of nothing is no row."""
+    """CSV texts of a column, written beside one that is never empty: an empty line is no row."""
     batch = pa.record_batch({"n": pa.array(range(len(values))), "v": pa.array(values, kind)})
     lines = list(csv.reader(io.StringIO(as_csv(batch).decode())))
     assert [int(line[0]) for line in lines] == list(range(len(values)))

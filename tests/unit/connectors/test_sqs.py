@@ -1,4 +1,5 @@
-"""What the SQS source decides by itself: what is held, what is renewed, what a URL says."""
+"""Decisions of the SQS source itself: which messages it holds and renews, and how it reads a
+URL."""
 
 from __future__ import annotations
 
