@@ -1,4 +1,4 @@
-"""What an epoch costs, from epochs that were measured."""
+"""The cost of an epoch is estimated from epochs that were measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is run next, and when an execution stops: from frozen pictures, without a clock."""
+"""The planner chooses the next epoch and the end of an execution from frozen inputs, no clock."""
 
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ def test_a_run_that_drains_ends_with_a_snapshot_of_all_and_closes_what_is_due() 
 
 @pytest.mark.parametrize("planner", [DRAINING, STREAMING], ids=["drains", "completes"])
 def test_a_backlog_is_read_to_its_end_before_a_stop(planner: EpochPlanner) -> None:
-    """Of a queue one poll brings a part; where it waits for acknowledgement a snapshot helps."""
+    """One poll reads only a part of a queue. Where the queue waits for acknowledgement, a snapshot
+    helps."""
     asked = None if planner is DRAINING else StopKind.COMPLETE
     request = planner.poll_request(asked, input_ended=True)
     unread = inputs(request=request, backlog=frozenset({"queue"}))

@@ -38,7 +38,7 @@ def waits(rows: int, row_bytes: int = 200) -> Lag:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What epochs of a pipeline cost, and in which pieces its input comes."""
+    """Cost of a pipeline's epochs, and the pieces in which its input comes."""
 
     fixed_ms: float
     rows_per_ms: float
@@ -278,7 +278,7 @@ class ColdWorld(World):
 
 
 def best_ms(world: ColdWorld, first: int) -> float:
-    """Of a sizer that knows what every epoch will take, and keeps to the bound."""
+    """Duration with a sizer that knows the duration of every epoch and keeps to the bound."""
     world._measured(first)
     while world._arrived > 0:
         rows = piece = world.pipeline.file_rows
@@ -427,7 +427,7 @@ def test_epochs_of_a_trickle_leave_the_size_for_a_backlog_alone():
 
 
 def test_where_all_fits_in_each_source_may_give_all_it_has():
-    """What waits is estimated: the last file must not stay behind for a row."""
+    """The backlog is an estimate: the last file must not stay behind for a row."""
     shares = sizer_of().shares({"a": waits(10), "b": waits(20_000), "c": Lag(0, {})})
     assert shares == dict.fromkeys("abc", FIRST_ROWS)
 

@@ -1,4 +1,4 @@
-"""What nobody foresaw beside the loop, as an error of ours."""
+"""Unexpected errors beside the loop become errors of the library."""
 
 from __future__ import annotations
 

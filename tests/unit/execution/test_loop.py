@@ -11,7 +11,7 @@ from dagster_jet.snapshot.protocol import StopKind
 
 
 class Interrupt(BaseException):
-    """What nobody expects beside the loop."""
+    """Unexpected exception beside the loop."""
 
 
 def test_a_worker_makes_one_thing_after_the_other_and_posts_what_became_of_it() -> None:

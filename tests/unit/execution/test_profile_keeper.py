@@ -1,4 +1,4 @@
-"""What an execution keeps of its profile in the store: recent, bounded, never in the way."""
+"""The profile of an execution in the store is recent, bounded, and never in the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an execution says of itself in the store: recent, bounded, written when it has changed."""
+"""The report of an execution in the store is recent, bounded, and written when it has changed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 class Measured:
-    """What an execution publishes of its sources and stages."""
+    """Progress of sources and stages, as an execution publishes it."""
 
     def __init__(self) -> None:
         self.rows = 0

@@ -172,7 +172,7 @@ def test_a_stop_at_once_ends_it(
     ids=lambda error: type(error).__name__,
 )
 def test_a_store_that_fails_is_waited_for(error: Exception) -> None:
-    """What is staged there is read, and a map is written."""
+    """Phase 2 of some sinks reads staged rows from the store and writes a map there."""
     phase2 = Phase2({"out": Full(2, error)})
     phase2.commit([ARTIFACT])
     assert len(phase2.told) == 2
@@ -264,7 +264,7 @@ def test_the_connector_says_what_its_librarys_errors_mean() -> None:
 
 
 def staged(sink: FilesSink, name: str, execution_id: int, text: str) -> Artifact:
-    """What a task of an execution that has died since left behind, of epoch 9."""
+    """Leaves an artifact of epoch 9, as a task of a dead execution does."""
     sink.claim_place("j", name)
     token = Path(sink.path) / ".staging" / "j" / name / f"{execution_id}-9-0-a0.json"
     token.write_text(text, "utf-8")

@@ -1,4 +1,4 @@
-"""What follows a snapshot's acks must never end without an answer."""
+"""A snapshot always gets an answer, also when a step after its acks fails."""
 
 from __future__ import annotations
 

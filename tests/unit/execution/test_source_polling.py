@@ -75,7 +75,7 @@ class Classifying(Scripted):
 
 @dataclass
 class Parts(Scripted):
-    """Of a queue: what it answers says what is left behind it."""
+    """Reads a queue in parts: each answer says whether messages are left."""
 
     left: Backlog = Backlog.READ
 

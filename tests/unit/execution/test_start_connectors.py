@@ -1,4 +1,4 @@
-"""What a start asks of connectors, and refuses."""
+"""A start checks connectors and refuses those that break the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of several requests to stop, which one counts."""
+"""Precedence of several requests to stop."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def completed(**ms: float) -> EpochCompleted:
 
 
 def of_epoch(timing: Timing) -> dict[Phase, float]:
-    """What took any time."""
+    """Phases of an epoch that took any time."""
     found = {p: round(ms, 6) for (p, _), ms in timing.ms.items() if p.part is Part.EPOCH}
     return {phase: ms for phase, ms in found.items() if ms}
 

@@ -1,4 +1,4 @@
-"""What an action consists of, from what its tasks have acked."""
+"""Phases of an action, computed from its tasks' acks."""
 
 from dagster_jet.core.phases import Phase
 from dagster_jet.execution.task_times import task_times

@@ -1,4 +1,4 @@
-"""What was read before a snapshot had it: noted, and missed when it is gone."""
+"""Input read before a snapshot has it is noted, and its loss is noticed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class Job:
         self.noting.note("in", execution_id, self.noted)
 
     def start(self, execution_id: int, *, goes_on: bool = True) -> list[tuple[str, int]]:
-        """What a new execution misses; it goes on where there is nothing, or it is accepted."""
+        """Returns the rows that a new execution misses; it goes on if there are none, or they are
+        accepted."""
         restored = self.reader()
         restored.restore(self.position, self.journal)
         undecided = UndecidedInput(self.store, "j")

@@ -261,8 +261,8 @@ def test_all_partitions_are_restored_idle_ones_too():
 
 
 def test_a_start_that_takes_longer_than_the_timeout_makes_no_partition_idle():
-    """What waits in which partition is not known before the source has answered: taken as idle, all
-    of them, the watermark would be that of the fastest."""
+    """The source has not yet reported in which partitions rows wait. If all counted as idle, the
+    fastest would set the watermark."""
     t = tracker(idle="10 ms")
     t.expect(NODE, {"a": 5, "b": 5}, 0)
     observe(t, 0, a=100, b=20)
