@@ -1,4 +1,4 @@
-"""What a failing disk does to a member in a folder, while nobody has it open."""
+"""Damages a member in a folder, as a failing disk does, while nobody has the folder open."""
 
 from pathlib import Path
 

@@ -144,7 +144,7 @@ def run(assets: dg.AssetsDefinition, resource: JetResource, **config: Any) -> li
 
 
 def first_shown(events: list[dg.DagsterEvent]) -> str:
-    """What the UI puts above a failed step's stack."""
+    """Text that the UI shows above a failed step's stack."""
     (data,) = [e.step_failure_data for e in events if e.is_step_failure]
     assert data.user_failure_data is not None
     return str(data.user_failure_data.description)

@@ -39,7 +39,7 @@ class Daemon:
     cursor: str | None = None
 
     def tick(self) -> list[str]:
-        """What it reports, or why nothing."""
+        """Returns the assets that the sensor reports, or its skip reason."""
         repository = self.definitions.get_repository_def()
         with dg.build_sensor_context(
             instance=self.instance,

@@ -49,7 +49,7 @@ def work_on(instance: dg.DagsterInstance, run_id: str, worker: RunWorker) -> Non
 
 
 def dead_worker(run_id: str) -> RunWorker:
-    """Of two processes that were there and are gone: one that started another."""
+    """A run's worker that is gone: two processes, of which one had started the other."""
     return replace(_dead_worker(), run_id=run_id)
 
 

@@ -1,4 +1,4 @@
-"""What is wanted of a job: supervisor, schedule and the form in the UI go by it. No Spark."""
+"""The intended state of a job, which supervisor, schedule and the UI's form follow. No Spark."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def test_a_deletion_of_a_partition_that_was_killed_is_finished_by_the_next(
 
 
 def failure(result: dg.ExecuteInProcessResult) -> str:
-    """What the UI shows of the failed step before everything else."""
+    """Text that the UI shows first for the failed step."""
     (failed,) = result.filter_events(lambda event: event.is_step_failure)
     said = failed.step_failure_data.user_failure_data
     assert said is not None and said.description is not None
@@ -401,7 +401,7 @@ class Ticks:
         self.cursor: str | None = None
 
     def __call__(self) -> tuple[str, list[dg.AssetKey]]:
-        """What was said, and of which assets it was noted."""
+        """Returns the tick's message, and the assets for which it was noted."""
         repository = dg.Definitions(
             assets=[shop_assets()],
             resources={"jet": JetResource(store=["file:///s"], backup_count=0)},

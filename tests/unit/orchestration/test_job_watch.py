@@ -96,7 +96,7 @@ def number(event: dg.AssetMaterialization) -> object:
 
 
 def interrupt_main_thread() -> None:
-    """What Dagster's termination does: a signal whose handler raises in the main thread."""
+    """Sends a signal whose handler raises in the main thread, as Dagster's termination does."""
     main = threading.main_thread().ident
     assert main is not None
     signal.pthread_kill(main, signal.SIGINT)

@@ -80,7 +80,7 @@ def job_of(assets: dg.AssetsDefinition) -> dg.JobDefinition:
 
 
 def failure(result: dg.ExecuteInProcessResult) -> str:
-    """What the UI shows of a failed step before everything else."""
+    """Text that the UI shows first for a failed step."""
     (event,) = result.get_step_failure_events()
     data = event.step_failure_data.user_failure_data
     assert data is not None and data.description is not None

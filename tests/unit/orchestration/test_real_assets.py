@@ -1,4 +1,4 @@
-"""What is done to assets after `jet_assets` made them counts: keys, freshness, code versions."""
+"""Changes made to assets after `jet_assets` count: keys, freshness, code versions."""
 
 from __future__ import annotations
 

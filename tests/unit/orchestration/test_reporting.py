@@ -1,4 +1,4 @@
-"""What is reported of a stream, and how often."""
+"""Content and frequency of a stream's reports."""
 
 from __future__ import annotations
 

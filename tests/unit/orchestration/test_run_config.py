@@ -1,4 +1,4 @@
-"""What a run reads of its config: the code's options come first."""
+"""Options of a run: those in the code override those in its config."""
 
 from __future__ import annotations
 

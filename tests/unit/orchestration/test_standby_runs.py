@@ -78,14 +78,14 @@ class Supervisor:
         assert requests == [] and text in said, said
 
     def launch(self, request: dg.RunRequest) -> str:
-        """What the daemon does."""
+        """Creates a run of a request and starts it, as the daemon does."""
         run = self.instance.create_run_for_job(_job(), tags=dict(request.tags))
         started = dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, run.job_name)
         self.instance.report_dagster_event(started, run_id=run.run_id)
         return run.run_id
 
     def stands_by(self, run_id: str, pipeline: Pipeline) -> None:
-        """What the run writes once its Spark is warm."""
+        """Writes the run's tag that says that its Spark is warm."""
         worker = replace(
             RunWorker.here(run_id), stands_by=True, definition=pipeline.graph.definition()
         )

@@ -1,4 +1,4 @@
-"""What Dagster makes of a stream's events: nothing looks new, fresh or well that is not."""
+"""Dagster's view of a stream's events: nothing looks newer, fresher or healthier than it is."""
 
 import asyncio
 import shutil
