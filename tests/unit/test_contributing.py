@@ -1,4 +1,4 @@
-"""What a contributor is told to run exists, and hooks and CI run what the Makefile does."""
+"""Commands for contributors exist, and hooks and CI run what the Makefile runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report leaves in Dagster's event log for ever is bounded."""
+"""A report's size in Dagster's event log is bounded."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ retention: {sensor: {purge_after_days: {skipped: 30}}}
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of one instance: making its databases takes longer than all that is asked here."""
+    """Folder of one instance for all tests: making its databases takes longer than the tests."""
     return tmp_path_factory.mktemp("home")
 
 

@@ -62,7 +62,7 @@ def test_a_dead_one_is_not_running_and_lost(store: Store, tmp_path: Path) -> Non
 def test_a_request_that_a_dying_job_does_not_carry_out_is_an_error(
     store: Store, tmp_path: Path
 ) -> None:
-    """Of another host: its lease looks fresh, and is not renewed any more."""
+    """The job's owner is on another host: its lease looks fresh, and is no longer renewed."""
     left_by(store, replace(new_lease("o", 1_000, "run-1"), host="elsewhere"))
     asked = run(tmp_path, "job", "shop", "suspend")
     assert asked.exit_code == 2, asked.stdout

@@ -37,7 +37,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def snapshot(store: Store, snapshot_id: int, count: int) -> SnapshotRef:
-    """Of a stage with one key per partition, of which the last is in the newer one only."""
+    """Writes a snapshot of a stage with one key per partition; only the newer one has the last
+    key."""
     keys = ["a", "b", "c"] if count == 5 else ["a", "b"]
     columns = {
         PARTITION_COLUMN: pa.array(range(len(keys)), pa.int32()),

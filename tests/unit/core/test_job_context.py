@@ -81,7 +81,7 @@ def test_gauges_and_histograms_are_taken_back_and_refused_like_counters() -> Non
 
 
 def test_measures_of_tasks_and_epochs() -> None:
-    """Of tasks the largest gauge; of epochs the newest, if one was set."""
+    """The tasks of an epoch give the largest gauge; several epochs give the newest that was set."""
 
     def task(gauge: float | None, *values: float) -> dict[str, Measure]:
         metrics = Metrics()

@@ -16,7 +16,7 @@ PARTITIONS = 6
 
 
 class Crash(Exception):
-    """What a test injects."""
+    """Error that a test injects."""
 
 
 class Numbers(Processor):
@@ -219,5 +219,5 @@ def counting_dag(count: int, place: Place, gate: Event | None = None) -> DAG:
 
 
 def expected_counts(count: int) -> Counter:
-    """What the counting job owes, worked out without any of it."""
+    """Expected rows of the counting job, computed without the engine."""
     return Counter((partition, n + 1) for partition in range(PARTITIONS) for n in range(count))

@@ -29,7 +29,7 @@ class Calls:
 
 
 class End:
-    """What `on_end` was told."""
+    """Records the errors that `on_end` is called with."""
 
     def __init__(self) -> None:
         self.errors: list[BaseException | None] = []

@@ -95,7 +95,7 @@ def _class(path: str, kind: Any) -> Iterator[str]:
 
 
 def _inherited(kind: type) -> set[str]:
-    """What it has from classes that are listed themselves."""
+    """Names inherited from classes that are listed themselves."""
     listed = [b for b in kind.__mro__[1:] if getattr(dagster_jet, b.__name__, None) is b]
     names = {name for base in listed for one in _own_bases(base) for name in vars(one)}
     return names - set(vars(kind))

@@ -1,4 +1,4 @@
-"""What users copy imports from the face only: pages, pipelines, the demo."""
+"""Examples that users copy (pages, pipelines, the demo) import from the public face only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What loading the library costs: writing a pipeline needs neither Spark, Dagster, nor Arrow."""
+"""Loading the library is cheap: writing a pipeline needs neither Spark, Dagster, nor Arrow."""
 
 import subprocess
 import sys

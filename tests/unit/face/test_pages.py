@@ -1,7 +1,7 @@
-"""What the pages show is run: every block of Python and YAML, every `dagster-jet` command as far as
-its words go. What needs Spark is run by tests/integration/test_tutorial.py, what needs PostgreSQL
-by tests/integration/connectors/test_postgres_changes.py, and what needs DuckDB by
-tests/integration/test_epochs_table.py."""
+"""Examples on the pages are run: every block of Python and YAML, every `dagster-jet` command as far
+as its words go. Blocks that need Spark are run by tests/integration/test_tutorial.py, those that
+need PostgreSQL by tests/integration/connectors/test_postgres_changes.py, and those that need DuckDB
+by tests/integration/test_epochs_table.py."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def blocks(page: str) -> Iterator[tuple[int, str]]:
 
 
 def known_names() -> dict[str, Any]:
-    """What an example may use without saying where it comes from."""
+    """Names that an example may use without defining or importing them."""
     p = Pipeline("examples")
     schema = (
         "flight string, origin string, order_id string, at timestamp, delay double, paid double"

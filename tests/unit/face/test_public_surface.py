@@ -1,4 +1,4 @@
-"""What users build on is pinned: a name that appears, vanishes or changes is a decision."""
+"""The public names are pinned: a name that appears, vanishes or changes is a decision."""
 
 from __future__ import annotations
 

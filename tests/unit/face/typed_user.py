@@ -1,4 +1,4 @@
-"""What a user writes, right and wrong, as a type checker sees it: see `test_typing.py`.
+"""Right and wrong code of a user, as a type checker sees it: see `test_typing.py`.
 
 A line that ends in ``# refused: code`` is refused with that code; all others are accepted.
 """

@@ -188,7 +188,7 @@ def test_what_is_no_name(name: str) -> None:
 
 
 def test_only_what_is_committed_is_exported(store: Store, life: Life) -> None:
-    """Of the newest one output may still wait for phase 2, which is the job's own to do."""
+    """The newest snapshot may still await phase 2, which only the job itself runs."""
     life.snapshot(4, committed=False)
     life.record(JobStatus.FAILED)
     assert remote_job(store).export_snapshot("kept").snapshot_id == 3
@@ -341,7 +341,7 @@ def test_what_the_store_refuses_is_given_back(
 
 
 def test_a_snapshot_that_is_dropped_meanwhile_is_not_needed(store: Store, life: Life) -> None:
-    """Of a job that has started while somebody who found it down was copying."""
+    """The job starts and drops the snapshot while somebody who found the job down is copying it."""
     chosen = []
 
     def choose() -> SnapshotRef:

@@ -1,4 +1,4 @@
-"""What a notebook shows of jobs and results."""
+"""Notebook views of jobs and results."""
 
 from __future__ import annotations
 

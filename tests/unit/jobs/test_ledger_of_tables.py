@@ -1,4 +1,4 @@
-"""What the ledger says of tables of a lake: a version that has the epoch, and how it is read."""
+"""The ledger names a lake table's version for an epoch, and how to read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be asked of a job, cell by cell, and that it takes effect on a real store. No Spark."""
+"""Every request to a job, in every status, on a real store. No Spark."""
 
 from __future__ import annotations
 

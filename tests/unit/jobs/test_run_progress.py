@@ -1,4 +1,4 @@
-"""What the line says: rows, rate, lag, watermark, last snapshot."""
+"""The progress line shows rows, rate, lag, watermark, last snapshot."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def on_terminal(script: str, *, columns: int = 60, **environment: str) -> str:
-    """What a program writes whose standard output and error are a terminal, and who owns it."""
+    """Output of a program whose standard output and error are a terminal that it owns."""
     master, slave = os.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     prelude = "import fcntl, os, termios; fcntl.ioctl(2, termios.TIOCSCTTY, 0)\n"
@@ -43,7 +43,7 @@ def on_terminal(script: str, *, columns: int = 60, **environment: str) -> str:
 
 
 def rows(written: str) -> list[str]:
-    """What is seen at the end, row by row: as a terminal does it."""
+    """Rows that a terminal shows at the end."""
     seen = [""]
     column = 0
     for piece in re.findall(r"\r|\n|\x1b\[K|[^\r\n\x1b]+", written):

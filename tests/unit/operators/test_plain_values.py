@@ -62,7 +62,7 @@ VALUES = st.recursive(
 
 
 def shape(value: Any) -> Any:
-    """What `==` does not see: types (1 == True == 1.0), zones, folds, signs of zeros, NaN."""
+    """Properties that `==` ignores: types (1 == True == 1.0), zones, folds, signs of zeros, NaN."""
     kind = type(value)
     if kind in (list, tuple):
         return kind, [shape(element) for element in value]

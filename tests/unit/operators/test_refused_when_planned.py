@@ -1,4 +1,5 @@
-"""What would fail with the first row, or the second epoch, is refused with the schema alone."""
+"""Pipelines that would fail with the first row, or the second epoch, are refused by their
+schema."""
 
 from __future__ import annotations
 

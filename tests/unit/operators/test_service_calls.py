@@ -114,7 +114,7 @@ def test_a_call_is_repeated_so_often(concurrency: int) -> None:
 
 
 def test_a_row_that_python_does_not_have_does_not_hide_the_error() -> None:
-    """Of a year after 9999: the error passes, so the job restarts."""
+    """The row has a year after 9999. The service's error is temporary, so the job restarts."""
 
     def use(service: object, rows: pa.Table) -> pa.Table:
         raise ConnectionResetError(104, "reset by peer")
@@ -183,7 +183,7 @@ def test_another_pipeline_has_a_service_of_its_own() -> None:
 
 
 def test_jobs_of_partitions_share_a_service_and_have_their_own_names() -> None:
-    """What a function sees of the job is the job's, not the pipeline's."""
+    """A function sees the partition's job, not the pipeline's."""
     seen: list[tuple[str, object]] = []
 
     def use(service: object, rows: pa.Table) -> pa.Table:

@@ -1,4 +1,4 @@
-"""What users' code keeps is read as plain values; a pickle only where the pipeline asks for it."""
+"""State of users' code is read as plain values; a pickle only if the pipeline asks for it."""
 
 import pickle
 from typing import Any
@@ -23,7 +23,7 @@ ran: list[str] = []
 
 
 class Runs:
-    """What a pickle may do to whoever reads it."""
+    """Runs code when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return (ran.append, ("code of the store",))

@@ -1,4 +1,4 @@
-"""What an execution says of itself with every renewal of its lease."""
+"""An execution publishes its activity with every renewal of its lease."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def jet(tmp_path: Path) -> Iterator[Jet]:
 
 
 def left_by(jet: Jet, lease: Lease) -> None:
-    """What an owner has written that then vanished."""
+    """Writes the record of an owner that then vanished."""
     record = ExecutionRecord("shop", 4, JobStatus.RUNNING, lease=lease)
     directory = jet.store.map(JOB_DIRECTORY)
     directory.put_all({directory.key("shop"): b""})
@@ -71,7 +71,7 @@ def test_a_request_to_it_is_refused_and_does_not_wait(jet: Jet, owner: str) -> N
 
 
 def test_whoever_waits_for_a_job_that_dies_meanwhile_is_told(jet: Jet) -> None:
-    """Of a process on another host: its lease, young as it is, is never renewed."""
+    """The owner is on another host: its lease is young, but never renewed."""
     left_by(jet, replace(new_lease("o", 5 * TTL_MS, "run-1"), host="elsewhere"))
     job = jet.job("shop")
     job.request_stop(StopKind.SUSPEND)  # while it is young, also on a machine that is busy

@@ -39,7 +39,7 @@ def claimed(keeper: RecordKeeper) -> ExecutionRecord:
 
 
 def pretend_another_host(monkeypatch: pytest.MonkeyPatch, clock_ahead_ms: int) -> None:
-    """What this process does from here on, it does on another host with another clock."""
+    """Makes this process look like one on another host with another clock."""
     real = leases.wall_clock_ms
     monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
     for module in (leases, record_keeper):
@@ -90,8 +90,8 @@ def test_a_dead_owner_of_this_host_is_not_waited_for(store: Store) -> None:
     "elsewhere", ["another boot pid:[4026531836]", "{boot} pid:[4026532999]", ""]
 )
 def test_a_process_id_of_another_container_says_nothing(store: Store, elsewhere: str) -> None:
-    """Of the same host name, or on the same machine in another namespace: that its process is not
-    to be found here does not make a living owner look dead."""
+    """The owner has the same host name, or is on the same machine in another namespace. Its process
+    is not found here; that must not make a living owner look dead."""
     owner = keeper(store)
     lease = claimed(owner).lease
     assert lease is not None and leases.is_owner_alive(lease) is True

@@ -1,4 +1,4 @@
-"""What a source is to acknowledge is part of a snapshot, and has a phase 2."""
+"""Acknowledgements of a source are part of a snapshot, and have a phase 2."""
 
 from __future__ import annotations
 

@@ -503,7 +503,8 @@ def test_without_an_interval_a_snapshot_follows_after_its_period(
 
 
 def test_without_an_interval_a_snapshot_waits_for_output() -> None:
-    """What it would make visible comes with a later epoch, which then must not wait for it."""
+    """An epoch without output takes no snapshot: the later epoch with output must not have to wait
+    for its own."""
     job = running_job(snapshot_interval_ms=None, snapshot_period_ms=250)
 
     def run(at: int, *, writes_nothing: bool) -> RunEpoch:

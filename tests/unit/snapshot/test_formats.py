@@ -1,4 +1,4 @@
-"""What is written to the store is read back as it was; a newer format is refused."""
+"""Documents in the store are read as they were written; a newer format is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a decided snapshot owes goes where it was staged for, whatever the pipeline says today."""
+"""Output that a decided snapshot owes is committed where it was staged, whatever the pipeline is
+now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a changed pipeline means for saved state: kept, new, dropped, or not the same any more."""
+"""A changed pipeline keeps, adds, drops or refuses saved state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOURLY = windows.tumbling("1 hour")
 
 
 def plan(build: Build | None) -> dict[str, Any]:
-    """Of two sources and what `build` makes of them, as it comes back from a manifest's JSON."""
+    """Plan of two sources and the stages that `build` adds, read back from a manifest's JSON."""
     p = Pipeline("p")
     streams = []
     for name in ("rows", "others"):
@@ -33,7 +33,7 @@ def plan(build: Build | None) -> dict[str, Any]:
 
 
 def change(before: Build | None, after: Build | None) -> tuple[Change, str]:
-    """What becomes of the stage `s`. The sources are the same, so their positions stay."""
+    """Change of the stage `s`. The sources are the same, so their positions stay."""
     changes = {c.stage: c for c in compare_plans(plan(before), plan(after))}
     assert changes["rows"].change is changes["others"].change is Change.KEPT
     assert changes["s"].is_refused == (changes["s"].change in (Change.DROPPED, Change.INCOMPATIBLE))

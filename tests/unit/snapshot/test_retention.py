@@ -1,4 +1,4 @@
-"""What nobody needs any more, compared with sets that are counted in full."""
+"""Retention deletes exactly the objects that nothing needs, compared with sets counted in full."""
 
 from __future__ import annotations
 

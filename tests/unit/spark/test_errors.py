@@ -1,4 +1,4 @@
-"""What a task raises, as the driver knows it: only the text comes across."""
+"""Errors of a task are recognised on the driver, which gets only their text."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_processor_error_names_the_callback_and_reacts_as_what_is_behind_it(be
 
 
 def of_spark(*lines: str) -> JetError:
-    """What Spark 4.3 says, without most of its stack."""
+    """Translates an error of Spark 4.3, without most of its stack."""
     text = "\n".join(["An error occurred while calling o44.collectToPython.", *lines])
     return translate(Exception(f"{text}\n\tat org.apache.spark\n\t... 1 more\n"), "p", ["map_1"])
 

@@ -1,4 +1,4 @@
-"""What has arrived at a stage, read off its input."""
+"""Statistics of a stage's input are computed from its rows."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""What a task reads of an epoch's parameters."""
+"""Tasks read only their part of an epoch's parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def noted(shard: int) -> str:
 
 
 class Path:
-    """Of a run; it is noted when a task reads it."""
+    """Path of a run; notes that a task reads it."""
 
     def __init__(self, shard: int) -> None:
         self.shard = shard

@@ -1,5 +1,5 @@
-"""What a task leaves that is run twice, what an execution leaves that wakes up too late, and what a
-snapshot leaves that fails. Each verdict is shown to see the mistake that it is there for."""
+"""Tasks that run twice, executions that wake up too late, and snapshots that fail leave nothing
+wrong. Each check is shown to find the mistake that it is there for."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def replaced(state: Any, row: Row) -> Row:
 
 
 def last_value() -> StatefulMap:
-    """Of rows of one time the last one counts: each attempt may meet them in another order."""
+    """The last of several rows of one time counts; each attempt may read them in another order."""
     rows = pa.schema([("k", pa.string()), ("v", pa.int64())])
     results = pa.schema([("k", pa.string()), ("before", pa.int64())])
     return StatefulMap("s", ("k",), rows, results, replaced, int, None, None)

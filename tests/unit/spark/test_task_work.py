@@ -1,4 +1,4 @@
-"""What a task says of its time: each sink its own writing, each shard what was waited for it."""
+"""A task's times: each sink has its own writing, each shard the waiting for it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> Seconds:
 
 
 class SlowSink:
-    """So long for a batch, and so long to prepare; its writer is the sink itself."""
+    """Takes a fixed time to write a batch, and one to prepare; is its own writer."""
 
     def __init__(self, seconds: Seconds, write_s: float, prepare_s: float) -> None:
         self.seconds, self.write_s, self.prepare_s = seconds, write_s, prepare_s

@@ -1,4 +1,4 @@
-"""What a store should look like from below, told by code that does not ask the store."""
+"""Expected copies of a store's data, computed without asking the store."""
 
 from typing import Any
 

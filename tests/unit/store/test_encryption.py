@@ -1,4 +1,4 @@
-"""What is encrypted comes back only whole, only in its place, and only with its key."""
+"""Encrypted data is read only if it is whole, in its place, and with its key."""
 
 import base64
 import pickle

@@ -54,7 +54,7 @@ def assert_gapless(found: dict[int, list[Event]]) -> None:
 
 
 def replayed(found: dict[int, list[Event]]) -> dict[str, bytes]:
-    """What a map must hold that went through these events."""
+    """Expected entries of a map after these events."""
     result: dict[str, bytes] = {}
     for log in found.values():
         for _, kind, key, value in log:

@@ -291,7 +291,7 @@ def test_placement_by_pythons_hash_is_seen(plant: str) -> None:
 
 
 def drops_a_backup(table: PartitionTable, member: str) -> PartitionTable:
-    """What was lost with a member is not made again."""
+    """Mutant: copies that are lost with a member are not made again."""
     after = with_member_removed(table, member)
     kept = [
         tuple(name for name in held if name in before)

@@ -1,5 +1,5 @@
-"""What members of every kind say when they are full, read-only, damaged, throttled or away, and
-which condition that is for a job (`store_reactions`)."""
+"""Errors of all kinds of members that are full, read-only, damaged, throttled or away, and the
+condition that each means for a job (`store_reactions`)."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What looks after a job does not end of one look that fails."""
+"""A watcher of a job survives a look that fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker does at fail points when drivers take turns with it."""
+"""Fail points of a worker that drivers use in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured of a job: rows once, what is true now, and nothing that grows."""
+"""Metrics of a job: rows are counted once, gauges are current, and nothing grows without bound."""
 
 from __future__ import annotations
 

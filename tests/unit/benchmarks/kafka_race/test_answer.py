@@ -1,4 +1,4 @@
-"""What the race calls right, and what it makes of times: without servers."""
+"""Verdicts and times of the Kafka race, computed without servers."""
 
 from __future__ import annotations
 

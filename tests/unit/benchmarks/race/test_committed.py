@@ -1,4 +1,4 @@
-"""What an engine has committed: its own log decides, and nothing is told twice."""
+"""An engine's committed rows are found by its own log, and each is returned once."""
 
 from __future__ import annotations
 

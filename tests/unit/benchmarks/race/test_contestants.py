@@ -1,4 +1,4 @@
-"""What the race tells its engines exists."""
+"""Programs, settings and queries of the race's engines exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two sinks hold: each kind of violation is counted where it belongs."""
+"""Violations in two sinks: each kind is counted where it belongs."""
 
 from __future__ import annotations
 
