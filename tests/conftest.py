@@ -1,4 +1,4 @@
-"""What every test process starts from."""
+"""Settings of every test process."""
 
 import os
 import signal
