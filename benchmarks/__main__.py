@@ -1,7 +1,7 @@
 """`python -m benchmarks [COMMAND] [options]`: the race without a command; windowed_count,
-operators, functions, costs, latency, pass_through, kafka_read, kafka_race, lake_race, lake_merges,
-snapshot_cost, manifest_cost, restore_cost, partition_tops, profile_small_epoch, snapshot_steps,
-cluster_epochs, state, store, event_log, ten_streams, nexmark."""
+operators, functions, costs, latency, recovery, pass_through, kafka_read, kafka_race, lake_race,
+lake_merges, snapshot_cost, manifest_cost, restore_cost, partition_tops, profile_small_epoch,
+snapshot_steps, cluster_epochs, state, store, event_log, ten_streams, nexmark."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from benchmarks import manifest_cost as manifests
 from benchmarks import partition_tops as tops
 from benchmarks import pass_through as passing
 from benchmarks import profile_small_epoch as profile
+from benchmarks import recovery as recoveries
 from benchmarks import restore_cost as restores
 from benchmarks import snapshot_cost as snapshot_costs
 from benchmarks import state as large_state
@@ -296,6 +297,38 @@ def latency(
                 console=console,
             ),
         )
+
+
+@app.command("recovery")
+def recovery(
+    part: Annotated[str, typer.Option(help="drivers, executors or both.")] = "both",
+    engine: Annotated[
+        list[str] | None, typer.Option(help="Repeatable, of the part; all of them.")
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option(help="Without lost executors, and as many with them.")
+    ] = 5.0,
+    rounds: Rounds = None,
+    json: Json = None,
+) -> None:
+    """SIGKILL to the next committed row: drivers, with a standby, executors; and the peers."""
+    root, found = Path(__file__).parent.parent, {}
+    with scratch() as folder:
+        if part in ("drivers", "both"):
+            found["drivers"] = latencies.run(
+                root,
+                folder,
+                queries=["q1"],
+                engines=engine or [],
+                rounds=rounds or 1,
+                schedule=Schedule(30.0, 45.0, 75.0),
+                console=console,
+            )
+        if part in ("executors", "both"):
+            found["executors"] = recoveries.run(
+                root, folder, engines=engine or [], minutes=minutes, console=console
+            )
+        save(json, found)
 
 
 @app.command("kafka_read")

@@ -27,6 +27,10 @@ class Order:
     """What the engine's own sweep may change; empty: its defaults."""
     standby: bool = False
     """Wait until the process that runs the query is gone."""
+    spark: dict[str, str] = field(default_factory=dict)
+    """Settings of a cluster; empty: two cores of this process."""
+    members: list[str] = field(default_factory=list)
+    """URLs of our store's members; empty: three folders in `state`."""
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")

@@ -33,10 +33,11 @@ def run(order: Order) -> None:
 
     state = Path(order.state)
     state.mkdir(parents=True, exist_ok=True)
-    members = [f"file://{state}/member-{letter}" for letter in "abc"]
-    with Jet(store=members, spark=SPARK, work_dir=state / "work") as jet:
+    members = order.members or [f"file://{state}/member-{letter}" for letter in "abc"]
+    place = {"shared": True} if order.spark else {}
+    with Jet(store=members, spark={**SPARK, **order.spark}, work_dir=state / "work") as jet:
         config = JobConfig(**order.settings)
-        jet.run(pipeline(order), config, until="stopped", standby=order.standby)
+        jet.run(pipeline(order, **place), config, until="stopped", standby=order.standby)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def run(order: Order) -> None:
     from benchmarks.spark_query import open_session
     from dagster_jet.connectors.generated.nexmark.schema import spark_ddl
 
-    session = open_session()
+    session = open_session(order.spark)
     reader = session.readStream.schema(spark_ddl())
     files = order.settings.get("files", DEFAULT_FILES)
     events = reader.option("maxFilesPerTrigger", files).json(order.source)

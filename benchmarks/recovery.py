@@ -1,0 +1,171 @@
+"""Recovery from lost executors: a standalone cluster of two workers of one core and Redis members,
+at a steady pace. Half of the time nothing is lost, then one executor is killed every 30 seconds.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.race.contestants import JET, SPARK, Contestant
+from benchmarks.race.data import LAG_MS, open_views
+from benchmarks.race.engine_process import EngineProcess
+from benchmarks.race.environments import prepare
+from benchmarks.race.half_load import emissions
+from benchmarks.race.measures import latencies, percentile
+from benchmarks.race.observer import Observer
+from benchmarks.race.oracle import compare
+from benchmarks.race.order import Order
+from benchmarks.race.pace import Pace, Replayer
+from benchmarks.race.queries import QUERIES
+from benchmarks.store_places import Servers
+from tests.integration.standalone import standalone
+
+QUERY = "q18"
+"""Keeps a row per key, and commits rows in each epoch."""
+RATE = 1_000
+WARM_S, LAST_S = 60.0, 30.0
+KILL_EVERY_S = 30.0
+QUIET_S = 30.0
+"""Without new rows for so long the engine is done; one that comes back later has lost rows."""
+_EXECUTOR = "CoarseGrainedExecutorBackend"
+RACING: dict[str, tuple[Contestant, dict[str, Any]]] = {
+    "dagster_jet": (JET, {}),
+    "Structured Streaming": (SPARK, {"files": 1000}),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """The figures of one engine; the engine's process ran from start to end."""
+
+    engine: str
+    minutes: float
+    """With losses, and as many before without."""
+    p50_s: tuple[float, float]
+    """Without losses, and with them."""
+    p99_s: tuple[float, float]
+    recoveries_s: tuple[float, ...]
+    """From each kill to the first new committed row that was due after it."""
+    expected: int
+    lost: int
+    doubled: int
+    load: float
+
+
+def run(
+    root: Path, folder: Path, *, engines: Sequence[str], minutes: float, console: Console
+) -> dict[str, Any]:
+    """Runs the engines in turn on one cluster. Raises: EngineFailedError: an engine has ended."""
+    cache = root / ".cache" / "race"
+    table = Table("engine", "kills", "p50 s", "p99 s", "kill to new row s: median, most", "rows")
+    found = []
+    with Servers() as members, standalone(folder / "spark") as settings:
+        for label in engines or RACING:
+            members.clear()
+            one = _run(label, minutes, settings, members.urls, cache, folder / "losses")
+            found.append(asdict(one))
+            console.print(one)
+            before_and_after = (f"{a:.2f} → {b:.2f}" for a, b in (one.p50_s, one.p99_s))
+            took = one.recoveries_s
+            recovery = f"{percentile(took, 0.5):.1f}, {max(took):.1f}"
+            rows = f"{one.expected:,}, {one.lost} lost, {one.doubled} doubled"
+            table.add_row(label, str(len(took)), *before_and_after, recovery, rows)
+    console.print(table)
+    return {"rate": RATE, "query": QUERY, "runs": found}
+
+
+def _run(
+    label: str,
+    minutes: float,
+    spark: Mapping[str, str],
+    members: Sequence[str],
+    cache: Path,
+    folder: Path,
+) -> Found:
+    contestant, settings = RACING[label]
+    environment = prepare(contestant, cache / "environments")
+    kills_from = WARM_S + 60 * minutes
+    kills_to = kills_from + 60 * minutes
+    pace = Pace(RATE, kills_to + LAST_S)
+    source, answer = pace.write(cache), pace.stream.answer(cache, QUERY)
+    load = os.getloadavg()[0]
+    shutil.rmtree(folder, ignore_errors=True)
+    output, inbox = folder / "out", folder / "in"
+    inbox.mkdir(parents=True)
+    order = Order(
+        QUERY, str(inbox), str(output), str(folder / "state"), LAG_MS, settings,
+        spark=dict(spark), members=list(members),
+    )  # fmt: skip
+    observer = Observer(contestant.watch(QUERY, output), period_s=0.02)
+    replayer = Replayer(source, inbox)
+    engine = EngineProcess(contestant, environment, order, folder / "log.txt")
+    chosen, killed_at = random.Random(7), []
+    try:
+        next_kill = replayer.started_at + kills_from
+        while time.time() < replayer.ends_at:
+            engine.check()
+            observer.check()
+            if next_kill <= time.time() < replayer.started_at + kills_to:
+                next_kill += KILL_EVERY_S
+                executors = _executors()
+                if executors:
+                    killed_at.append(time.time())
+                    chosen.choice(executors).kill()
+            time.sleep(0.02)
+        while time.time() - max(observer.last, replayer.ends_at) < QUIET_S:
+            engine.check()
+            time.sleep(0.1)
+    finally:
+        engine.kill()
+        replayer.stop()
+        observer.stop()
+    rows = emissions(QUERIES[QUERY], observer.seen, source, folder / "pieces")
+    due = [(at, replayer.scheduled(file)) for at, file in rows]
+    parts = [
+        latencies(due, replayer.started_at + since, replayer.started_at + until)
+        for since, until in ((WARM_S, kills_from), (kills_from, kills_to))
+    ]
+    recoveries = [
+        min((at for at, when in due if when >= killed), default=math.inf) - killed
+        for killed in killed_at
+    ]
+    with duckdb.connect() as db:
+        open_views(db, source, pace.events)
+        verdict = compare(db, QUERIES[QUERY], answer, contestant.watch(QUERY, output).files())
+    shutil.rmtree(folder, ignore_errors=True)
+    return Found(
+        engine=contestant.name,
+        minutes=minutes,
+        p50_s=(percentile(parts[0], 0.5), percentile(parts[1], 0.5)),
+        p99_s=(percentile(parts[0], 0.99), percentile(parts[1], 0.99)),
+        recoveries_s=tuple(recoveries),
+        expected=verdict.expected,
+        lost=verdict.missing,
+        doubled=verdict.extra,
+        load=load,
+    )
+
+
+def _executors() -> list[psutil.Process]:
+    """Executors of the cluster that this process has started."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if any(_EXECUTOR in part for part in process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
