@@ -77,7 +77,7 @@ def save(target: Path | None, result: dict[str, Any]) -> None:
 
 @app.callback()
 def everything(context: typer.Context) -> None:
-    """Without a command: the race."""
+    """Runs the race, if no command is given."""
     # So that the engine's process and the scratch folder go too when this one is told to end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if context.invoked_subcommand is None:
@@ -197,19 +197,19 @@ def functions(
 
 @app.command("restore_cost")
 def restore_cost(quick: Quick = False, json: Json = None) -> None:
-    """What a restore at another number of shards costs, without Spark."""
+    """Cost of a restore at another number of shards, without Spark."""
     save(json, restores.run(quick=quick, console=console))
 
 
 @app.command("partition_tops")
 def partition_tops(quick: Quick = False, json: Json = None) -> None:
-    """What it costs to observe every partition of a source, by the number of partitions."""
+    """Cost of observing every partition of a source, by the number of partitions."""
     save(json, tops.run(rounds=2 if quick else 7, console=console))
 
 
 @app.command("manifest_cost")
 def manifest_cost(quick: Quick = False, json: Json = None) -> None:
-    """What a manifest costs by the number of shards, without Spark and store."""
+    """Cost of a manifest by the number of shards, without Spark and store."""
     save(json, manifests.run(quick=quick, console=console))
 
 
@@ -222,7 +222,7 @@ def snapshot_cost(quick: Quick = False, json: Json = None) -> None:
 
 @app.command("profile_small_epoch")
 def profile_small_epoch(epochs: int = 160, json: Json = None) -> None:
-    """Where the time of an epoch of 1,000 rows goes."""
+    """Time of an epoch of 1,000 rows by phase."""
     with scratch() as folder:
         measured, cpu = profile.measure(folder, epochs)
         profile.report(measured, cpu, console)
@@ -255,7 +255,7 @@ def costs(
     quick: Quick = False,
     json: Json = None,
 ) -> None:
-    """What exactly once, three sinks and ten times the state cost, ours against ours."""
+    """Cost of exactly once, of three sinks, and of ten times the state; ours against ours."""
     with scratch() as folder:
         size = {"files": 20, "rounds": 1} if quick else {"files": files, "rounds": rounds}
         save(json, promise_costs.run(folder, **size, console=console))
@@ -427,7 +427,7 @@ def event_log(
     reports: Annotated[int, typer.Option(help="Snapshots of a job with two assets.")] = 1_000,
     json: Json = None,
 ) -> None:
-    """What a stream leaves in Dagster's event log, per report and per month."""
+    """Size of a stream's events in Dagster's event log, per report and per month."""
     from benchmarks import event_log as log
 
     with scratch() as folder:

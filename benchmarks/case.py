@@ -1,4 +1,4 @@
-"""What is raced: one question, asked in dagster_jet, in Structured Streaming and in SQL."""
+"""Cases of the races: one question, asked in dagster_jet, in Structured Streaming and in SQL."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 Read = Callable[[Path], "DataFrame"]
 """The peer's stream of one input folder, columns as in `benchmarks.data.SCHEMA`."""
 Query = Callable[[Read, Path], "DataFrame"]
-"""From the input's folder to the rows that the peer's file sink writes."""
+"""Query from the input's folder to the rows that the peer's file sink writes."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Both engines read the same files and write files of one format."""
+    """Case of a race: both engines read the same files and write files of one format."""
 
     name: str
     pipeline: Callable[[Path, Path], Pipeline]
@@ -28,7 +28,7 @@ class Case:
     queries: dict[str, Query]
     """Ways to ask the peer; the first one races unless another is asked for."""
     format: str
-    """Of input and output files: json or parquet."""
+    """Format of input and output files: json or parquet."""
     expected: Callable[[Callable[[str], str]], str]
     """DuckDB's answer; it is handed what makes a table expression of an input folder's name."""
     actual: str

@@ -16,7 +16,7 @@ from benchmarks.store_places import Servers
 from tests.integration.standalone import standalone
 
 ROWS = 1_000
-"""Of a file, an epoch and a trigger."""
+"""Rows per file; one file is an epoch and a trigger."""
 ENGINES = (interleaved.OURS, interleaved.PEER)
 CASES = {"one": count_case.CASE, "three": rollup_case.CASE}
 DATA = Dataset(files=36, rows_per_file=ROWS, rows_per_ms=1)

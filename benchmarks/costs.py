@@ -1,4 +1,4 @@
-"""What our own promises cost: exactly once, more sinks, more state. Ours against ours, at defaults.
+"""Cost of our own promises: exactly once, more sinks, more state. Ours against ours, at defaults.
 
 Each question has two orders. A round runs them in an order drawn at random, each in a process of
 its own on the same files; the ratio is that of the round.

@@ -21,7 +21,7 @@ from dagster_jet.execution.events import EpochCompleted, JobEvent, SnapshotCommi
 
 @dataclass(frozen=True)
 class Order:
-    """What to run. Inputs are read one after the other, each by a run of its own of one job."""
+    """One measured job. Inputs are read one after the other, each by a run of its own."""
 
     inputs: tuple[str, ...]
     folder: str
@@ -33,7 +33,7 @@ class Order:
 
 @dataclass
 class Told:
-    """Of the last input: (when an epoch was over, in seconds; its rows)."""
+    """Epochs of the last input: (seconds at its end, rows)."""
 
     epochs: list[tuple[float, int]] = field(default_factory=list)
     state_rows: int = 0

@@ -24,7 +24,8 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True)
 class Dataset:
-    """What one folder of input files holds. `rows_per_ms` is how dense event time is."""
+    """Content of a folder of input files. `rows_per_ms` is the number of rows per ms of event
+    time."""
 
     files: int
     rows_per_file: int

@@ -1,4 +1,4 @@
-"""What a stream leaves in Dagster's event log: bytes and time per report, and so per month.
+"""Cost of a stream in Dagster's event log: bytes and time per report, and so per month.
 
 A real instance on SQLite, as `dagster dev` has it, and reports of a job with two assets and a
 source: with and without columns, while it waits for input, and runs of its checks.
@@ -65,7 +65,7 @@ def _snapshot(number: int) -> SnapshotCommitted:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one round: a report of both assets and their source, or a run.
+    """Cost of one round: a report of both assets and their source, or a run.
 
     Attributes:
         events: how many Dagster has stored.
@@ -82,7 +82,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class _Mark:
-    """What there is in DAGSTER_HOME, and when."""
+    """Size of DAGSTER_HOME at one time."""
 
     events: int
     text_bytes: int
@@ -99,7 +99,7 @@ class _Mark:
 
 
 def _columns(count: int) -> dict[str, tuple[StageColumn, ...]]:
-    """Of each asset, each made of one of the source's."""
+    """Columns of each asset; each has one column of the source as its origin."""
     return {
         asset.stage: tuple(
             StageColumn(f"column_{n}", "double", origins=(ColumnOrigin("in", f"column_{n}"),))
@@ -256,7 +256,8 @@ def run(folder: Path, *, reports: int, console: Console) -> dict[str, Any]:
 
 
 def _reports_in_a_month() -> int:
-    """Of a stream that has a snapshot every second, in one run, at default settings."""
+    """Number of reports of a stream that has a snapshot every second, in one run, at default
+    settings."""
     shortest, longest = (
         JetResource.model_fields[f"{which}_report_interval_seconds"].default
         for which in ("min", "max")

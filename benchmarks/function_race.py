@@ -33,7 +33,7 @@ class Way:
     engine: str
     case: Case
     variant: str = ""
-    """Of the peer's queries."""
+    """Name of the peer's query."""
 
 
 WAYS = (

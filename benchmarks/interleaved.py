@@ -45,7 +45,7 @@ class Data(Protocol):
 
     @property
     def rows(self) -> int:
-        """Of all sources, without sentinels."""
+        """Rows of all sources, without sentinels."""
         ...
 
     @property
@@ -61,7 +61,8 @@ class Data(Protocol):
 
 @dataclass(frozen=True)
 class Regime:
-    """What is raced: the case, its data, rows per epoch of each engine, rows that only warm up."""
+    """Settings of one race: the case, its data, rows per epoch of each engine, rows that only warm
+    up."""
 
     case: Case
     data: Data

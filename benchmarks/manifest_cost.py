@@ -1,4 +1,4 @@
-"""What a snapshot's manifest costs by the number of shards: the loop's thread, and the writer's.
+"""Cost of a snapshot's manifest by the number of shards: the loop's thread, and the writer's.
 
 No Spark, no store. Each shard has a chain of 64 chunk sets. In every snapshot so many shards have
 changed; what the others have is in the manifest, too.
@@ -48,7 +48,7 @@ class Cost:
     encode_ms: float
     loop_ms: float
     task_ms: float
-    """What one of so many tasks needs to get its shard's state out of the epoch's parameters."""
+    """Time of one of the tasks to get its shard's state out of the epoch's parameters."""
     bytes: int
 
 

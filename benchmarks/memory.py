@@ -24,7 +24,7 @@ class MemoryMeter(ProcessMeter):
     def __init__(self, pid: int) -> None:
         self.samples: list[tuple[float, float]] = []
         self.peak: dict[str, float] = {}
-        """At the highest sum: by kind of process."""
+        """Memory by kind of process when their sum was highest."""
         self.measure = "pss"
         super().__init__(pid)
 

@@ -1,4 +1,4 @@
-"""What the output must be: DuckDB over the input files. Shares no code with either engine."""
+"""Expected output: DuckDB over the input files. Shares no code with either engine."""
 
 from __future__ import annotations
 

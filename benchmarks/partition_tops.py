@@ -1,4 +1,4 @@
-"""What it costs to know the newest event of every partition of a source, by their number.
+"""Cost of knowing the newest event of every partition of a source, by the number of partitions.
 
 Rows pass an aggregation by key on two threads; beside it nothing is observed but their number
 (0 partitions), or the newest event of each partition: ours, and by a column of `observe` for each.
@@ -96,7 +96,7 @@ def action_of(rows: DataFrame, way: str) -> DataFrame:
 
 
 def observing(rows: DataFrame) -> tuple[DataFrame, Observations]:
-    """With what will have been counted when the action has run."""
+    """Rows with observations, which are set when the action has run."""
     observations = Observations()
     is_partitioned = SOURCE_PARTITION_COLUMN in rows.columns
     seen = observations.observe_times(
@@ -122,7 +122,8 @@ def _aggregated(rows: DataFrame) -> DataFrame:
 
 
 def _column_each(rows: DataFrame) -> list[Column]:
-    """As it was: rounded up, so that there were few different programs to compile."""
+    """Former way, one column for each partition: rounded up, to have few different programs to
+    compile."""
     from pyspark.sql import functions as F
 
     if SOURCE_PARTITION_COLUMN not in rows.columns:
@@ -135,7 +136,7 @@ def _column_each(rows: DataFrame) -> list[Column]:
 
 
 def cpu_s(spark: SparkSession) -> float:
-    """Of Spark's process, so far."""
+    """CPU seconds of Spark's process so far."""
     jvm = spark._jvm
     assert jvm is not None
     times = psutil.Process(jvm.java.lang.ProcessHandle.current().pid()).cpu_times()

@@ -45,7 +45,7 @@ class Measured:
 
 
 def run(folder: Path, *, files: int, rounds: int, console: Console) -> dict[str, Any]:
-    """For each format: rounds of both writers, the first in an order drawn at random."""
+    """Runs, for each format, rounds of both writers, the first in an order drawn at random."""
     source = Dataset(files, PER_FILE, rows_per_ms=10).write(folder / "data")
     draw, result = random.Random(3), {}
     table = Table("format", "rows/s, ours : Spark's", "CPU, ours : Spark's", title="pass-through")

@@ -1,4 +1,4 @@
-"""Where the time of a small epoch goes: the engine's own calls, timed from outside.
+"""Time of a small epoch by phase: the engine's own calls, timed from outside.
 
 Indented phases are parts of the one above. JVM phases come from Spark's query tracker and status
 store, task phases from inside the Python worker.
@@ -80,7 +80,7 @@ CALLS: tuple[tuple[type, str, str], ...] = (
     (SinkCommitter, "commit", "(phase 2, beside)"),
     (SnapshotStore, "delete", "(garbage, beside)"),
 )
-"""What is timed under which name; a test looks whether the engine still has it."""
+"""Methods that are timed, and the name of each; a test checks that the engine still has them."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What a restore costs by the number of shards, where their number has changed: CPU of its tasks.
+"""Cost of a restore after the number of shards has changed, by that number: CPU of its tasks.
 
 No Spark: the tasks run here, one after the other, on a real store of two folders. Every shard has a
 chain of 16 chunk sets of a few rows, so that what is measured is how many chains are opened.
@@ -28,7 +28,7 @@ PARTITIONS = 271
 SHARDS = ((34, 25), (68, 50), (135, 100), (271, 200))
 SETS = 16
 ROWS = 2
-"""Of a partition, in each set."""
+"""Rows per partition in each set."""
 _JOB, _STAGE = "j", "s"
 
 Chains = tuple[tuple[ChunkSet, ...], ...]
@@ -98,7 +98,7 @@ def _chunk_set(
 
 
 def _restore_s(barrier: Barrier, operator: Deduplicate, old: Chains, now: int) -> float:
-    """As the driver makes the task, and as each of its tasks gets and runs it."""
+    """CPU seconds to make the task as the driver does, and to get and run it as each task does."""
     began = time.process_time()
     items = tuple(
         (

@@ -130,7 +130,7 @@ def operators() -> Mapping[str, Operator]:
 
 
 def in_order(totals: pa.Schema) -> Mapping[str, StatefulMap]:
-    """What is only there in order of event time."""
+    """Operators that take rows in order of event time."""
     rows = pa.schema([KEY, AMOUNT, AT])
     calls = (("n", Call("count", "*")), ("total", Call("sum", "amount")))
     pattern = Pattern(("account",), "at", ("low", "high"), LAG_MS)
@@ -153,7 +153,7 @@ def in_order(totals: pa.Schema) -> Mapping[str, StatefulMap]:
 
 
 def aggregating() -> Mapping[str, tuple[FirstStage, Callable[[pa.Schema], Operator]]]:
-    """By name the first stage, and the operator for its schema. A key pauses now and then."""
+    """First stage and operator of each aggregation, by its name. A key pauses now and then."""
     keys, gap_ms = ("account",), 5_000
     totals = Aggregation((("n", agg.count()), ("total", agg.sum("amount"))))
     return {

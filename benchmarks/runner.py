@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass
 class Trace:
-    """What happened when. `commits`: (time, rows committed so far), in order."""
+    """Times of a run. `commits`: (time, rows committed so far), in order."""
 
     commits: list[tuple[float, int]] = field(default_factory=list)
     epoch_ends: list[float] = field(default_factory=list)
@@ -27,7 +27,8 @@ class Trace:
 
 @dataclass(frozen=True)
 class Spec:
-    """What to run. Rows per epoch are counted per source, and are a whole number of files."""
+    """Settings of one run. Rows per epoch are counted per source, and are a whole number of
+    files."""
 
     engine: str
     case: str
@@ -40,7 +41,7 @@ class Spec:
     spark: dict[str, str] = field(default_factory=dict)
     """Settings of either engine's session, above all its master."""
     members: Sequence[str] = ()
-    """Of our store; folders without them."""
+    """Members of our store; empty: folders."""
 
     @property
     def result(self) -> Path:

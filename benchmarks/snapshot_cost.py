@@ -1,4 +1,4 @@
-"""What a snapshot writes when little changes: 1 M keys of state, 1 % of them per snapshot."""
+"""Bytes of a snapshot when little changes: 1 M keys of state, 1 % of them per snapshot."""
 
 from __future__ import annotations
 

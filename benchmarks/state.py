@@ -23,7 +23,7 @@ from benchmarks.metered_child import ProcessMeter, run_metered
 from benchmarks.state_query import Order
 
 LOAD_ROWS = 500_000
-"""Per file and epoch, while the state is filled."""
+"""Rows per file and epoch, while the state is filled."""
 GOALS = {"peak_mib": 4096, "restore_s": 5.0, "pause_share": 0.10}
 _METERED_CHANGES = 15
 _RESAMPLED = 2000
@@ -34,7 +34,7 @@ M = TypeVar("M", bound=ProcessMeter)
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many keys, how many rows then change them per epoch, in how many epochs."""
+    """Numbers of keys, of rows that change them per epoch, and of epochs."""
 
     keys: int
     changing: int
@@ -102,7 +102,8 @@ def run(folder: Path, sizes: Sizes, *, console: Console) -> dict[str, Any]:
 
 
 def _spans(epochs: dict[int, tuple[int, float]]) -> dict[int, float]:
-    """From the end of the epoch before to its own: whatever holds the job up is in one of them.
+    """Time of each epoch, from the end of the epoch before: whatever holds the job up is in one of
+    them.
 
     The first ones warm up, and the last one has no rows.
     """
@@ -111,7 +112,7 @@ def _spans(epochs: dict[int, tuple[int, float]]) -> dict[int, float]:
 
 
 def _interval(longer: list[float], shorter: list[float]) -> tuple[float, float]:
-    """Of the difference of their medians, by bootstrap: 95 %."""
+    """Interval of 95 % for the difference of the medians, by bootstrap."""
     choose = random.Random(5)
     found = sorted(
         statistics.median(choose.choices(longer, k=len(longer)))
@@ -146,12 +147,12 @@ def _write(folder: Path, parts: Iterator[np.ndarray], *, first: int) -> int:
 
 
 class Unwatched(ProcessMeter):
-    """Never looks."""
+    """Meter that never looks."""
 
     period_s = _TIMEOUT_S
 
     def observe(self, tree: Sequence[psutil.Process]) -> None:
-        """Not called before the run is over."""
+        """Does nothing; it is not called before the run is over."""
 
 
 def _run(order: Order, folder: Path, meter_of: Callable[[int], M]) -> tuple[dict[str, Any], M]:

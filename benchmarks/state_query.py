@@ -28,7 +28,7 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True)
 class Order:
-    """What to run on one store."""
+    """Settings of a run on one store."""
 
     source: str
     folder: str
@@ -41,12 +41,11 @@ class Order:
 
 @dataclass
 class Told:
-    """By epoch id: rows, and when it was over, in milliseconds; by the epoch of a snapshot: what
-    that took and wrote."""
+    """Rows and end, in milliseconds, by epoch id; time and bytes of a snapshot, by its epoch."""
 
     spark_s: float = 0.0
     start_ms: float = 0.0
-    """From the claim of the job to the first epoch; most of it is restore."""
+    """Milliseconds from the claim of the job to the first epoch; most of it is restore."""
     state_rows: int = 0
     epochs: dict[int, tuple[int, float]] = field(default_factory=dict)
     snapshots: dict[int, dict[str, float]] = field(default_factory=dict)

@@ -30,7 +30,8 @@ SIZES = ("100MB", "1GB")
 _QUICK_SIZES = ("8MB",)
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SMALL_BYTES = 200 * 10**6
-"""Up to here a size has all rounds and Redis has backups too; above, memory and time set limits."""
+"""Size up to which there are all rounds, and backups for Redis too; above, memory and time set
+limits."""
 
 
 class SizeError(ValueError):
@@ -39,7 +40,7 @@ class SizeError(ValueError):
 
 @dataclass(frozen=True)
 class Case:
-    """What a row of the table is about."""
+    """Settings of one row of the table."""
 
     kind: str
     backups: int

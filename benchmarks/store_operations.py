@@ -29,7 +29,7 @@ NAMES = ("put", f"put {BATCH}", "get", f"get {BATCH}")
 
 
 class Target(Protocol):
-    """Where keys are put and read; a batch of one is a single operation."""
+    """Keys that are put and read; a batch of one is a single operation."""
 
     def put(self, items: Mapping[str, bytes]) -> None: ...
     def get(self, names: list[str]) -> list[bytes | None] | None: ...

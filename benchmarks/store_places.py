@@ -1,4 +1,4 @@
-"""Where members and their raw counterparts live: folders on one disk, servers on one host."""
+"""Places of members and of their raw counterparts: folders on one disk, servers on one host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Places(ABC):
 
     kind: str
     ports: tuple[int, ...] = ()
-    """Of servers on this host that a raw client may use; none if there are no servers."""
+    """Ports of servers on this host that a raw client may use; empty if there are no servers."""
 
     @property
     @abstractmethod
@@ -28,7 +28,7 @@ class Places(ABC):
         """The members' URLs."""
 
     def cpu_s(self) -> float:
-        """How long servers have worked since they were started."""
+        """CPU seconds of the servers since they were started."""
         return 0.0
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What the store is compared with: the same bytes by nothing but a file or a socket.
+"""Baseline for the store: the same bytes by nothing but a file or a socket.
 
 Files as `dd bs=1M conv=fsync` writes them; SETs as `redis-benchmark -P 16` sends them.
 """

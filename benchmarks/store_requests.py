@@ -31,7 +31,8 @@ class Requests:
 
 
 def count(state_bytes: int, shard_counts: Sequence[int]) -> list[Requests]:
-    """Of a snapshot and a restore by as many processes as there are shards, for each number."""
+    """Requests of a snapshot and a restore by as many processes as there are shards, for each
+    number."""
     with AwsServer() as server, _environment(server.environment):
         server.create_bucket(_BUCKET)
         return [

@@ -48,7 +48,7 @@ class Slot:
 
 
 class PeakMemory:
-    """How far this process's resident memory rises above what it was, in MB.
+    """Rise of this process's resident memory above what it was, in MB.
 
     Args:
         mapped: count pages of mapped files too; LMDB maps all that it reads, and the kernel takes
@@ -194,7 +194,7 @@ def run_rounds(
 
 
 def compare(rounds: list[list[Slot]], name: str, *, undisturbed_only: bool) -> Ratio:
-    """Ours / raw, of snapshot or restore rates."""
+    """Ratio of our snapshot or restore rates to the raw ones."""
 
     def values(engine: str) -> list[list[float]]:
         return [

@@ -21,7 +21,8 @@ _MODULUS = 2**64
 
 @dataclass(frozen=True)
 class Share:
-    """What one process holds of a state of `state_bytes`: one shard, as one Spark task does."""
+    """Part of a state of `state_bytes` that one process holds: one shard, as one Spark task
+    does."""
 
     shard: int
     shards: int
@@ -34,7 +35,7 @@ class Share:
 
     @property
     def partitions(self) -> range:
-        """As the engine gives partitions to shards."""
+        """Partitions of the shard, given as the engine gives them."""
         return range(self.shard, self.partition_count, self.shards)
 
     def table(self) -> pa.Table:

@@ -36,7 +36,7 @@ _VERTEX = "counts"
 _ANSWER_SECONDS_MAX = 600
 _END_SECONDS_MAX = 10
 _MEMORY_PER_BYTE = 3
-"""Of the state: as chunks, as LMDB's new pages, as the kernel's."""
+"""Memory per byte of state: as chunks, as LMDB's new pages, as the kernel's."""
 
 
 class WorkerFailedError(Exception):
@@ -56,7 +56,7 @@ class Done:
 
 
 class Workers:
-    """As many processes as there are shards; a context manager that ends them."""
+    """Worker processes, one per shard; a context manager that ends them."""
 
     def __init__(self, state_bytes: int, shards: int, partition_count: int) -> None:
         self.shares = [Share(at, shards, state_bytes, partition_count) for at in range(shards)]
@@ -181,7 +181,7 @@ class _Kept:
 
 
 class _Worker:
-    """What a worker can be told to do; every method returns what `Done` has."""
+    """Commands of a worker; every method returns the fields of `Done`."""
 
     def __init__(self, share: Share) -> None:
         self._share = share

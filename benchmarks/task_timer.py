@@ -1,4 +1,4 @@
-"""Times inside Spark tasks; imported by Python workers, so it must stay a module of its own."""
+"""Times inside Spark tasks. Python workers import this module, so it must stay one of its own."""
 
 from __future__ import annotations
 

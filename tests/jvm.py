@@ -12,6 +12,6 @@ _OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 def start_quickly() -> None:
-    """For every JVM that this process and its children start from now on."""
+    """Settings for every JVM that this process and its children start from now on."""
     os.environ["JDK_JAVA_OPTIONS"] = _OPTIONS
     os.environ["DAGSTER_JET_CLASS_ARCHIVE"] = str(CACHE) if any(CACHE.glob("*.jsa")) else "off"

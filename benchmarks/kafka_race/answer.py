@@ -1,4 +1,4 @@
-"""What must be in the topic and in the table: DuckDB over the messages, as multisets."""
+"""Expected rows of the topic and of the table: DuckDB over the messages, as multisets."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from benchmarks.metered_child import run_metered
 from benchmarks.race.engine_process import Meter
 
 WARM_UP = 0.25
-"""Of the messages; rates begin with the first commit that has so many."""
+"""Share of the messages that only warm up; rates begin with the first commit at or after it."""
 _TIMEOUT_S = 60.0
 
 
@@ -31,7 +31,7 @@ class Slot:
     case: str
     trigger_rows: int | None
     rows_per_s: float
-    """From the commit that ends the warm-up to the last; nan: one commit had nearly all."""
+    """Rate from the commit that ends the warm-up to the last; nan: one commit had nearly all."""
     cpu_s_per_m: float
     """CPU-seconds per million messages of the process tree, in the same span."""
     whole_rows_per_s: float
@@ -44,7 +44,7 @@ class Slot:
 
 
 class Raced(Protocol):
-    """What ran."""
+    """Result of a race."""
 
     @property
     def engine(self) -> str: ...

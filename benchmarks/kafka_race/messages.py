@@ -63,7 +63,7 @@ class Messages:
 
     @property
     def sent(self) -> int:
-        """How many there are in the topic, the closing ones included."""
+        """Number of messages in the topic, the closing ones included."""
         return self.count + PARTITIONS
 
     def fill(self, servers: str, topic: str) -> None:

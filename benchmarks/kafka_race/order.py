@@ -1,4 +1,4 @@
-"""What an engine's process is asked for, and what it tells."""
+"""Order for an engine's process, and its answer."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Order:
     target: str
     """A topic, or a table of the database."""
     database: str
-    """As a URL of SQLAlchemy's."""
+    """Database as a URL of SQLAlchemy's."""
     folder: str
-    """For its state, its checkpoints, and `told.json`."""
+    """Folder for its state, its checkpoints, and `told.json`."""
     seconds: float | None = None
-    """So long it runs, on a topic that grows; None: until it has read what is there."""
+    """Running time on a topic that grows; None: until all messages that are there are read."""
     trigger_rows: int | None = None
     """The peer's `maxOffsetsPerTrigger`."""
     jars: tuple[str, ...] = ()
-    """Of the peer."""
+    """Jars for the peer."""
 
     @classmethod
     def read(cls, path: Path) -> Order:

@@ -1,4 +1,4 @@
-"""Half load: how long is a message on its way until its result can be read?"""
+"""Latency of a message at half load, until its result can be read."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Paced:
     p50_s: float
     p99_s: float
     results: int
-    """How many the percentiles are of."""
+    """Number of results that the percentiles are of."""
     missing: int
     extra: int
     cpu_cores: float
-    """In use, of the process tree, while latencies were taken."""
+    """CPU cores that the process tree uses while latencies are taken."""
     sender_late_s: float
     """The most that a message was sent late: it counts as the engine's latency, of either one."""
     loop_ms: float
@@ -121,7 +121,7 @@ class CommittedReader:
 
     def __init__(self, servers: str, topic: str) -> None:
         self.found: list[tuple[float, bytes]] = []
-        """When a message could be read, and its value."""
+        """Messages with the times at which they could be read."""
         self._consumer = committed_consumer(servers, topic, **{"enable.partition.eof": False})
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)

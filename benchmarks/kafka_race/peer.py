@@ -88,7 +88,8 @@ def told_of(query: StreamingQuery, seconds: int = _DAY_S) -> Told:
 
 
 def _into_table(order: Order) -> Any:
-    """As Spark's guide has it; with the driver's setting that makes one statement of a batch."""
+    """Writes a batch into a table as Spark's guide does; a setting of the driver makes one
+    statement of it."""
     url = make_url(order.database)
     place = f"jdbc:postgresql://{url.host}:{url.port}/{url.database}?reWriteBatchedInserts=true"
     properties = {

@@ -46,7 +46,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Compared:
-    """Ours : Spark's."""
+    """Ratios of our readers to Spark's."""
 
     values: str
     rows_per_s: Ratio

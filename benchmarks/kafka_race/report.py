@@ -71,7 +71,7 @@ def _head(result: Mapping[str, Any]) -> list[str]:
 
 
 def circumstances(result: Mapping[str, Any]) -> list[str]:
-    """How the machine was, and whether the run was quick, or has failed."""
+    """State of the machine, and whether the run was quick, or has failed."""
     lines = [
         f"Load of the machine: {result['load']:.1f} before, {result['load_after']:.1f} at the end; "
         f"a fixed loop took {result['loop_ms']:.0f} ms.",

@@ -30,21 +30,21 @@ from tests.servers.kafka import VERSION as BROKER
 PARTS = ("readers", "backlog", "paced")
 ENGINES = ("ours", "peer")
 _AROUND_PACED_S = 45.0
-"""What a paced run takes beside its schedule."""
+"""Time that a paced run takes beside its schedule."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is run; `limit_s` bounds it all."""
+    """Numbers of rounds; `limit_s` bounds them all."""
 
     messages: int = 2_000_000
     read: int = 500_000
     """Messages of a round of the readers."""
     rounds: int = 5
-    """At most: as many as there is time for, and one at least."""
+    """Most rounds: as many as there is time for, and one at least."""
     reader_rounds: int = 3
     triggers: tuple[int, ...] = (250_000, 500_000)
-    """Of the peer, tried in the first round; the faster one goes on."""
+    """Values of the peer's trigger rows, tried in the first round; the faster one goes on."""
     schedule: paced.Schedule = field(default_factory=paced.Schedule)
     paced_cases: tuple[Case, ...] = CASES
     limit_s: float = 1_560.0
@@ -55,7 +55,7 @@ QUICK = Sizes(300_000, 100_000, 1, 1, (100_000,), paced.QUICK, ("table",), 180.0
 
 
 class Clock:
-    """What is left of the time."""
+    """Time that is left."""
 
     def __init__(self, limit_s: float) -> None:
         self._until = time.monotonic() + limit_s
@@ -133,7 +133,7 @@ class Race:
             took_s = time.monotonic() - begun
 
     def paced(self) -> None:
-        """At half of the rate of the slower engine."""
+        """Runs at half of the rate of the slower engine."""
         self.result["paced"] = []
         for case in self.sizes.paced_cases:
             per_second = half_of_slower(self.result["slots"], case)

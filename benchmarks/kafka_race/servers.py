@@ -30,7 +30,7 @@ _AS_IN_USE = {
 }
 CONNECTOR, DRIVER = "spark-sql-kafka-0-10_2.13", "42.7.7"
 _CONNECTOR_BEFORE = "4.2.0"
-"""For a PySpark whose own connector is not in the registry."""
+"""Version for a PySpark whose own connector is not in the registry."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Broker:
 
 @dataclass(frozen=True)
 class Servers(Broker):
-    """Both, running."""
+    """Running Kafka broker and PostgreSQL server."""
 
     database: postgres.PostgresDatabase
 
@@ -88,7 +88,7 @@ class Servers(Broker):
 
 
 def committed_consumer(servers: str, topic: str, **more: Any) -> Consumer:
-    """Of all partitions, from their beginning."""
+    """Consumer of all partitions, from their beginning."""
     settings = {
         "bootstrap.servers": servers,
         "group.id": uuid.uuid4().hex,
@@ -122,7 +122,7 @@ def started() -> Iterator[Servers]:
 
 @contextlib.contextmanager
 def started_broker() -> Iterator[Broker]:
-    """As `started`, without a database."""
+    """Starts a broker as `started` does, without a database."""
     kafka.install()
     run = new_run()
     try:
@@ -138,11 +138,12 @@ def started_broker() -> Iterator[Broker]:
 
 @dataclass(frozen=True)
 class PeerJars:
-    """Its Kafka connector and PostgreSQL's driver, with what they need and Spark does not have."""
+    """The peer's jars: Kafka connector and PostgreSQL driver, with jars that they need and Spark
+    does not have."""
 
     paths: tuple[str, ...]
     connector: str
-    """Its version."""
+    """Version of the connector."""
 
 
 def peer_jars() -> PeerJars:

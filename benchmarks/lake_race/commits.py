@@ -59,7 +59,7 @@ _OF_ICEBERG = {
 
 @dataclass(frozen=True)
 class Commits:
-    """Of one table in one state."""
+    """Commit times of one table in one state."""
 
     table: str
     state: str
@@ -152,7 +152,7 @@ def _of_delta(folder: Path, versions: int) -> Iterator[Commits]:
 
 
 def _add_versions(folder: Path, newest: int, versions: int) -> None:
-    """As if another program had committed, with copies of the newest version's file."""
+    """Commits versions as another program would, with copies of the newest version's file."""
     log = folder / "_delta_log"
     actions = [json.loads(line) for line in (log / f"{newest:020d}.json").read_text().splitlines()]
     add = next(action["add"] for action in actions if "add" in action)
@@ -210,7 +210,7 @@ def _version(sink: Any) -> TableVersion:
 
 
 def _add_snapshots(version: TableVersion, count: int) -> int:
-    """As if so many commits had left the files as they are."""
+    """Adds snapshots that leave the files as they are."""
     from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 
     head = version.metadata.snapshot_by_name("main")

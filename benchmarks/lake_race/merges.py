@@ -48,7 +48,7 @@ class Merge:
     merge_s: float
     """Duration of phase 2, of all snapshots together."""
     run_s: float
-    """From the call to the end of the job, with Spark running."""
+    """Seconds from the call to the end of the job, with Spark running."""
 
 
 def measured(folder: Path, rows: int, console: Console) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What an engine's process is asked for."""
+"""Order for an engine's process."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Order:
     source: str
     """A folder of JSON lines, or a topic."""
     servers: str
-    """Of Kafka."""
+    """Bootstrap servers of Kafka."""
     folder: str
-    """For its output in `out`, its state, and what it tells."""
+    """Folder for its output in `out`, its state, and its answer."""
     trigger_rows: int | None = None
-    """Of Structured Streaming."""
+    """`maxOffsetsPerTrigger` of Structured Streaming."""
     jars: tuple[str, ...] = ()
-    """Of the peers."""
+    """Jars for the peers."""
 
     @property
     def out(self) -> str:

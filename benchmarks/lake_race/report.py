@@ -18,7 +18,7 @@ from benchmarks.lake_race.order import CASES, LAKES, SOURCES
 from benchmarks.ratios import Ratio
 
 GOALS = {"parquet": 0.9, "peer": 1.2}
-"""Of the rate of the table: by our own Parquet sink's, by Structured Streaming's."""
+"""Least ratios of our table's rate to our own Parquet sink's, and to Structured Streaming's."""
 GOAL_MS = 150
 _NAMES = {
     "parquet": "our Parquet files",
@@ -56,7 +56,7 @@ def page(result: Mapping[str, Any]) -> str:
 
 
 def short_table(result: Mapping[str, Any]) -> str:
-    """For the benchmarks' page."""
+    """Table for the benchmarks' page."""
     lines = ["| | measured | goal |", rule(3)]
     for case in CASES:
         of_case = _of(result.get("slots", ()), case)

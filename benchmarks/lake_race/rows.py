@@ -25,7 +25,7 @@ _COLUMNS = ["n", "k", "ts", "v"]
 
 
 def write_files(messages: Messages, folder: Path) -> Path:
-    """As JSON lines, in order of name and of modification time."""
+    """Writes JSON lines; names and modification times have the rows' order."""
     folder.mkdir()
     texts, number = messages.texts(), 0
     while lines := list(islice(texts, ROWS_PER_FILE)):

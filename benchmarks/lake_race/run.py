@@ -38,18 +38,18 @@ _FAILURES = (EngineFailedError, WrongOutputError, JetError, subprocess.TimeoutEx
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is run."""
+    """Numbers of rounds and rows."""
 
     messages: int = 2_000_000
     rounds: int = 5
-    """At most: as many as there is time for, and one at least."""
+    """Most rounds: as many as there is time for, and one at least."""
     versions: int = commits.VERSIONS
     files_trigger: int = 400_000
     kafka_trigger: int = 500_000
     """Rows of a trigger of the peer: the fastest of those that `race` and `kafka_race` have
     tried."""
     limit_s: float = 400.0
-    """Of the rates. The commits take two to three minutes."""
+    """Time limit of the rates. The commits take two to three minutes."""
 
 
 FULL = Sizes()

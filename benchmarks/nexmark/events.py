@@ -1,4 +1,5 @@
-"""Where every query begins: the stream with its event time, and the suite's three views of it."""
+"""First stages of every query: the stream with its event time, and the suite's three views of
+it."""
 
 from __future__ import annotations
 

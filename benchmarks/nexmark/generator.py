@@ -43,7 +43,7 @@ def write_files(
 
 
 def with_iso(row: Event) -> Event:
-    """With times as text, as JSON has no others."""
+    """Rows with times as text, as JSON has no others."""
     row = {**row, "date_time": _iso(row["date_time"])}
     if row["auction"] is not None:
         row["auction"] = {**row["auction"], "expires": _iso(row["auction"]["expires"])}

@@ -28,7 +28,7 @@ from dagster_jet.connectors.generated.nexmark.schema import VIEWS, duckdb_types
 
 @dataclass(frozen=True)
 class Answer:
-    """What a query must say.
+    """Expected answer of a query.
 
     Attributes:
         expected: SQL over the views `person`, `auction` and `bid`, whose `ms` is the event time in
@@ -168,7 +168,7 @@ ANSWERS: Mapping[str, Answer] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """How an answer compares, as multisets."""
+    """Comparison of an answer with the expected one, as multisets."""
 
     query: str
     expected: int

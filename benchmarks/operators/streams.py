@@ -44,7 +44,7 @@ class Streams:
 
     @property
     def files(self) -> int:
-        """Per folder."""
+        """Files of each folder."""
         return self.rows // self.sources // ROWS_PER_FILE
 
     def write(self, folder: Path) -> Path:

@@ -24,7 +24,8 @@ from benchmarks.race.queries import QUERIES, Query
 
 QUIET_S = 1.0
 QUIET_OPEN_S = 4.0
-"""Without news for so long the engine is done; longer for queries whose rows nobody can count."""
+"""Seconds without news after which the engine is done; longer for queries whose rows nobody can
+count."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def run_backlog(
 def wait_for_end(
     process: EngineProcess, observer: Observer, query: Query, answer: Path, deadline: float
 ) -> None:
-    """Until all rows of the answer were seen, and none more for a while."""
+    """Waits until all rows of the answer were seen, and no more come for a while."""
     rows = duckdb.execute(f"SELECT count(*) FROM '{answer}'").fetchall()[0][0]
     if query.sentinel_rows and not query.is_open:
         rows += SENTINELS

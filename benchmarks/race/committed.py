@@ -1,4 +1,4 @@
-"""What an engine has committed: the files, or parts of files, that its own rules call final."""
+"""Committed output of an engine: the files, or parts of files, that its own rules call final."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Commits(Protocol):
     """One engine's output folder, looked at again and again."""
 
     def new(self) -> list[Piece]:
-        """What was committed since the last call."""
+        """Pieces committed since the last call."""
         ...
 
     def files(self) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Who races: what each engine needs, how it is started, what it calls committed."""
+"""Engines of the race: the needs of each, its start, and its rule for committed output."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process tree has used up to a moment."""
+    """CPU time and bytes written of a process tree up to a moment."""
 
     cpu_s: float
     written_mb: float
@@ -49,7 +49,7 @@ class Meter(ProcessMeter):
         super().__init__(pid)
 
     def at(self, moment: float) -> Usage:
-        """Up to a wall-clock moment, interpolated."""
+        """Usage up to a wall-clock moment, interpolated."""
         if not self.times:
             return Usage(0.0, 0.0)
         right = min(bisect.bisect_left(self.times, moment), len(self.times) - 1)

@@ -21,7 +21,7 @@ class NoEnvironmentError(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """How to start an engine's program."""
+    """Interpreter and variables that start an engine's program."""
 
     python: Path
     variables: dict[str, str]

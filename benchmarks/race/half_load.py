@@ -85,11 +85,11 @@ class Paced:
     p95_s: float
     p99_s: float
     answers: int
-    """How many committed rows the percentiles are of."""
+    """Number of committed rows that the percentiles are of."""
     cold_start_s: float
-    """From the start of the process to its first committed row."""
+    """Seconds from the start of the process to its first committed row."""
     recovery_s: float
-    """From SIGKILL, which a restart follows at once, to the first new committed row."""
+    """Seconds from SIGKILL, which a restart follows at once, to the first new committed row."""
     expected: int
     lost: int
     doubled: int

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 _ENOUGH = 0.25
-"""Of the events must come after the commit that a rate begins with: few commits tell no rate."""
+"""Least share of the events that must come after a rate's first commit: few commits tell no
+rate."""
 
 
 @dataclass(frozen=True)
@@ -15,13 +16,13 @@ class Rates:
     """Events per second, and when the first row came."""
 
     first_row_s: float
-    """From the start of the process to its first committed row."""
+    """Seconds from the start of the process to its first committed row."""
     total: float
     """All events, from the start of the process to the last committed row."""
     steady: float
-    """From the first committed row to the last."""
+    """Rate from the first committed row to the last."""
     marginal: float
-    """From the first row that shows half of the events passed, to the last one."""
+    """Rate from the first row that shows half of the events passed, to the last one."""
 
 
 def rates(started_at: float, progress: Sequence[tuple[float, float]], events: int) -> Rates:

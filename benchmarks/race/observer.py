@@ -39,7 +39,7 @@ class Observer:
 
     @property
     def last(self) -> float:
-        """When the last new row was seen."""
+        """Time of the last new row."""
         return self.seen[-1].at if self.seen else 0.0
 
     def stop(self) -> None:
@@ -52,7 +52,7 @@ class Observer:
             raise self._failure
 
     def first_after(self, moment: float) -> float | None:
-        """When the first new row after `moment` was seen."""
+        """Time of the first new row after `moment`."""
         return next((look.at for look in list(self.seen) if look.at > moment and look.rows), None)
 
     def _run(self) -> None:

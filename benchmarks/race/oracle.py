@@ -1,4 +1,4 @@
-"""Is the answer right? Committed rows against DuckDB's, as multisets. Knows no engine."""
+"""Compares committed rows with DuckDB's, as multisets. Knows no engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WrongAnswerError(Exception):
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the committed rows compare, as multisets."""
+    """Comparison of the committed rows with the expected ones, as multisets."""
 
     expected: int
     committed: int
@@ -45,7 +45,7 @@ def check(query: Query, answer: Path, files: Sequence[Path], source: Path, event
 def compare(
     db: duckdb.DuckDBPyConnection, query: Query, answer: Path, files: Sequence[Path]
 ) -> Verdict:
-    """As `check`, over views that are open."""
+    """Compares like `check`, over views that are open."""
     db.execute(f"CREATE TABLE expected AS FROM '{answer}'")
     expected = _count(db, "expected")
     if not read_committed(db, query, files):

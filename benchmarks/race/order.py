@@ -1,4 +1,4 @@
-"""What an engine is told: one JSON file, the same for all."""
+"""Order for an engine: one JSON file, the same for all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Order:
     lag_ms: int
     """No row is more than this behind the newest row before it."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """What the engine's own sweep may change; empty: its defaults."""
+    """Settings that the engine's own sweep may change; empty: its defaults."""
     standby: bool = False
     """Wait until the process that runs the query is gone."""
     spark: dict[str, str] = field(default_factory=dict)

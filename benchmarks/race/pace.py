@@ -73,7 +73,7 @@ class Replayer:
         self._thread.start()
 
     def scheduled(self, file: int) -> float:
-        """When file number `file` was to appear."""
+        """Time at which file number `file` was to appear."""
         return self.started_at + file * self._period_s
 
     @property

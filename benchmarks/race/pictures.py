@@ -1,4 +1,4 @@
-"""What the pictures of a race show; `plots` draws them, in its own environment."""
+"""Pictures of a race; `plots` draws them, in its own environment."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from benchmarks.nexmark.oracle import ANSWERS
 
 GAP_MS = 10_000
-"""Of q11's sessions."""
+"""Session gap of q11."""
 # Whether rows exactly a gap apart are one session differs between engines, and both are right.
 _EXACTLY_A_GAP = f"""
     SELECT bidder FROM bid

@@ -231,7 +231,7 @@ def page(results: Results) -> str:
 
 
 def short_table(results: Results) -> str:
-    """For the project's README: steady events per second."""
+    """Table for the project's README: steady events per second."""
     return measure_table(results, MEASURES[0])
 
 

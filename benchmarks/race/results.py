@@ -1,4 +1,4 @@
-"""What was measured, in one JSON file that is written after every run: a race can be continued."""
+"""Results of the race in one JSON file, written after every run: a race can be continued."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Results:
     def ratio(
         self, measure: str, query: str, ours: tuple[str, str], theirs: tuple[str, str]
     ) -> float:
-        """Of medians; entries are (engine, defaults or best)."""
+        """Ratio of medians; entries are (engine, defaults or best)."""
         values = [
             self.median("backlog", measure, query=query, engine=engine, entry=entry)
             for engine, entry in (ours, theirs)
@@ -71,7 +71,7 @@ class Results:
 
 
 def rate_of(run: Record) -> float:
-    """What a sweep compares: the steady rate, and the whole run's where all came in one commit."""
+    """Rate that a sweep compares: the steady one, or the whole run's if all came in one commit."""
     steady = run["steady"]
     return float(run["total"] if steady is None or math.isnan(steady) else steady)
 

@@ -28,7 +28,7 @@ _RUN_ERRORS = (EngineFailedError, TimeOutError, WrongAnswerError)
 
 @dataclass(frozen=True)
 class Sizes:
-    """How long a race is."""
+    """Settings of a race: events, rounds, queries, and kills."""
 
     events: int = 2_000_000
     sweep_events: int = 1_000_000
@@ -103,7 +103,7 @@ class Race:
                     )
 
     def _entries(self, contestant: Contestant, query: str) -> tuple[str, ...]:
-        """Ours races twice, unless no sweep has found what is best."""
+        """Our engine races twice, unless no sweep has found its best settings."""
         if contestant.name != "jet":
             return (BEST,)
         is_swept = bool(self._results.of("sweep", engine="jet", query=query))

@@ -61,13 +61,13 @@ CONTESTANTS = (JET, SPARK_BY_BATCH, SPARK_APPEND)
 
 @dataclass(frozen=True)
 class Difference:
-    """What two sinks hold, against what they must, in rows."""
+    """Difference between two sinks and the rows they must have, in rows."""
 
     expected: int
     lost: int
     """Missing in a sink, both sinks added up."""
     doubled: int
-    """There once too often, both sinks added up."""
+    """Rows that are there once too often, both sinks added up."""
     diverged: int
     """Bids that are in one sink more often than in the other."""
     miscounted: int
@@ -150,7 +150,7 @@ def _wait(
 
 
 def _wait_for_commit(process: EngineProcess, sink: Commits) -> None:
-    """Until the sink commits its next rows."""
+    """Waits until the sink commits its next rows."""
     sink.new()
     _wait(process, lambda: bool(sink.new()), time.time() + 180, pause_s=0.001)
 
@@ -158,7 +158,8 @@ def _wait_for_commit(process: EngineProcess, sink: Commits) -> None:
 def _wait_quiet(
     process: EngineProcess, watches: dict[str, Commits], input_ends_at: float, wanted: int
 ) -> None:
-    """Until the input has ended, both sinks have as many rows as they must, and no more come."""
+    """Waits until the input has ended, both sinks have as many rows as they must, and no more
+    come."""
     known = {sink: (0, time.time()) for sink in SINKS}
 
     def done() -> bool:
@@ -198,7 +199,7 @@ def compare(watches: dict[str, Commits], source: Path, events: int) -> Differenc
 def difference(
     db: duckdb.DuckDBPyConnection, rows: Sequence[Path], counts: Sequence[Path], events: int
 ) -> Difference:
-    """As `compare`, over views that are open."""
+    """Compares like `compare`, over views that are open."""
     for sink, files in (("rows", rows), ("counts", counts)):
         filled = [str(path) for path in files if path.stat().st_size]
         columns = "{auction: 'BIGINT', number: 'BIGINT', n: 'BIGINT'}"

@@ -1,4 +1,4 @@
-"""How the measurement tells its code location where it is."""
+"""Names of variables by which the measurement tells its code location where it is."""
 
 FOLDER, STREAMS = "JET_STREAMS_FOLDER", "JET_STREAMS"
 

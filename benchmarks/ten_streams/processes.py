@@ -13,7 +13,7 @@ _MIB = 1024 * 1024
 
 
 class Usage:
-    """What each kind of process takes.
+    """CPU time of each kind of process.
 
     Attributes:
         cpu_seconds: by kind, of the living and of those that were seen before they ended.

@@ -30,7 +30,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class Plan:
-    """How long, and how much.
+    """Size and duration of a measurement.
 
     Attributes:
         streams: how many, in one code location.

@@ -1,4 +1,4 @@
-"""What a Dagster instance on PostgreSQL has stored, and how its supervisors ticked."""
+"""Size of a Dagster instance on PostgreSQL, and the ticks of its supervisors."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from benchmarks.ten_streams.names import name_of
 
 ROWS, KEYS = 200, 10
-"""Of a file."""
+"""Rows per file, and number of keys."""
 WINDOW_MS = 10_000
 _Rows: TypeAlias = Counter[tuple[str, int, int, float]]
 """Key, end of the window in ms since 1970, number of events, their total."""
@@ -58,7 +58,7 @@ class World(threading.Thread):
             self.files += 1
 
     def commits(self, stream: int) -> list[float]:
-        """When each epoch with rows was committed, in seconds since 1970."""
+        """Commit time of each epoch with rows, in seconds since 1970."""
         return sorted(path.stat().st_mtime for path in self._markers(stream))
 
     def last_commit(self, stream: int) -> float:

@@ -114,7 +114,7 @@ def test_definitions_components_materializations_and_ticks(oldest: Path, paths: 
 
 
 def test_this_code_location_is_loaded(oldest: Path, tmp_path: Path) -> None:
-    """By a code server of the oldest, as `dagster dev` starts it."""
+    """A code server of the oldest Dagster loads this code location, as `dagster dev` starts it."""
     (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n", encoding="utf-8")
     said = on(oldest, "-m", "dagster", "definitions", "validate", DAGSTER_HOME=str(tmp_path))
     assert "Validation successful for code location jet" in said

@@ -56,7 +56,7 @@ def send_messages(folder: Path, rows: list[dict[str, Any]]) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Somebody else has a database to himself."""
+    """Locks the database as another user of it would."""
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("begin exclusive")
         yield
@@ -64,7 +64,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def not_mounted(folder: Path) -> Iterator[None]:
-    """Where it was is an empty folder."""
+    """Puts an empty folder in the place of the folder."""
     away = folder.with_name("away")
     folder.rename(away)
     folder.mkdir()

@@ -231,7 +231,7 @@ class MemoryArea:
 
 
 class CommitsAllOfTheEpoch(Broken):
-    """Whoever has staged it."""
+    """Commits all staged rows of the epoch, from any execution and attempt."""
 
     class Committer(Wrapped):
         same_execution = False
@@ -338,7 +338,7 @@ def test_a_planted_bug_is_named(tmp_path: Path, bug: type[SqliteTable], clause: 
 
 @dataclass(frozen=True)
 class Picky(SqliteTable):
-    """Its table never takes a NaN; says so of `seen` values only."""
+    """Has a table that never takes a NaN, but refuses only the values in `seen`."""
 
     seen: tuple[Any, ...] = ()
 

@@ -72,7 +72,7 @@ class NoMark(Joint):
 
 
 class AllOrNothingToDo(Joint):
-    """If one sink has its epochs, it takes all for committed."""
+    """Takes all sinks' epochs for committed if the first sink has its own."""
 
     class Committer(Joint.Committer):
         def commit_together(self, parts: Sequence[CommitPart]) -> bool:
@@ -94,7 +94,7 @@ class OtherPlaces(Joint):
 
 
 class HalfAndNo(Joint):
-    """It says that it cannot, and has done half of it."""
+    """Commits only the first sink, and returns that it cannot commit together."""
 
     class Committer(Joint.Committer):
         def commit_together(self, parts: Sequence[CommitPart]) -> bool:

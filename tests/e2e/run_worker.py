@@ -72,7 +72,7 @@ class Worker:
 
 @dataclass
 class Host:
-    """Where workers run, one after the other: an instance, a store, an input folder."""
+    """Instance, store and input folder for workers that run one after the other."""
 
     folder: Path
     instance: dg.DagsterInstance
@@ -110,7 +110,7 @@ class Host:
 
 @contextmanager
 def open_host(folder: Path, store: str | None = None) -> Iterator[Host]:
-    """Nothing runs yet, and nothing is there to read.
+    """Makes a host on which nothing runs yet, and without input.
 
     Args:
         store: the member's URL; by default a folder.

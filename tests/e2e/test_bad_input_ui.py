@@ -24,7 +24,8 @@ with warnings.catch_warnings():
     from starlette.testclient import TestClient
 
 STACK_LINES_MAX = 20
-"""Above our sentence. Dagster's own loader has four frames, of two or three lines each."""
+"""Most lines of stack above our sentence. Dagster's own loader has four frames, of two or three
+lines each."""
 
 HALF = """
 p = Pipeline("half")

@@ -38,7 +38,7 @@ def defs() -> dg.Definitions:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """As `create-dagster project` makes it."""
+    """Project made by `create-dagster project`."""
     root = tmp_path / "lake"
     defs = root / "src" / "lake" / "defs"
     defs.mkdir(parents=True)

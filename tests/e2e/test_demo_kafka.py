@@ -38,7 +38,7 @@ class Outputs(files.Outputs):
         self._send(folder)
 
     def _send(self, folder: Path) -> None:
-        """By the replayer of the demo; the topic is this test's, on the run's broker."""
+        """Sends with the demo's replayer, to a topic of this test's own on the run's broker."""
         world = KafkaWorld(self.servers.broker)
         if TOPIC not in world.admin.list_topics(timeout=30).topics:
             world.create(TOPIC, PARTITIONS)

@@ -57,7 +57,8 @@ def has_left(instance: dg.DagsterInstance, run_id: str) -> bool:
 
 
 def follows(jet: Jet, instance: dg.DagsterInstance, record: ExecutionRecord, folder: Path) -> None:
-    """If it were running: another sink is a reason to retire, a lost stage an obstacle."""
+    """Asserts that a running job would retire for another sink, and that a lost stage is an
+    obstacle."""
     lives = replace(record, status=JobStatus.RUNNING, lease=new_lease("o", 60_000, None))
     assert Retirement(pipeline=tiny(folder)).reason(jet, instance, lives) == (None, None)
     more = tiny(folder)

@@ -52,7 +52,7 @@ def test_an_eviction_drains_and_does_not_pause(worker: Worker) -> None:
 
 @long
 def test_a_cancel_that_meets_dagsters_own_code_drains_too(tmp_path: Path) -> None:
-    """Between two events the interrupt is Dagster's: the asset's generator is never told."""
+    """Dagster handles an interrupt between two events: the asset's generator is never told."""
     with start_worker(tmp_path, TINY_CANCELS_ITSELF="1") as worker:
         worker.end()
         assert worker.run().status is dg.DagsterRunStatus.CANCELED

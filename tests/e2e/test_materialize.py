@@ -152,7 +152,7 @@ def test_in_an_op_the_pipeline_is_named(tmp_path: Path) -> None:
 
 
 def test_the_first_definitions_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they stand there, but for how much there is to read; `dagster dev` does the rest."""
+    """Runs the page's definitions with a bound on the input; `dagster dev` does the rest."""
     monkeypatch.chdir(tmp_path)
     text = PAGE.read_text(encoding="utf-8")
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL)

@@ -1,4 +1,4 @@
-"""With a retry policy: a step's process is killed, the run worker begins it anew."""
+"""A retry policy restarts a step whose process is killed."""
 
 from __future__ import annotations
 

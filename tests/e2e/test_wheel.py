@@ -91,7 +91,7 @@ def link(requirements: Iterable[str], environment: Path) -> None:
 
 
 def wanted(requirements: Iterable[str], *extras: str) -> list[Requirement]:
-    """Those that hold here, with these extras."""
+    """Requirements that hold in this environment with these extras."""
     return [
         one
         for one in map(Requirement, requirements)
@@ -152,7 +152,7 @@ def test_it_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
 
 
 def test_it_says_what_it_is(wheel: zipfile.ZipFile) -> None:
-    """Its version is the package's, which is written in one place."""
+    """The version is that of the package, which is written in one place."""
     about = f"dagster_jet-{dagster_jet.__version__}.dist-info"
     said = Parser().parsestr(wheel.read(f"{about}/METADATA").decode())
     assert said["Version"] == dagster_jet.__version__
@@ -217,7 +217,7 @@ def resolve(wheel: Path, folder: Path, python: str, *beside: str, extras: str = 
 
 @pytest.fixture(scope="module")
 def resolved(built: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """By case. All at once: they wait for the registry."""
+    """Resolved packages of each case. All cases run at once: they wait for the registry."""
     place = tmp_path_factory.mktemp("resolved")
     about = zipfile.Path(built, f"dagster_jet-{dagster_jet.__version__}.dist-info/")
     known = set(metadata.PathDistribution(about).metadata.get_all("Provides-Extra") or ())
@@ -255,7 +255,7 @@ def test_pandas_3_is_refused_because_spark_warns_of_it(
 
 
 def project(environment: Path, root: Path) -> None:
-    """As `create-dagster project` makes it, installed."""
+    """Project made by `create-dagster project`, installed."""
     made = root / "src" / "lake"
     (made / "defs").mkdir(parents=True)
     (root / "pyproject.toml").write_text(LAKE, encoding="utf-8")

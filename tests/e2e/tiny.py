@@ -107,7 +107,7 @@ def tiny_definitions(folder: Path) -> dg.Definitions:
 
 
 def tiny_job() -> dg.JobDefinition:
-    """For `reconstructable`: another process finds its folder in the environment."""
+    """Job for `reconstructable`: another process finds its folder in the environment."""
     return tiny_definitions(Path(os.environ["TINY_FOLDER"])).resolve_job_def("tiny_job")
 
 

@@ -83,7 +83,7 @@ class GoldenSnapshot:
         return replace(self, record=json.dumps({**json.loads(self.record), **changes}))
 
     def with_manifest(self, **changes: Any) -> GoldenSnapshot:
-        """Another manifest, and the record that names it."""
+        """Replaces the manifest, and the record that names it."""
         manifest = json.dumps({**json.loads(self.manifest), **changes})
         (ref,) = json.loads(self.record)["snapshots"]
         ref["manifest_checksum"] = checksum(manifest.encode())

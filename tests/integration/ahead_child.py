@@ -15,7 +15,7 @@ WINDOW_MS = 1_000
 
 
 def counted(rows: Stage, folder: Path) -> None:
-    """Into files: windows, rows one after the other, and what is late."""
+    """Pipeline to files: windows, rows one after the other, and late rows."""
     keyed = rows.group_by("k")
     counts = keyed.window(windows.tumbling(f"{WINDOW_MS} ms")).aggregate(
         n=agg.count(), total=agg.sum("v"), name="counts"

@@ -13,7 +13,7 @@ from . import child
 
 JOB = "changing-sinks"
 BEFORE = {"kept": "kept", "dropped": "dropped", "renamed": "renamed", "moved": "moved"}
-"""By sink's name, its folder."""
+"""Folder of each sink, by the sink's name."""
 
 
 def rows_into(folder: Path, places: Mapping[str, str]) -> Pipeline:

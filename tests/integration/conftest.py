@@ -48,6 +48,6 @@ def interpreted() -> Iterator[None]:
 
 @pytest.fixture
 def world(tmp_path: Path, spark: SparkSession, fail_points: FailPoints) -> Iterator[World]:
-    """Nothing is in it yet; see `World.fill`."""
+    """Empty world; see `World.fill`."""
     yield World(tmp_path, fail_points, spark)
     failpoint.configure("")

@@ -257,7 +257,7 @@ RESERVING_KILLED = (
 )
 
 PREPARED_IN_RECOVERY = "stage.commit.before"
-"""Its restart dies before it has committed anything."""
+"""Failpoint at which the restart dies before it has committed anything."""
 
 
 IN_DELETION = {

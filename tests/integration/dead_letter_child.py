@@ -49,7 +49,7 @@ def beside(folder: Path) -> Pipeline:
 
 
 def failing(folder: Path) -> Pipeline:
-    """As `beside`, before anybody has thought of bad rows."""
+    """Pipeline `beside` without a sink for bad rows."""
     p = Pipeline("beside")
     stage = balances(p, folder, on_error="fail")
     stage.write_to(sinks.files(f"{folder}/out/balances", format="json"), name="balances_out")
@@ -57,7 +57,8 @@ def failing(folder: Path) -> Pipeline:
 
 
 def passed_on(folder: Path) -> Pipeline:
-    """Somebody else reads the results, and the dead letters, which a map takes as well."""
+    """Pipeline whose results and dead letters are read by somebody else; a map takes dead letters
+    as well."""
     p = Pipeline("passed_on")
     stage = balances(p, folder)
     stage.dead_letter_to(sinks.files(f"{folder}/out/dead", format="parquet"), name="dead")

@@ -29,7 +29,7 @@ def main(folder: Path, order: dict[str, Any]) -> int:
 
 
 def s3_pipeline(folder: Path) -> Pipeline:
-    """From local files into one table in a bucket."""
+    """Pipeline from local files into one table in a bucket."""
     p = Pipeline(child.JOB)
     _, counts, _ = child.windows_over_windows(p, folder)
     table = sinks.delta(f"{s3_child.url(folder)}/counts", partition_by="k", **s3_child.place())

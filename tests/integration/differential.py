@@ -46,13 +46,13 @@ from .world import write_input
 
 Row = dict[str, Any]
 Inputs = Mapping[str, Sequence[Callable[[Path], object]]]
-"""By folder under ``in``, what puts each file there."""
+"""Functions that put each file there, by folder under ``in``."""
 
 ROWS, KEYS = 30_000, 40_000
 """Rows per file, and number of possible keys; a file has more than 20,000 different ones."""
 SHARED = {"shared": True}
 TURNS = (("drained", 3), ("completed", 5))
-"""How each execution ends, and its shards: more and fewer than cores, a divisor of nothing."""
+"""End of each execution, and its shards: more and fewer than cores, a divisor of nothing."""
 RACE = Stream(events=100_000, per_file=25_000)
 
 
@@ -167,8 +167,8 @@ def two_runtimes(jet: Jet, folder: Path) -> None:
 
 
 def hand_over(stream: Path, source: Path, files: slice) -> None:
-    """With their modification times, which say their order. Sentinels would come out, too: the race
-    ends before."""
+    """Links files, with the modification times that say their order. Sentinels are left out: the
+    race ends before them."""
     source.mkdir(parents=True, exist_ok=True)
     for path in sorted(stream.glob("*.json"))[:-SENTINELS][files]:
         os.link(path, source / path.name)
@@ -197,7 +197,7 @@ def raced(query: str, jet: Jet, folder: Path) -> None:
 
 
 def nexmark_query(query: str, jet: Jet, folder: Path) -> None:
-    """Those that are not raced."""
+    """Runs a Nexmark query that is not raced, and checks its answer."""
     stream, output = stream_of(folder), folder / "out"
     p = nexmark.pipeline(query, folder / "in", output, RACE.model, **SHARED)
     play_stream(jet, p, folder, stream)

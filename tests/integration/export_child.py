@@ -13,7 +13,7 @@ from dagster_jet.execution.events import EpochCompleted, JobEvent
 from . import child
 
 EPOCHS_BEFORE = 2
-"""So many are run before the export is asked for: there is something in it."""
+"""Epochs before the export is requested, so that there is something in it."""
 
 
 def main(folder: Path, order: dict[str, Any]) -> int:

@@ -36,11 +36,12 @@ else:
 
 SIZE = 4 * 2**20
 DISKS = {2: "store/c", 4: "out", 6: "work", 8: "spark"}
-"""Which disk fills up after which epoch."""
+"""Disk that fills up, by the epoch after which it does."""
 
 
 def command(folder: Path) -> list[str]:
-    """How to start this driver in a namespace of its own; no privileges needed on most Linuxes."""
+    """Command that starts this driver in a namespace of its own; most Linuxes need no privileges
+    for it."""
     namespaces = ["--mount"] if os.geteuid() == 0 else ["--map-root-user", "--mount"]
     return ["unshare", *namespaces, sys.executable, __file__, str(folder)]
 

@@ -36,7 +36,7 @@ def main(folder: Path, order: dict[str, Any]) -> int:
 
 
 def copying_pipeline(folder: Path) -> Pipeline:
-    """From a table into another one of the same catalog."""
+    """Pipeline from a table into another one of the same catalog."""
     place: Any = options_at(folder / "lake")
     p = Pipeline(child.JOB)
     rows = p.read_from(sources.iceberg("lake", "crash.rows", catalog_options=place), name="rows")

@@ -42,5 +42,5 @@ class LargeWorld(World):
         self.run_child(rules, own_jvm=True, master=CLUSTER)
 
     def finish(self) -> str:
-        """With other shards than before."""
+        """Finishes with another number of shards than before."""
         return self.finish_child(master=CLUSTER, config={"parallelism": 3})

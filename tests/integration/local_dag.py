@@ -219,7 +219,7 @@ class PipelineDag:
 
 
 def first_stage(node: StatefulNode, operator: Operator, ordinal: int) -> Send:
-    """From rows to what the operator takes."""
+    """Stage from rows to the operator's input."""
     schema = operator.input_schemas[ordinal]
 
     def send(rows: pa.Table, watermark_ms: int | None) -> list[pa.Table]:

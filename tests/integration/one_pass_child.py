@@ -10,7 +10,7 @@ from dagster_jet import Pipeline, sinks
 from . import child
 
 FORMATS = {"lines": "json", "again": "json", "columns": "parquet", "table": "csv"}
-"""By output: its format."""
+"""Format of each output."""
 
 
 def one_pass_pipeline(folder: Path) -> Pipeline:

@@ -54,7 +54,7 @@ def committed(folder: Path, columns: Sequence[str]) -> Rows:
 
 
 def by_manifest(folder: Path, columns: Sequence[str]) -> Rows:
-    """As a reader sees it that goes by `_epochs/*.json`."""
+    """Rows as a reader sees them that goes by `_epochs/*.json`."""
     rows: Rows = Counter()
     for part in parts_of(folder):
         found = rows_of(folder / part["name"], columns)
@@ -105,7 +105,7 @@ def _number(text: str) -> int | str:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Times as milliseconds since the epoch, whatever the format wrote."""
+    """Converts times to milliseconds since 1970, whatever the format wrote."""
     if name in ("window_start", "window_end"):
         if isinstance(value, str):
             value = datetime.fromisoformat(value.replace("Z", "+00:00"))

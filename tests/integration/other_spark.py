@@ -25,7 +25,7 @@ Run = Callable[..., Any]
 
 @contextmanager
 def on_a_cluster(settings: Mapping[str, str] | None = None) -> Iterator[Run]:
-    """In a process of its own, as a process has one Spark.
+    """Runs on a cluster, in a process of its own, as a process has only one Spark.
 
     Args:
         settings: of the session; without them a small cluster of this process's own.
@@ -51,7 +51,7 @@ def _begin(settings: dict[str, str]) -> str:
 
 
 def _end() -> None:
-    """Else executors are replaced as long as their JVM takes to end."""
+    """Stops Spark: otherwise executors are replaced for as long as their JVM takes to end."""
     from pyspark import SparkContext
 
     running = SparkContext._active_spark_context

@@ -149,7 +149,7 @@ def counted(rows: Stage, name: str = "op", *, slide: int | None = None) -> Stage
 
 
 def expected_counted(rows: list[Row], _: list[Row], slide: int = 4) -> Iterator[tuple[Any, ...]]:
-    """Without slide also the rest."""
+    """Expected rows of count windows; without slide also the rest."""
     mine: dict[str, list[Row]] = defaultdict(list)
     for row in by_time(rows):
         mine[row["k"]].append(row)
@@ -176,7 +176,7 @@ def matched(rows: Stage, name: str = "op") -> Stage:
 
 
 def expected_matched(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
-    """From each first row forwards."""
+    """Expected matches, from each first row forwards."""
     mine: dict[str, list[Row]] = defaultdict(list)
     for row in by_time(rows):
         mine[row["k"]].append(row)

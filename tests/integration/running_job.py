@@ -16,7 +16,7 @@ from . import child
 from .world import World, wait_until
 
 FAST = {"scale_up_delay": "200 ms", "member_timeout": "off"}
-"""Nobody but the test repairs the store."""
+"""Settings under which only the test repairs the store."""
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def running(
 
 
 def feed(world: World, first: int) -> None:
-    """More input, and the job gets to see it: it is alive on the store as it is now."""
+    """Adds input and waits until the job has read it: it is alive on the store as it is now."""
     epochs = len(world.events_of(EpochCompleted))
     world.fill(files=3, first=first)
     wait_until(lambda: len(world.events_of(EpochCompleted)) > epochs, "the job goes on")

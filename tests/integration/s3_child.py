@@ -13,7 +13,7 @@ from . import child
 BUCKET = "bucket"
 ENDPOINT = "JET_TEST_S3_ENDPOINT"
 KEY_ID, KEY = "JET_TEST_S3_KEY_ID", "JET_TEST_S3_KEY"
-"""In the environment of the driver and of the tasks: none of it travels with the pipeline."""
+"""Variables of the driver and of the tasks with the credentials; the pipeline has neither."""
 
 
 def place() -> dict[str, Any]:

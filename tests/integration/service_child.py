@@ -44,7 +44,7 @@ def pipeline(folder: Path, use: Callable[..., Any]) -> Pipeline:
 
 def asking_pipeline(folder: Path) -> Pipeline:
     def ask(service: list[str], rows: pa.Table) -> pa.Table:
-        """Another answer at each call, and an error at every other one."""
+        """Returns another answer at each call, and sometimes raises."""
         assert service == ["a client"] and 0 < rows.num_rows <= 7
         if os.urandom(1)[0] % 4 == 0:
             raise TimeoutError("no answer")

@@ -96,7 +96,8 @@ class Network:
         return [link.url(side) for link in self._links]
 
     def split(self, left: int) -> None:
-        """So many members can be reached from the left only, the others from the right only."""
+        """Splits the members: some can be reached from the left only, the others from the right
+        only."""
         for at, link in enumerate(self._links):
             link.block("right" if at < left else "left")
 

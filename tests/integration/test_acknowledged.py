@@ -95,7 +95,7 @@ def test_a_sink_may_give_less_and_says_so(world: QueueWorld) -> None:
 def test_an_outage_of_the_queue_is_waited_for_without_a_restart(
     world: QueueWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And as long as it lasts, the lease says so: asset checks go by that."""
+    """While the outage lasts, the lease names it: asset checks read the lease."""
     monkeypatch.setattr(source_polling, "REPORT_AFTER_S", 0.0)
     path = world.folder / "queue.db"
 

@@ -324,7 +324,7 @@ def test_a_row_without_event_time_in_a_stage(world: World, stage: str) -> None:
 
 @pytest.mark.parametrize("stage", ["window", "session", "deduplicate"])
 def test_a_row_that_loses_its_event_time_is_not_late(world: World, stage: str) -> None:
-    """With a sink for late rows, which are taken out in front of the stage."""
+    """The pipeline has a sink for late rows, which are taken out in front of the stage."""
     for number in (1, 2, 3):
         write_input(world.folder / "in", number, [good(5_000 * number)])
     p = Pipeline("lost")

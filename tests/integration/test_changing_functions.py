@@ -52,7 +52,8 @@ def piped(world: World, source: Any, function: Any, **options: Any) -> Pipeline:
 def test_a_function_finds_columns_that_it_did_not_look_at_before(
     world: World, monkeypatch: pytest.MonkeyPatch, small: bool
 ) -> None:
-    """By a file with rules, and by whether there are rows at all: both, one column each."""
+    """The function reads its columns from a file with rules, and asks whether there are rows: one
+    more column each."""
     if not small:
         monkeypatch.setattr("dagster_jet.execution.epoch_driver.SPARED_ROWS", -1)
     folder, rule = world.folder / "in", world.folder / "rule"
@@ -318,7 +319,7 @@ WAYS: list[Any] = [
     lambda f: f.where("v < 70").union(f.where("v >= 70")),
     lambda f: f.withColumn("w", F.hash("k")).drop("w"),
 ]
-"""To the same rows, by other columns."""
+"""Functions with the same rows from other columns."""
 
 
 def changing_pipeline(folder: Path) -> Pipeline:
@@ -427,7 +428,7 @@ def test_a_source_keeps_to_its_columns(world: World, drifts: Any) -> None:
 def test_tasks_do_not_run_where_other_versions_are(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on an executor that has joined after the start has asked all that were there: on one host
+    """The executor joins after the start has asked all executors: with everything on one host
     nobody is asked. Failed before."""
     monkeypatch.setattr("dagster_jet.__version__", "0.0.0")
     p = Pipeline("versions")

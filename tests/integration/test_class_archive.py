@@ -21,7 +21,7 @@ print(open_session({"spark.driver.extraJavaOptions": sys.argv[1]}).range(3).coun
 
 
 def classes_from_archive(folder: Path, log: Path) -> int:
-    """How many a new process's JVM takes from the archive in `folder`."""
+    """Number of classes that a new process's JVM takes from the archive in `folder`."""
     done = subprocess.run(
         [sys.executable, "-c", START, f"-Xlog:class+load:file={log}"],
         env={**os.environ, class_archive.VARIABLE: str(folder)},

@@ -25,7 +25,7 @@ FILES, DEADLY_FILE = 8, 4
 NOTICED_S = 30.0
 """Seconds on an idle machine. Spark left to itself waits for ten minutes."""
 PARALLELISM = 3
-"""Not a divisor of anything: shards of unequal size, executors with unequally many."""
+"""Number of shards that divides nothing: shards of unequal size, executors with unequally many."""
 
 
 def fill(folder: Path) -> None:

@@ -333,7 +333,8 @@ def test_f16_a_sleeping_driver_wakes_up_too_late(world: World, point: str) -> No
 
 
 def test_f17_a_task_of_a_dead_driver_prepares_too_late(world: World) -> None:
-    """Its driver was killed and replaced while it slept: what it stages stays invisible."""
+    """The task's driver was killed and replaced while the task slept: rows staged by it stay
+    invisible."""
     world.fill()
     seen = len(world.fail_points.frozen)
     asleep = lambda: world.fail_points.frozen[seen:]  # noqa: E731
@@ -406,7 +407,8 @@ def repeating(work: Callable[[], object]) -> Iterator[None]:
 def test_f17_phase_2_of_a_dead_execution_ends_too_late(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It commits what its successor has committed already, and answers to nobody."""
+    """The dead execution commits an epoch that its successor has committed already, and nobody
+    waits for it."""
     world.fill()
     hangs, asleep, ended, go_on = (threading.Event() for _ in range(4))
     carry_out, commit, fail_point = (

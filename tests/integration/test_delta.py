@@ -1,4 +1,5 @@
-"""Into Delta Lake tables: every row once, whenever the driver dies; what a start refuses."""
+"""Into Delta Lake tables every row is written once, whenever the driver dies; some starts are
+refused."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("interpreted")
 
 
 def as_plain(value: Any) -> Any:
-    """Times as the oracle has them: milliseconds."""
+    """Row with times in milliseconds, as the oracle has them."""
     if isinstance(value, datetime):
         return round(value.replace(tzinfo=timezone.utc).timestamp() * 1000)
     return value

@@ -44,7 +44,7 @@ TABLES: dict[str, Callable[[Rows], Rows]] = {
     "big_out": lambda rows: Counter({r: n for r, n in rows.items() if r[2] >= child.BIG}),
     "doubled_out": lambda rows: Counter({(k, t, 2 * v): n for (k, t, v), n in rows.items()}),
 }
-"""By sink, the rows of its table that follow from those of the first one."""
+"""Rows of each sink's table that follow from those of the first one, by sink."""
 
 
 def read_cut() -> Callable[..., dict[str, pa.Table]]:

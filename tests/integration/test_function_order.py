@@ -151,7 +151,7 @@ def test_results_are_those_of_one_row_after_the_other(
 
 
 class Previous(ItemProcessor):
-    """As `previous`."""
+    """Keeps the previous value, as `previous` does."""
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
@@ -200,7 +200,7 @@ def test_a_processor_gets_rows_one_after_the_other(world: World, many_tasks: Non
 def test_another_time_to_live_counts_for_the_states_that_are_there(
     world: World, first_ms: int, then_ms: int
 ) -> None:
-    """And another parallelism, while rows wait."""
+    """The restart also has another parallelism, while rows wait."""
     rows = rows_out_of_order()[:400]
     for number, turn in enumerate((first_ms, then_ms)):
         write_input(world.folder / "in", number, rows[number * 200 : (number + 1) * 200])
@@ -221,7 +221,7 @@ def expected_with_another_ttl(
     states: dict[int, tuple[int, int]] = {}
 
     def end(k: int) -> int:
-        """When the state of a key expires."""
+        """Time at which the state of a key expires."""
         touch = states[k][1]
         return touch + (first_ms if touch + first_ms < changed_at else then_ms)
 

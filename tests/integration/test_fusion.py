@@ -366,7 +366,7 @@ class CountedFrames(EpochFrames):
 def test_rows_are_those_of_frames_made_in_each_epoch(
     world: World, monkeypatch: pytest.MonkeyPatch, seed: int, build: Any, lag: str
 ) -> None:
-    """And of frames that are made for an execution; two stages read the source."""
+    """Rows are also those of frames made for an execution; two stages read the source."""
     for module in (epoch, prepared_frames):
         monkeypatch.setattr(module, "EpochFrames", CountedFrames)
     found, made = {}, {}
@@ -384,7 +384,7 @@ def test_rows_are_those_of_frames_made_in_each_epoch(
 
 
 def test_rows_close_windows_in_the_epoch_that_reads_them(world: World) -> None:
-    """Their results are in the first snapshot, not in the second."""
+    """Results of closed windows are in the first snapshot, not in the second."""
     rows = [{"k": "a", "ts": ts, "v": 1} for ts in (500, 1_500, 900, 4_600)]
     write_input(world.folder / "in", 1, rows)
     p = Pipeline("at_once")

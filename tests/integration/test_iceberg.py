@@ -1,4 +1,4 @@
-"""Into Iceberg tables: every row once, whenever the driver dies."""
+"""Into Iceberg tables every row is written once, whenever the driver dies."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("interpreted")
 
 
 def move(files: list[Path], folder: Path) -> list[Path]:
-    """As `mv` does: names and times stay."""
+    """Moves a file as `mv` does: names and times stay."""
     folder.mkdir(exist_ok=True)
     return [file.rename(folder / file.name) for file in files]
 
@@ -65,7 +65,8 @@ def test_a_loss_that_is_accepted_is_told(world: World) -> None:
 def test_a_file_that_goes_between_listing_and_loading(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither "Spark cannot plan the stage" nor a file that does not fit its schema."""
+    """The error is neither "Spark cannot plan the stage" nor a file that does not fit its
+    schema."""
     world.fill()
     plan, taken = FilesReader.plan, []
 

@@ -50,7 +50,7 @@ def test_killed(world: World, crash: Crash) -> None:
 
 @long
 def test_killed_with_its_own_jvm(world: World) -> None:
-    """As the others, but Spark dies with the driver, as in a production of one machine."""
+    """Spark dies with the driver, as in a production of one machine."""
     world.fill()
     world.run_child(AFTER_DECISION, own_jvm=True)
     world.run()
@@ -59,7 +59,7 @@ def test_killed_with_its_own_jvm(world: World) -> None:
 
 
 def test_spark_dies_and_the_driver_lives(world: World) -> None:
-    """Out of memory, say: the driver begins a new execution on a new JVM."""
+    """Spark dies, for example out of memory; the driver begins a new execution on a new JVM."""
     world.fill()
     said = world.finish_child(kill_jvm_after=4)
     assert "ExecutionRestarting" in said and "restarts=1" in said
@@ -86,7 +86,7 @@ def test_killed_again_and_again_in_recovery(world: World, points: tuple[str, ...
 
 @long
 def test_killed_while_more_snapshot_ids_are_reserved(world: World) -> None:
-    """They are few here, so that one failed snapshot is enough."""
+    """Only few ids are reserved here, so one failed snapshot uses them up."""
     world.fill()
     for crash in RESERVING_KILLED:
         world.run_child(crash.rules, snapshot_id_block=3)

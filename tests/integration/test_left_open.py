@@ -68,8 +68,8 @@ def test_a_script_ends_without_closing(tmp_path: Path, pipeline: str, code: int,
 
 
 def test_an_execution_whose_lease_was_released_is_not_waited_for(tmp_path: Path) -> None:
-    """As a cancelled run does after its drain budget. Failed before: the process stayed for up to a
-    minute more, announced a last snapshot, and blamed a newer execution."""
+    """A cancelled run releases its lease after its drain budget. Failed before: the process stayed
+    for up to a minute more, announced a last snapshot, and blamed a newer execution."""
     done = run(tmp_path, "released")
     assert (done.returncode, done.stdout) == (0, "the script ends\n"), done.stderr
     assert "dagster-jet:" not in done.stderr

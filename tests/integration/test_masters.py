@@ -1,5 +1,5 @@
-"""On threads of one process and on executors of a cluster alike: the rows of large and of small
-epochs, and whose errors are whose."""
+"""Rows of large and of small epochs, and the origin of errors, are the same on threads of one
+process and on executors of a cluster."""
 
 from __future__ import annotations
 

@@ -94,8 +94,8 @@ def epochs(output: Path) -> set[str]:
 
 
 def test_late_bids_go_to_their_sink_once(world: NexmarkWorld) -> None:
-    """With less lag than disorder, over a crash: of every bidder and window, the counted bids and
-    the late ones are all there are. Which are late depends on where epochs begin."""
+    """The lag is less than the disorder, and the job crashes: the counted and the late bids of each
+    bidder and window are all there are. Where epochs begin decides which ones are late."""
     write_files(LATE_MODEL, world.folder / "in", PER_FILE)
     world.run_child("files.commit.file:4=kill", job=LATE)
     world.finish(LATE, parallelism=3)

@@ -84,7 +84,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def scraped(port: int) -> dict[tuple[str, str], float]:
-    """By metric and by the values of the labels that are ours, as Prometheus gets it."""
+    """Samples as Prometheus gets them, by metric and by the values of our own labels."""
     with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         text = answer.read().decode()
     found = {}

@@ -58,7 +58,7 @@ def test_a_file_without_line_ends(world: World, objects: int) -> None:
 
 
 def test_what_is_no_object_is_a_bad_row(world: World) -> None:
-    """Beside objects that are good, in their line."""
+    """Good objects stand in the same line."""
     (world.folder / "in").mkdir()
     path = world.folder / "in/1.json"
     path.write_text('{"k": "a", "ts": 1, "v": 1}\n{"k": "a", "ts": 2, "v": 2},{"k": "b"}\n')
@@ -135,7 +135,7 @@ OTHERS_SCHEMA = (
 
 
 def others_parquet(first: int, rows: int) -> pa.Table:
-    """As other programs write what was declared as `OTHERS_SCHEMA`."""
+    """Parquet as other programs write it for the schema `OTHERS_SCHEMA`."""
     numbers = range(first, first + rows)
     times = [NOON + timedelta(seconds=n) for n in numbers]
     inner = pa.struct([("S", pa.large_string())])

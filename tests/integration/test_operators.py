@@ -150,7 +150,7 @@ def expected_expressions(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, .
 
 
 def without_nulls(value: Any) -> str:
-    """As Spark's `to_json` writes it."""
+    """Row as Spark's `to_json` writes it: without nulls."""
     if isinstance(value, dict):
         fields = {name: without_nulls(v) for name, v in value.items() if v is not None}
         return "{" + ",".join(f'"{name}":{text}' for name, text in fields.items()) + "}"
@@ -195,7 +195,7 @@ def have_an_even_sum(pairs: pa.Table) -> pa.ChunkedArray:
 
 
 def bounded(how: str) -> Callable[[Stage, Stage], Stage]:
-    """Between bounds that differ, under a condition."""
+    """Pipeline of a join between bounds that differ, under a condition."""
 
     def build(rows: Stage, others: Stage, name: str = "op") -> Stage:
         return rows.join(

@@ -65,7 +65,7 @@ print(result.status.value)
 
 
 def test_a_users_session_is_not_changed(world: World) -> None:
-    """In a process whose Spark somebody else has started, with settings of their own."""
+    """Another program has started this process's Spark, with settings of its own."""
     world.fill()
     run = subprocess.run(
         [sys.executable, "-c", USERS, str(world.folder)],

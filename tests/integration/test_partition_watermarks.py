@@ -150,7 +150,8 @@ def test_without_idle_time_out_they_hold_back_until_the_end(world: World) -> Non
 def test_a_function_that_would_notice_the_partition_does_not_get_it(
     world: World, function: Any
 ) -> None:
-    """Its rows come first: the source has one watermark then, and the slow partition's are late."""
+    """The function's rows come first: the source then has one watermark, and the slow partition's
+    rows are late."""
     fill_log(world.folder / "in")
     seen: list[list[str]] = []
 

@@ -1,4 +1,5 @@
-"""Into partitioned files: every row once, whenever the driver dies; Spark and DuckDB read them."""
+"""Into partitioned files every row is written once, whenever the driver dies; Spark and DuckDB read
+them."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ class PartitionedWorld(World):
         assert not any(found[name] - expected[name] for name in found)
 
     def assert_listed(self) -> None:
-        """At the end a plain listing shows what the markers list."""
+        """Asserts that at the end a plain listing has the files that the markers list."""
         for name in OUTPUTS:
             folder = self.folder / "out" / name
             shown = [str(path.relative_to(folder)) for path in folder.rglob("part-*")

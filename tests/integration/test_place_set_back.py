@@ -97,7 +97,8 @@ def taken(folder: Path) -> Counter[Any]:
 def test_going_back_where_readers_take_files_away(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To a snapshot, and to an export, with more epochs since then than markers are kept for."""
+    """The job goes back to a snapshot, and to an export, with more epochs since then than markers
+    are kept for."""
     look = OldMarkers.remove
 
     def look_at_once(self: OldMarkers, *args: Any) -> None:
@@ -126,7 +127,8 @@ def test_going_back_where_readers_take_files_away(
 
 
 def test_going_back_with_a_sink_that_was_renamed_without_a_word(world: World) -> None:
-    """Its table has rows of later epochs under the former name: they would be written twice."""
+    """The table has rows of later epochs under the sink's former name: they would be written
+    twice."""
     database = f"sqlite:///{world.folder}/out.db"
 
     def run_named(sink: str, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Whatever the placement: every shard is one Spark partition of its own, with all of its rows."""
+"""Every shard is one Spark partition of its own, with all of its rows, whatever the placement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTITIONS = 11
 
 
 def tasks_of(frame: DataFrame) -> list[list[tuple[int | None, ...]]]:
-    """Per task the rows it was given, sorted."""
+    """Rows that each task was given, sorted."""
 
     def tell(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = [list(row.values()) for batch in batches for row in batch.to_pylist()]

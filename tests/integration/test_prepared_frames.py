@@ -144,8 +144,8 @@ def test_a_table_that_is_read_anew_ends_the_frames_that_were_joined_with_it(
 
 
 def test_results_that_sinks_render_are_kept_for_one_epoch_at_a_time(spark: SparkSession) -> None:
-    """Their rows pass through Spark between two tasks: the frame in between is cached anew in each
-    epoch, and the rest is made once."""
+    """The rows pass through Spark between two tasks. The frame in between is cached anew in each
+    epoch; the rest is made once."""
     p = Pipeline("rendered")
     source = sources.files("/in", format="json", schema="k string, ts long, v long")
     counts = windowed(p.read_from(source, name="rows").with_timestamps("ts"))
@@ -216,7 +216,7 @@ LATCHED: dict[str, Callable[[DataFrame], DataFrame]] = {
         F.col("id") > rows.select(F.max("id").alias("m")).scalar()
     ),
 }
-"""By what a second run would have of the first."""
+"""Transforms whose second run would see results of the first one."""
 
 
 @pytest.mark.parametrize("made", LATCHED.values(), ids=LATCHED)

@@ -1,4 +1,4 @@
-"""Where a real job's time goes, asked by a process that has nothing of the job but its store."""
+"""Profile of a real job, asked for by a process that has nothing of the job but its store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Profile = dict[str, Any]
 
 
 def asked(world: World) -> Profile:
-    """By the command line, in a process of its own."""
+    """Output of the command line, in a process of its own."""
     members = " ".join(f"file://{world.folder}/store/{member}" for member in "abc")
     ran = subprocess.run(
         [sys.executable, "-m", "dagster_jet.cli", "profile", child.JOB, "--json"],

@@ -65,7 +65,8 @@ def has_more(world: World, kind: type[object], than: int) -> bool:
 
 
 def repair(world: World, store: Store, *, first: int) -> Changes:
-    """On return, the job has committed with the members that the store has now."""
+    """Repairs the store; on return the job has committed with the members that the store has
+    now."""
     changes = store.repair()
     assert changes.verified is not None and changes.verified.is_whole
     commits = len(world.events_of(SnapshotCommitted))
@@ -84,7 +85,8 @@ def repair(world: World, store: Store, *, first: int) -> Changes:
 def test_servers_are_killed_during_a_snapshot(
     world: World, members: int, backup_count: int, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many at once as there are backups; they come back empty; then as many others."""
+    """Servers are killed, as many at once as there are backups. They come back empty; then as many
+    others are killed."""
     monkeypatch.setattr(
         epoch_driver, "FEW_GROUPS", -1
     )  # a task per shard: some write, some have not

@@ -49,7 +49,7 @@ DOUBLED: dict[str, Callable[[Stage], Stage]] = {
 def test_two_columns_of_one_name_are_refused_where_they_come_to_be(
     spark: SparkSession, stage: str
 ) -> None:
-    """And not where the name is used."""
+    """The error names the stage that makes the two columns, not the one that uses the name."""
     with pytest.raises(
         PipelineError, match=r"stage 's': .*(two columns|differ in case|both sides)"
     ):

@@ -251,7 +251,7 @@ def test_parquet_without_a_schema(s3_world: S3World, tmp_path: Path) -> None:
 
 
 def test_a_table_without_a_schema(s3_world: S3World) -> None:
-    """To enrich with: the columns are those of its first file, also of what is added later."""
+    """The table's columns are those of its first file, also for files that are added later."""
     s3_world.put("in/1.json", b'{"k": "a"}\n{"k": "b"}\n{"k": "c"}\n')
 
     def put(name: str, **columns: Any) -> None:

@@ -62,7 +62,7 @@ def test_each_row_has_one_answer_although_calls_are_repeated(world: World) -> No
 def test_killed_between_the_calls_and_the_commit(
     world: World, monkeypatch: pytest.MonkeyPatch, rules: str
 ) -> None:
-    """Before the decision the rows are sent again, after it their answers count."""
+    """Rows are sent again before the decision; after it their answers count."""
     monkeypatch.setattr(World, "driver", staticmethod(service_child.main))
     for number in range(2 * FILES):
         write_input(world.folder / "in", number, rows_of(number))

@@ -50,7 +50,7 @@ def test_frames_with_equal_rows_keep_their_names(spark: SparkSession, shared: Sh
 
 
 def test_a_cleared_cache_is_filled_anew(spark: SparkSession, tmp_path: Path) -> None:
-    """By the same physical plan, when it is copied: `Repeat.COPIED`."""
+    """The cache is filled anew by the same physical plan, when it is copied: `Repeat.COPIED`."""
     ran = tmp_path / "ran"
 
     def numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -18,7 +18,7 @@ from .world import World, wait_until
 pytestmark = pytest.mark.usefixtures("interpreted")
 
 REGISTERED = "Registered app "
-"""In the log of Spark's master: an application that takes cores."""
+"""Text in the log of Spark's master for each application that takes cores."""
 
 
 def stand_by(world: World, jet: Jet) -> Job:
@@ -34,7 +34,7 @@ def stand_by(world: World, jet: Jet) -> Job:
 
 
 def test_a_killed_owner_is_replaced(world: World) -> None:
-    """It dies in phase 2: one sink has committed the epoch, the others have not."""
+    """The owner dies in phase 2: one sink has committed the epoch, the others have not."""
     world.fill(files=1)
     first = world.start_child("files.commit.file:3=kill", until="stopped")
     with world.jet() as jet:

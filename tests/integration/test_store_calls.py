@@ -104,7 +104,7 @@ class CallsWorld(World):
             assert found == self.rows(), (found - self.rows(), self.rows() - found)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """While the job lives."""
+        """Waits for a condition while the job lives."""
 
         def holds() -> bool:
             if self.running.done.is_set():
@@ -143,7 +143,7 @@ class CallsWorld(World):
         assert self.reactions(before) == allowed, [str(e) for e in self.events[before:]]
 
     def await_reaction(self, call: StoreCall, reaction: StoreReaction, before: int) -> None:
-        """While the member is not well."""
+        """Waits for a reaction while the member is not well."""
         match reaction:
             case StoreReaction.WAIT:
                 assert not self.reactions(before)

@@ -101,7 +101,8 @@ with lmdb.open(sys.argv[1], max_dbs=2, map_size=2**36, max_readers=2048) as envi
 
 @pytest.mark.parametrize("jump_s", [pytest.param(HOUR_S, marks=long), -HOUR_S])
 def test_f19_the_clock_jumps(world: World, monkeypatch: pytest.MonkeyPatch, jump_s: int) -> None:
-    """Within an execution and before the next. Snapshots go on, the lease is renewed."""
+    """The clock jumps within an execution and before the next. Snapshots go on, the lease is
+    renewed."""
     world.fill()
     wall, wall_ns = time.time, time.time_ns
     jumped: list[JobEvent] = []

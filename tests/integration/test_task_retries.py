@@ -56,7 +56,7 @@ def test_processors_that_commit_in_two_phases(world: World) -> None:
 
 
 def assert_finished(world: World, **order: bool) -> None:
-    """In one execution, although no task succeeds at once."""
+    """Asserts that the job finished in one execution, although no task succeeds at once."""
     before, said_before = len(world.fail_points.reached), said_by(world)
     process = world.start_child(
         f"{RETRIES};{IN_RECOVERY}", own_jvm=True, master=MASTER, **(order or {"sharded": True})

@@ -96,7 +96,7 @@ def chosen(*names: str) -> dict[str, agg.Aggregate]:
 
 
 def running_totals(rows: Stage) -> Stage:
-    """Per key the sum so far; forgotten keys have a last word."""
+    """Sum of each key so far; forgotten keys emit a last row."""
 
     def add(state: State[Any], row: Row) -> Row | None:
         state.value = [state.value[0] + (row["v"] or 0), max(state.value[1], row["ts"])]
@@ -119,7 +119,7 @@ def running_totals(rows: Stage) -> Stage:
 
 
 def picky_totals(rows: Stage) -> Stage:
-    """As `running_totals`, but some rows it cannot take; the state has changed when it notices."""
+    """Like `running_totals`, but refuses some rows, after it has changed the state."""
 
     def add(state: State[Any], row: Row) -> Row:
         state.value["values"].append(row["v"] or 0)
@@ -145,7 +145,7 @@ def picky_totals(rows: Stage) -> Stage:
 
 def users_processor(rows: Stage) -> Stage:
     class Balances(ItemProcessor):
-        """At every watermark, and at the end, says what each key came to since the last one."""
+        """Emits, at every watermark and at the end, each key's sum since the watermark before."""
 
         def init(self, outbox: Outbox, context: ProcessorContext) -> None:
             super().init(outbox, context)
@@ -261,7 +261,7 @@ def pipeline(folder: Path, **place: Any) -> Pipeline:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both runtimes at the cut and at the end."""
+    """Results of both runtimes at the cut and at the end."""
 
     cut: tuple[Reached, Reached]
     end: tuple[Reached, Reached]
@@ -368,7 +368,7 @@ def test_the_last_rolling_row_of_every_key_is_equal(both: Comparison) -> None:
 
 
 def newest(updates: Counter[tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """By key; the columns are k, ts, n, ..."""
+    """Newest row of each key; the columns are k, ts, n, ..."""
     return {row[0]: row for row in sorted(updates, key=lambda row: int(row[2]))}
 
 

@@ -111,7 +111,7 @@ def test_late_rows_for_a_sink_are_whole(used: Used) -> None:
 
 
 def test_functions_of_users_get_all_that_comes_to_them(used: Used) -> None:
-    """In another epoch they may ask for more than now."""
+    """In another epoch such functions may ask for more than now."""
 
     def build(rows: Stage) -> None:
         def asked(frame: Any) -> Any:
@@ -131,7 +131,8 @@ def test_functions_of_values_get_what_they_ask_for(used: Used) -> None:
 
 
 def test_a_transform_that_several_read_is_made_whole(used: Used) -> None:
-    """It may fail on a null where there was none: nothing may be left out of what it reads."""
+    """The transform may fail on a null where there was none: none of its columns may be left
+    out."""
 
     def build(rows: Stage) -> None:
         both = timed(rows).select(

@@ -59,10 +59,10 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 Files = Mapping[str, Sequence[Sequence[Row]]]
-"""Per source its files' rows, in order."""
+"""Rows of each file, in order, by source."""
 
 _BOOKKEEPING = {ARRIVAL_COLUMN, VERSION_COLUMN, ROW_STEP_COLUMN, ROW_INDEX_COLUMN, SINCE_COLUMN}
-"""Which step wrote a row: the runtimes take different steps."""
+"""Columns that say which step wrote a row: the runtimes take different steps."""
 _ESTIMATES = ("__hll(", "__kll(")
 """Sketches: bytes depend on the order of merging, answers (for few values) do not."""
 
@@ -73,10 +73,10 @@ class Reached:
 
     outputs: dict[str, Counter[tuple[str, ...]]]
     states: dict[str, Counter[tuple[str, ...]]]
-    """Per stage: partition and content of its living state rows."""
+    """Partition and content of living state rows, by stage."""
     watermarks: dict[str, int | None] = field(default_factory=dict)
     accepted: dict[str, int] = field(default_factory=dict)
-    """Per stage: rows that were not late, so far."""
+    """Rows that were not late so far, by stage."""
 
     def has_seen_all(self, tops: Mapping[str, int], lag_ms: int) -> bool:
         """Whether the last epoch ran under the watermark of all rows. It does if it was one of its

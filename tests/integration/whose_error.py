@@ -85,7 +85,7 @@ def as_it_is(stage: Stage) -> Stage:
 
 
 def counted(stage: Stage) -> Stage:
-    """With a function of a user's in Spark, whom nobody may accuse."""
+    """Pipeline with a user's function that Spark calls, and that must not be blamed."""
     timed = as_it_is(stage).with_timestamps("ts")
     keyed = timed.group_by("k").window(windows.tumbling("1 second"))
     return keyed.aggregate(n=agg.count(), name="counts")

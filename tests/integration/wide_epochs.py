@@ -70,7 +70,7 @@ def check(folder: Path) -> None:
 
 
 def expected_tops() -> Counter[tuple[int, int, tuple[int, ...]]]:
-    """By the end of the counted windows: the highest count, and the keys of the highest ones."""
+    """Highest count at the end of each counted window, and the keys that have it."""
     by_end: dict[int, Counter[int]] = {}
     for k, ts in events():
         first = ts - ts % STEP_MS + STEP_MS

@@ -89,7 +89,7 @@ class World:
         fail_points: FailPoints | None = None,
         spark: SparkSession | None = None,
     ) -> None:
-        """Without the last two it is only filled and looked at."""
+        """Without the last two arguments the world is only filled and looked at."""
         self.folder = folder
         if fail_points is not None:
             self.fail_points = fail_points

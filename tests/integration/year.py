@@ -125,7 +125,7 @@ class Year:
         self.counts: dict[int, int] = {}
         self.changed: set[int] = set()
         self.reading: list[str] = []
-        """Since the last decision."""
+        """Files read since the last decision."""
         config = CoordinatorConfig(
             JOB,
             p.Guarantee.EXACTLY_ONCE,
@@ -139,7 +139,7 @@ class Year:
         self._drive(self.coordinator.begin())
 
     def die(self, where: str) -> None:
-        """Nothing is released, and nobody says goodbye."""
+        """Ends the driver without releasing anything."""
         assert self._keeper is not None
         self.deaths[where] += 1
         self.journals.close()

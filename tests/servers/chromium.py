@@ -33,11 +33,11 @@ still.replaceSync(
 );
 document.adoptedStyleSheets = [still];
 """
-"""Without a graphics card a page that spins takes most of a core, and here nobody looks at it."""
+"""Without a graphics card a spinning page takes most of a core."""
 
 
 def install() -> None:
-    """Once, before the tests."""
+    """Installs it once, before the tests."""
     if executable("chromium") is None or executable("chromedriver") is None:
         install_packages("chromium", "chromium-driver")
 

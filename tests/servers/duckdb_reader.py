@@ -43,7 +43,7 @@ database.execute(f"COPY ({query}) TO '{out}' (FORMAT parquet)")
 
 
 def install() -> None:
-    """Before the tests, or at the first read.
+    """Installs it before the tests, or at the first read.
 
     Raises:
         NotInstalledError: it cannot be fetched.

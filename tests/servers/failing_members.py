@@ -40,7 +40,7 @@ class Asked:
     operation: str
     """put, get, delete, replace (of a value); read, set (of a register)."""
     map: str
-    """For a register: its name."""
+    """Name of the map; for a register, its own name."""
     partition: int
     name: str
 
@@ -52,12 +52,12 @@ class Fault:
     is_meant: Callable[[Asked], bool]
     condition: Condition
     members: Callable[[Asked], Sequence[str]]
-    """Which members fail it."""
+    """Members that fail the request."""
     met: set[Asked] = field(default_factory=set)
     asked: threading.Event = field(default_factory=threading.Event)
     """Set once it was met."""
     released: threading.Event = field(default_factory=threading.Event)
-    """For SLOW: until then it waits."""
+    """Event for which SLOW waits."""
 
 
 class FailingMembers:

@@ -19,7 +19,7 @@ _SERVER = Path(__file__).with_name("IcebergCatalog.java")
 
 
 def install() -> None:
-    """Once, before the tests."""
+    """Installs it once, before the tests."""
     _jars()
 
 

@@ -62,7 +62,7 @@ log.segment.delete.delay.ms=100
 
 
 def install() -> None:
-    """Once, before the tests."""
+    """Installs it once, before the tests."""
     fetch_jars("kafka", "org.apache.kafka", "kafka_2.13", VERSION)
 
 
@@ -76,13 +76,13 @@ def kafka_server() -> SharedServer:
 
 
 def network(name: str) -> Proxy:
-    """Whoever connects through it is sent back through it; of `PROXIED`."""
+    """Proxy whose clients are sent back through it by the broker; one of `PROXIED`."""
     ports = kafka_server().facts
     return Proxy(ports[name], port=ports[f"{name}_proxy"])
 
 
 def prepared(folder: Path) -> ToStart:
-    """How a broker is started in a folder; one that was there before keeps its data and ports."""
+    """Starts a broker in a folder; one that was there before keeps its data and ports."""
     jars = fetch_jars("kafka", "org.apache.kafka", "kafka_2.13", VERSION)
     properties = folder / "server.properties"
     java = str(Path(os.environ["JAVA_HOME"], "bin", "java")) if "JAVA_HOME" in os.environ else None

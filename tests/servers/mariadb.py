@@ -20,7 +20,7 @@ USER, PASSWORD = "jet", "a-secret-word"
 
 
 def install() -> None:
-    """Once, before the tests."""
+    """Installs it once, before the tests."""
     if executable("mariadbd", "/usr/sbin/mariadbd") is None:
         install_packages("mariadb-server")
 
@@ -43,7 +43,7 @@ class MariaDatabase:
         return f"mariadb+pymysql://{self.user}:{self.password}@127.0.0.1:{port}/{self.name}"
 
     def run(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """By a plain client."""
+        """Runs a statement by a plain client."""
         import pymysql
 
         connection = pymysql.connect(

@@ -14,7 +14,7 @@ from pathlib import Path
 JARS = Path(__file__).parents[2] / ".cache" / "jars"
 _NO_STARTS = Path("/usr/sbin/policy-rc.d")
 _apt = threading.Lock()
-"""It has one of its own, and refuses whom it keeps out."""
+"""Guard of apt, which has a lock of its own and refuses whom it keeps out."""
 
 
 class NotInstalledError(Exception):
@@ -22,7 +22,7 @@ class NotInstalledError(Exception):
 
 
 def executable(name: str, *places: str) -> Path | None:
-    """Where a program is: on the path, or in one of these glob patterns under the root."""
+    """Path of a program: on the PATH, or in one of these glob patterns under the root."""
     if found := shutil.which(name):
         return Path(found)
     found_there = sorted(path for place in places for path in Path("/").glob(place.lstrip("/")))

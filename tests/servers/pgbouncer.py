@@ -19,7 +19,7 @@ _PLACE = "/usr/sbin/pgbouncer"
 
 
 def install() -> None:
-    """Once, before the tests."""
+    """Installs it once, before the tests."""
     if executable("pgbouncer", _PLACE) is None:
         install_packages("pgbouncer")
 

@@ -34,7 +34,7 @@ _SETTINGS = {
 
 
 def install() -> None:
-    """Once, before the tests."""
+    """Installs it once, before the tests."""
     if executable("initdb", f"{_PLACES}/initdb") is None:
         install_packages("postgresql")
 
@@ -58,7 +58,7 @@ class PostgresDatabase:
 
     @property
     def dagster_variables(self) -> dict[str, str]:
-        """By which `deploy/dagster.yaml` finds its storage."""
+        """Variables by which `deploy/dagster.yaml` finds its storage."""
         return {
             "DAGSTER_POSTGRES_HOST": "127.0.0.1",
             "DAGSTER_POSTGRES_PORT": str(self.port),
@@ -68,7 +68,7 @@ class PostgresDatabase:
         }
 
     def run(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """By a plain client."""
+        """Runs a statement by a plain client."""
         import psycopg
 
         with psycopg.connect(self.url, autocommit=True) as connection:

@@ -35,7 +35,7 @@ class HeldRequest:
         return self._caught.is_set()
 
     def wait(self, within: float = 60) -> None:
-        """Until a request is held. Raises `TimeoutError`."""
+        """Waits until a request is held. Raises `TimeoutError`."""
         if not self._caught.wait(within):
             raise TimeoutError(f"no such request within {within} s")
 
@@ -55,7 +55,7 @@ class HeldRequest:
                 return b""
 
     def drop(self) -> None:
-        """It never arrives: both sides see a reset."""
+        """Drops the request: it never arrives, and both sides see a reset."""
         with self._lock:
             ends, self._server, self._client = (self._server, self._client), None, None
         for end in ends:
@@ -105,9 +105,9 @@ class Proxy:
         self._asked_by: socket.socket | None = None
         self._holds: list[HeldRequest] = []
         self.connections = 0
-        """How many clients have come through."""
+        """Number of clients that have come through."""
         self.refused = 0
-        """How many have come while it was cut."""
+        """Number of clients that have come while it was cut."""
         self._listening = socket.create_server((host, port))
         self.port = int(self._listening.getsockname()[1])
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
@@ -130,7 +130,7 @@ class Proxy:
 
     @contextmanager
     def cut(self) -> Iterator[None]:
-        """Nothing gets through, in either direction, while it is entered."""
+        """Lets nothing through, in either direction, until the end of the block."""
         self.break_off()
         try:
             yield
@@ -152,7 +152,7 @@ class Proxy:
         self.reset()
 
     def restore(self) -> None:
-        """Who connects from now on gets through."""
+        """Lets new connections through again."""
         self._cut_after, self._is_asked, self._asked_by, self._is_cut = None, None, None, False
 
     @property

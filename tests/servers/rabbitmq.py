@@ -25,7 +25,7 @@ _CONTROL = "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmqctl"
 
 
 def install() -> None:
-    """Once, before the tests."""
+    """Installs it once, before the tests."""
     if executable("rabbitmq-server", _PLACE) is None:
         install_packages("rabbitmq-server")
 
@@ -67,7 +67,8 @@ class RabbitQueue:
             channel.queue_delete(self.name)
 
     def send(self, rows: Iterable[Mapping[str, Any] | bytes], ids: Iterable[Any] = ()) -> None:
-        """In one transaction, so that the queue has them; with these ids, or new ones."""
+        """Sends messages in one transaction, so that the queue has them; with these ids, or new
+        ones."""
         import pika
 
         given = iter(ids)
@@ -82,7 +83,7 @@ class RabbitQueue:
             channel.tx_commit()
 
     def left(self) -> int:
-        """How many messages it has that nobody has taken."""
+        """Number of messages that nobody has taken."""
         with self.channel() as channel:
             return int(channel.queue_declare(self.name, passive=True).method.message_count)
 

@@ -20,7 +20,7 @@ class Registry:
         self.asked: list[int] = []
         """Every number that was asked for."""
         self.failures = 0
-        """So many requests are answered with 500 first."""
+        """Number of requests that are answered with 500 first."""
         registry = self
 
         class Handler(BaseHTTPRequestHandler):

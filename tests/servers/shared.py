@@ -145,7 +145,7 @@ def stop(server: SharedServer, how: int = signal.SIGTERM) -> None:
 
 
 def stop_all(run: Path) -> None:
-    """At the end of the run."""
+    """Stops all servers at the end of the run."""
     for noted in run.glob("*.json"):
         stop(SharedServer(**json.loads(noted.read_text())))
     shutil.rmtree(run, ignore_errors=True)

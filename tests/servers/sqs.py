@@ -38,7 +38,7 @@ class SqsQueue:
         return client_of(self.endpoint_url)
 
     def send(self, rows: Iterable[Mapping[str, Any] | str], **given: Any) -> None:
-        """In order.
+        """Sends messages in order.
 
         Args:
             given: for each message, by boto3's names.
@@ -59,7 +59,7 @@ class SqsQueue:
             self.send([row], MessageAttributes=given)
 
     def left(self) -> int:
-        """How many messages it has, hidden or not."""
+        """Number of messages in the queue, hidden or not."""
         return self.visible() + self.hidden()
 
     def visible(self) -> int:

@@ -98,7 +98,7 @@ class SimulatedSink(Committer):
 
 @dataclass(frozen=True)
 class SimulatedNode:
-    """As the graph has a sink."""
+    """Node of a sink as it is in the graph."""
 
     name: str
     sink: SimulatedSink

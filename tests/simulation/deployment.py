@@ -26,14 +26,14 @@ class SinkHere:
 @dataclass(frozen=True)
 class Deployment:
     sinks: Mapping[str, SinkHere]
-    """By what they are given (`SINKS`); without those that are dropped."""
+    """Sinks by what they are given (`SINKS`); without those that are dropped."""
     counts: bool = True
-    """It has the stage `COUNT`."""
+    """Whether the pipeline has the stage `COUNT`."""
     in_two_phases: bool = False
     kind: str = REOPENABLE
     initial_snapshot: int | str | None = None
     guarantee: Guarantee | None = None
-    """Another one than the scenario's."""
+    """Guarantee other than the scenario's."""
 
     @property
     def stages(self) -> tuple[str, ...]:

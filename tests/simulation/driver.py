@@ -97,7 +97,7 @@ class Driver:
         self._running: c.RunEpoch | None = None
         self._timers = 0
         self.written: ExecutionRecord
-        """As the record's keeper has written it last; heartbeats repeat it."""
+        """Record as its keeper wrote it last; heartbeats repeat it."""
         self._ended = False
         self._has_failed_to_complete = False
         self._asked: c.StopKind | None = None
@@ -148,7 +148,7 @@ class Driver:
         self.position, self.acknowledged = position, sum(position)
 
     def handed_out(self) -> int:
-        """How many more rows the source hands out now."""
+        """Number of rows that the source hands out now."""
         if self.handed_out_max is None:
             return 1_000
         return self.acknowledged + self.handed_out_max - sum(self.position)
@@ -218,7 +218,7 @@ class Driver:
             self.receive(None)
 
     def _perhaps_ask_to_stop(self) -> None:
-        """Somebody wants the job down, at any moment; the input's end is no such wish."""
+        """Perhaps asks for a stop of the job, at any moment; the input's end is no such request."""
         world, view = self.world, self.loop.view
         if view.cycle is CycleState.STOPPED:
             return
@@ -345,7 +345,7 @@ class Driver:
             raise Violation(f"asked to {self._asked}, it runs epoch {command.epoch_id}")
 
     def epoch_ends(self, position: list[int], watermark_ms: int | None) -> None:
-        """On the driver's side, once the tasks have answered."""
+        """Ends the epoch on the driver's side, once the tasks have answered."""
         self.position = list(position)
         if self.config.guarantee is c.Guarantee.NONE:
             self.acknowledged = sum(position)  # no snapshot will
@@ -513,7 +513,7 @@ class Driver:
         self.world.after(self.process, lambda: self._write_end(stop), point)
 
     def _failed_with(self, stop: c.Stop) -> None:
-        """It waits for a person who is to read why."""
+        """Checks the status of a failed job, which waits for a person who is to read the error."""
         suspends = self.world.scenario.suspend_on_failure
         status = JobStatus.SUSPENDED if suspends else JobStatus.FAILED
         if stop.status is not status or not stop.write_status:

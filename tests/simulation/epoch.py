@@ -114,7 +114,8 @@ class Epoch:
         return tuple(row for row in self.rows if shard_of(row, count) == shard)
 
     def _plan_window(self) -> list[tuple[int, ...]]:
-        """Which rows each shard of the window lets go; at the end of the input all of them."""
+        """Chooses the rows that each shard of the window emits; at the end of the input all of
+        them."""
         count = self._shards(WINDOW)
         share = 1.0 if self.command.final else self.rng.choice((0.0, 0.3, 0.7))
         released = []
@@ -288,7 +289,7 @@ class _StateTask:
         return replace(ack, saved=state.saved, unsaved=unsaved)
 
     def die(self, ack: Ack, state: ShardState, change: Delta) -> Ack:
-        """In the middle of writing; where it is late, what it would read may be gone by now."""
+        """Dies in the middle of writing; a late task may find its input gone."""
         ack = self.update(ack, state, change)
         if self.command.snapshot_id is not None and ack.unsaved:
             content = merge(self.runs.get(run.path, Delta()) for run in ack.unsaved)
@@ -352,7 +353,8 @@ class _StateTask:
         return replace(ack, saving=Saving(name, 1))
 
     def _without_chain(self, ack: Ack, missing: str) -> Ack:
-        """To be expected by a sleeper whose successor has moved on; by the owner never."""
+        """Handles a missing chain: a sleeper whose successor has moved on may find one, the owner
+        never."""
         if self.command.execution_id == self.world.register.promised:
             raise Violation(f"the chain of a live snapshot lacks {missing}")
         return replace(ack, snapshot_error=missing)

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class Waiting:
-    """How fakes wait, inside a fiber, on behalf of one process."""
+    """Waiting of fakes, inside a fiber, on behalf of one process."""
 
     def __init__(self, world: World, process: Process) -> None:
         self.world, self.process = world, process
@@ -46,7 +46,7 @@ class Waiting:
         return answer
 
     def send(self, effect: Callable[[], _T], point: Point) -> _T:
-        """Has an effect outside, which lands also where the process dies meanwhile.
+        """Runs an effect outside, which lands also where the process dies meanwhile.
 
         Raises:
             Exception: what the effect raises.

@@ -51,7 +51,7 @@ class Oracle:
         self.promised: set[int] = set()
         """Ids of all transactions that the state of a decided snapshot ever named."""
         self.deployments: dict[int, Deployment] = {}
-        """By execution."""
+        """Deployments by execution."""
         self.damaged: set[str] = set()
         """Manifests of snapshots of which something has been lost."""
         self._history: list[Manifest] = []
@@ -59,10 +59,10 @@ class Oracle:
         self.left: set[str] = set()
         """Tokens of artifacts that were decided on a line that was left."""
         self._held: dict[str, Counter[int]] = {}
-        """By manifest, what its window holds."""
+        """Rows that the window holds, by manifest."""
         self._manifests: dict[str, Manifest] = {}
         self._exported: dict[str, tuple[Manifest, ...]] = {}
-        """By name, the history up to the snapshot."""
+        """History up to the exported snapshot, by the export's name."""
         self._attempts: dict[int, tuple[int, int]] = {}
         self._record: ExecutionRecord | None = None
         self._highest_claim = 0
@@ -192,7 +192,7 @@ class Oracle:
                 raise Violation(f"{place} after snapshot {manifest.snapshot_id}: {difference}")
 
     def _expected(self) -> dict[str, set[int]]:
-        """By place, the rows of all decided epochs: each where its sink was when they ran."""
+        """Rows of all decided epochs by place: each where its sink was when they ran."""
         expected: dict[str, set[int]] = {}
         read: set[int] = set()
         held: Counter[int] = Counter()
@@ -280,8 +280,8 @@ class Oracle:
             raise Violation(f"{manifest.name} needs {missing}, which was deleted") from missing
 
     def output_there(self, deployment: Deployment) -> dict[str, list[Artifact]]:
-        """By place of a deployment's sinks, the artifacts of its newest epochs since each is there,
-        newest first."""
+        """Artifacts of a deployment's newest epochs since each sink is at its place, newest first,
+        by place."""
         found: dict[str, list[Artifact]] = {}
         for stream, sink in deployment.sinks.items():
             for manifest in reversed(self._history):
@@ -294,7 +294,8 @@ class Oracle:
     # --- at its end -----------------------------------------------------------------------------
 
     def judge(self, register: Register) -> None:
-        """After an undisturbed execution: the job is complete and every row is where it belongs."""
+        """Judges the state after an undisturbed execution: the job is complete and every row is
+        where it belongs."""
         record = register.read()
         if record is None or record.status is not JobStatus.COMPLETED:
             raise Violation(f"the history ended with {record and record.status}")

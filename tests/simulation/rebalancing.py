@@ -81,7 +81,7 @@ class History:
         return {"writer": self._write, "mover": self._move, "reader": self._read}
 
     def _begin(self) -> None:
-        """Some keys are there, and receivers may have copies from an earlier life."""
+        """Puts some keys; receivers may have copies from an earlier life."""
         for key in KEYS:
             if self.random.random() < 0.7:
                 value = self._new_value()

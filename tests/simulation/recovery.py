@@ -68,8 +68,8 @@ def _read(driver: Driver, ref: SnapshotRef) -> Manifest:
 
 
 def _missing(driver: Driver, command: c.Command, manifest_name: str, what: str) -> None:
-    """To be expected by a sleeper whose successor has moved on, and by who goes back to a snapshot
-    that is damaged; otherwise by the owner never."""
+    """Handles missing data: a sleeper whose successor has moved on, or a rewind to a damaged
+    snapshot, may find it missing; otherwise the owner never does."""
     world = driver.world
     if manifest_name in world.oracle.damaged:
         world.seen["going back to a damaged snapshot was refused"] += 1
@@ -203,7 +203,8 @@ def _part(state: Delta, shard: int, count: int) -> Delta:
 def _shard(
     driver: Driver, vertex: str, shard: int, state: Delta, chain: tuple[ChunkSet, ...]
 ) -> ShardState:
-    """With the old chain the state has its copy in the store; without, the next one is a base."""
+    """Restored state of a shard: with the old chain it has a copy in the store; without, the next
+    set is a base."""
     if not state and not chain:
         return ShardState()
     path = f"{driver.execution_id}/restored/{vertex}-{shard}"

@@ -53,7 +53,7 @@ ALL_POINTS = tuple(
 
 @dataclass(frozen=True)
 class Mishap:
-    """At the `skip`-th passing of `point`: the process crashes, freezes, or gets a rival."""
+    """Fault at the `skip`-th passing of `point`: the process crashes, freezes, or gets a rival."""
 
     kind: str
     point: Point
@@ -62,7 +62,7 @@ class Mishap:
 
 @dataclass(frozen=True)
 class Odds:
-    """How often each thing goes wrong, per occasion."""
+    """Probability of each fault, per occasion."""
 
     crash_anywhere: float = 0.001
     record_unavailable: float = 0.02
@@ -122,7 +122,7 @@ class Scenario:
     """The engine notices by itself that everything is read; else somebody asks it to complete."""
     writers: int
     rows: tuple[tuple[int, ...], ...]
-    """Per source partition: row ids, unique over all."""
+    """Row ids of each source partition, unique over all."""
     odds: Odds
     mishaps: tuple[Mishap, ...]
     """In this order: the next one is armed when the one before it has struck."""

@@ -1,4 +1,4 @@
-"""In which order histories are played where one of them has to show something."""
+"""Order of the histories where one of them has to show something."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from dagster_jet.snapshot.manifest import Artifact
 
 
 class ArtifactGone(Exception):
-    """Neither staged nor committed: the sink lost what it had promised to commit."""
+    """Artifact that is neither staged nor committed: the sink lost what it had promised to
+    commit."""
 
 
 class Sink:
@@ -20,7 +21,7 @@ class Sink:
         self.staged: dict[str, tuple[int, tuple[int, ...]]] = {}
         """Token to (execution, rows)."""
         self.shards: dict[str, int] = {}
-        """By token of whatever was staged, its writer."""
+        """Shard that staged rows, by their token."""
         self.committed: dict[str, tuple[int, ...]] = {}
         self.rows: Counter[int] = Counter()
         """Rows that a reader of the sink sees."""

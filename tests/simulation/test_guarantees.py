@@ -167,7 +167,7 @@ def test_what_is_decided_is_committed_and_the_others_epochs_are_left_alone(
 
 
 class LeavesWhatIsDecided(Recovery):
-    """Without a guarantee nothing is looked at, as there is nothing to restore."""
+    """Loads no decided snapshot without a guarantee, as there is nothing to restore."""
 
     def on_ids_reserved(self, event: c.RecordAnswer) -> list[c.Command]:
         commands = super().on_ids_reserved(event)

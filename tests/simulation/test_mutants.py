@@ -110,7 +110,7 @@ class AsksOnlyForTheNewestSnapshot(PendingSnapshot):
 
 
 class ForgetsWhatPlacesHave(Recovery):
-    """With every start."""
+    """Forgets the places' content with every start."""
 
     def on_restored(self, event):
         commands = super().on_restored(event)
@@ -142,7 +142,7 @@ class AcceptsMissingAcks(EpochCycle):
 
 
 class CountsRepeatedAnswers(EpochCycle):
-    """While an epoch is being published its answer counts once more."""
+    """Counts an epoch's answer once more while the epoch is being published."""
 
     def on_epoch_acked(self, event):
         if self.state is CycleState.PUBLISHING:
@@ -197,7 +197,7 @@ class ForgetsOpenArtifacts(EpochCycle):
 
 
 class SnapshotsDuringPhase2(EpochCycle):
-    """And the pending snapshot lets the next one take its place."""
+    """Begins a snapshot during phase 2, in place of the pending one."""
 
     def _snapshot_is_due(self, now_ms):
         return True
@@ -217,7 +217,7 @@ class DecidesUnderARunningEpoch(PendingSnapshot):
 
 
 class TakesFailedForSaved(PendingSnapshot):
-    """After a failed snapshot the runs of its barrier are treated as if the store had them."""
+    """Treats the runs of a failed snapshot's barrier as if the store had them."""
 
     def apply_outcome(self):
         if self._to_apply is SnapshotOutcome.DISCARDED and self._job.running is None:
@@ -229,7 +229,8 @@ class TakesFailedForSaved(PendingSnapshot):
 
 
 class ForgetsTheArtifactsOfAFailedSnapshot(PendingSnapshot):
-    """Those of its own epochs; the epoch beside it names only what is new."""
+    """Forgets the artifacts of the failed snapshot's own epochs; the epoch beside it names only new
+    ones."""
 
     def _discard(self, manifest, reason, now_ms):
         return super()._discard(replace(manifest, artifacts=()), reason, now_ms)
@@ -250,7 +251,7 @@ class EndsAFailureBesideACommit(EpochCycle):
 
 
 class RestoresUnsavedAsSaved(Driver):
-    """After a change of parallelism state has no chain, and claims that it needs none."""
+    """Takes restored state for saved: after a change of parallelism it has no chain."""
 
     def answer(self, command, event):
         if isinstance(event, c.Restored):
@@ -297,7 +298,7 @@ class RestartsWhenAskedToStayDown(Ending):
 
 
 class FailsForGood(Ending):
-    """Whatever the job was told to do after a failure."""
+    """Fails whatever the job was told to do after a failure."""
 
     def failed(self, reason, *, restartable):
         self.suspend_on_failure = False
@@ -336,7 +337,8 @@ class DoesNotWaitForWhatIsBeingSaved(PendingSnapshot):
 
 
 class GoesOnFromAFailedSnapshot(Coordinator):
-    """Where processors commit in two phases, too: the next ones find the ids in the state."""
+    """Goes on from a failed snapshot, also where processors commit in two phases: the next ones
+    find the ids in the state."""
 
     def _after_discarded(self, reason):
         decides, self.job.decides_every_epoch = self.job.decides_every_epoch, False
@@ -346,7 +348,7 @@ class GoesOnFromAFailedSnapshot(Coordinator):
 
 
 class DecidesNowAndThen(Recovery):
-    """At the interval, whoever has prepared something."""
+    """Decides at the interval, even if processors have prepared something."""
 
     def on_claimed(self, event):
         return super().on_claimed(replace(event, decides_every_epoch=False))
@@ -523,7 +525,7 @@ class JournalOfDecidedSnapshotsOnly(SourceJournals):
 
 
 class TakesInputInATerminalEpoch(EpochPlanner):
-    """Whoever asks for a stop waits for what has just arrived."""
+    """Takes new input into an epoch that ends the execution, so that a stop waits for it."""
 
     def takes_input(self, epoch):
         return True
@@ -735,7 +737,7 @@ MUTANTS = {
     AnswersBeforeItHasCommitted: 1,
     CallsEverySnapshotDecided: 13,
 }
-"""With the history in which each was seen last: the search begins there."""
+"""Mutants, each with the history in which it was seen last: the search begins there."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)

@@ -42,7 +42,7 @@ _in_rounds = ReplicatedMap._in_rounds
 
 
 def _without_a_look(self: Any, done: str, keys: Any, rounds_of: Any, *call: Any) -> None:
-    """Who deletes does not look whether somebody has put a copy back."""
+    """Deletes without a look whether somebody has put a copy back."""
     if done != "deleted" or rounds_of == self.routing.delete_rounds:
         _in_rounds(self, done, keys, rounds_of, *call)
 

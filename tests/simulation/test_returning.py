@@ -53,7 +53,7 @@ def _kept(state: Any, request: Any, floor: int, member: str) -> tuple[Any, Reply
 
 
 def _refused_and_kept(member: Any) -> None:
-    """Who came back older is not counted here, and goes on with its identity."""
+    """Does not refuse a member that came back older: it keeps its identity."""
 
 
 def _by_who_is_read_first(key: bytes, copies: Any, sealer: Any) -> bytes:

@@ -35,14 +35,14 @@ from .sinks import Sink
 
 MOST_STEPS = 60_000
 CALM_AFTER_STEPS = 6_000
-"""From here on nothing goes wrong any more, so that every history ends."""
+"""Number of steps after which nothing goes wrong any more, so that every history ends."""
 
 Action = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Cast:
-    """Who plays; a mutant replaces one of them."""
+    """Classes of the simulation; a mutant replaces one of them."""
 
     coordinator: Callable[[CoordinatorConfig], Coordinator] = Coordinator
     driver: type[Driver] = Driver
@@ -78,11 +78,12 @@ class World:
     ) -> None:
         self.seed = seed
         self.hub = getcurrent()
-        """Where the scheduler runs; fibers give control back to it."""
+        """Greenlet of the scheduler; fibers give control back to it."""
         self.cast = cast or Cast()
         self.rng = random.Random(seed)
         self.users = random.Random(f"users of {seed}")
-        """Whoever cancels: apart from `rng`, so that what happens otherwise is as without them."""
+        """Random numbers for cancels: apart from `rng`, so that everything else happens as without
+        them."""
         self.has_users = self.users.random() < 0.2
         self.queues = random.Random(f"queues of {seed}")
         """Random numbers for sources that hand out a few rows at a time; apart from `rng`,
@@ -99,7 +100,7 @@ class World:
         self.chunks = ChunkMap()
         self.exports: dict[str, Exported] = {}
         self.sinks: dict[str, Sink] = {}
-        """By place."""
+        """Sinks by place."""
         self.promises = Promises(self.oracle.on_kept)
         self.oracle.watch(self.chunks, self.sinks, self.promises)
         self.processes: list[Process] = []
@@ -208,7 +209,7 @@ class World:
             self._must_come_back = True
 
     def store_is_full(self) -> bool:
-        """Once it is, it stays so for a while."""
+        """Returns whether the store is full; it stays so for a while."""
         if self.now_ms >= self._full_until_ms and self.chance("store_fills"):
             self.seen["the store was full for a while"] += 1
             self._full_until_ms = self.now_ms + self.rng.randint(100, 3000)
@@ -341,7 +342,7 @@ class World:
         self._perhaps_damage(record)
 
     def _perhaps_export(self, record: ExecutionRecord) -> None:
-        """Somebody keeps the newest committed snapshot under a name."""
+        """Perhaps exports the newest committed snapshot."""
         ref = newest_committed(record.snapshots)
         if not self.scenario.rewinds or ref is None or ref.manifest_name in self.oracle.damaged:
             return

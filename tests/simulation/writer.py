@@ -25,7 +25,8 @@ class RecordWriter:
         self._waiting: deque[tuple[str, int, ExecutionRecord, Done]] = deque()
         self._is_writing = False
         self._is_unknown = False
-        """As with the engine's register: once an outcome is unknown nothing more is sent."""
+        """Whether an outcome is unknown: nothing more is sent then, as with the engine's
+        register."""
 
     @property
     def is_idle(self) -> bool:
@@ -51,7 +52,8 @@ class RecordWriter:
         self.world.after(self.process, lambda: self._send(command, ballot, record, done), point)
 
     def _send(self, command: str, ballot: int, record: ExecutionRecord, done: Done) -> None:
-        """Not sent, lost on the way, landed but unheard of, late, or answered."""
+        """Sends a write: it is not sent, lost on the way, landed but unheard of, late, or
+        answered."""
         world, register = self.world, self.world.register
         if self._is_unknown:
             self._answer(command, WriteOutcome.UNKNOWN, done)

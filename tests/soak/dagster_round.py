@@ -54,7 +54,7 @@ class DagsterRound(Round):
         self._jet = Jet(store=self._members)
         self._watch = Watch(self._jet, JOB)
         self._killed_at: list[float] = []
-        """When a service was killed, or started, without which there is no tick."""
+        """Times at which a service was killed, or started, without which there is no tick."""
 
     def _start(self, until: str) -> None:
         if until == "completed":

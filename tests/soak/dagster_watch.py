@@ -24,7 +24,7 @@ _POLL_SECONDS = 0.1
 
 @dataclass
 class Span:
-    """From when to when, in seconds since 1970."""
+    """Begin and end of a time, in seconds since 1970."""
 
     begin: float
     end: float = float("inf")
@@ -56,7 +56,7 @@ class Watch(threading.Thread):
         self._jet, self._job = jet, job
         self._done = threading.Event()
         self._drivers: dict[int, Lease] = {}
-        """By execution; of those that did not end by themselves."""
+        """Leases by execution; of those that did not end by themselves."""
         self.executions = 0
         self.outages = [Span(time.time())]
         self.doubles: list[str] = []
@@ -130,7 +130,7 @@ class Tick:
 
     @property
     def back_off_seconds(self) -> float:
-        """Which pause it announced before the next request."""
+        """Pause that the tick announced before the next request."""
         announced = re.search(r"attempt \d+ of \d+ in (\d+) s$", self.text)
         return float(announced[1]) if announced else 0.0
 
@@ -151,7 +151,7 @@ _WAITS = re.compile(
 
 @dataclass(frozen=True)
 class Patience:
-    """How long what may take, in seconds: with the supervisor's defaults, and the default lease's.
+    """Limits of durations, in seconds: with the supervisor's defaults, and the default lease's.
 
     Attributes:
         interval: between two ticks.
@@ -225,7 +225,8 @@ def longest_silence(outage: Span, ticks: Sequence[float], absences: Sequence[Spa
 
 
 def absences(kills: Iterable[float], ticks: Sequence[float], at_most_s: float) -> list[Span]:
-    """Since the daemon or the code server was killed until a tick came through again; merged."""
+    """Times from a kill of the daemon or the code server until a tick came through again;
+    merged."""
     found = []
     for kill in kills:
         back = next((tick for tick in ticks if tick > kill), float("inf"))

@@ -90,7 +90,8 @@ class KafkaRound(Round):
             pass
 
     def _epochs(self) -> int:
-        """By the rows that are in the topic, as far as the broker answers. Two threads ask."""
+        """Number of committed epochs, by the rows in the topic, as far as the broker answers. Two
+        threads ask."""
         assert self._looking is not None
         if time.monotonic() < self._seen_at + _LOOK_S:
             return self._seen
@@ -165,7 +166,7 @@ def _by_key(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[tuple[Any, ...]]]
 def _out_of_order(
     given: dict[str, list[tuple[Any, ...]]], found: dict[str, list[tuple[Any, ...]]]
 ) -> int:
-    """How many rows are not where they were given."""
+    """Number of rows that are not where they were given."""
     places = (zip_longest(rows, found.get(key, [])) for key, rows in given.items())
     return sum(one != other for key in places for one, other in key)
 

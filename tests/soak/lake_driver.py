@@ -21,7 +21,7 @@ from .three_sinks_driver import number
 
 SPACE = "soak"
 TABLES: dict[str, Any] = {"plain": {}, "keyed": {"mode": "upsert", "key": "k"}}
-"""In either format: all rows, and the newest of each key."""
+"""Options of the tables in either format: all rows, and the newest of each key."""
 TOPIC = "raw"
 
 

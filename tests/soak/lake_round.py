@@ -57,9 +57,9 @@ TOGETHER = ("lake.together.before", "lake.together.after")
 _ARMED = 0.9
 """Share of the starts that die at one of them."""
 _SERVER_TOO, _WITHIN_S = 0.5, 20.0
-"""In such a share of them a server is killed as well, within so many seconds."""
+"""Share of these starts in which a server is killed as well, and the seconds within which it is."""
 _EPOCHS_MAX = 40
-"""After so many, a start does not reach its point any more, and dies at random."""
+"""Number of epochs after which a start no longer reaches its point, and is killed at random."""
 
 
 def creates_version(sent: bytes) -> bool:
@@ -69,7 +69,7 @@ def creates_version(sent: bytes) -> bool:
 
 
 class LakeRound(KafkaRound):
-    """Most starts are ended at a named point, and the others at random."""
+    """Round in which most starts end at a named point, and the others at random."""
 
     driver_module = "tests.soak.lake_driver"
     topics = (TOPIC,)

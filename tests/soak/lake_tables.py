@@ -42,7 +42,7 @@ _EPOCH = (1 << 40) - 1
 
 @dataclass(frozen=True)
 class Place:
-    """Where the tables are.
+    """Place of the tables.
 
     Attributes:
         url: of the folder of all tables, local or in a bucket.
@@ -253,7 +253,7 @@ class OtherWriter(Beside):
 
 
 class Maintenance(Beside):
-    """Ours, of all tables."""
+    """Our own maintenance of all tables."""
 
     every_s = (2.0, 8.0)
 

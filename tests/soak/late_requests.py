@@ -46,7 +46,7 @@ class LateRequests:
         self._thread.start()
 
     def stop(self) -> None:
-        """Nothing is held from now on."""
+        """Holds no request from now on."""
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join(60)

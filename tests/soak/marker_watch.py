@@ -52,7 +52,7 @@ class MarkerWatch:
         self.ahead: list[str] = []
         self.died = ""
         self._manifests: dict[int, Manifest] = {}
-        """By snapshot id, of all snapshots that were seen."""
+        """Manifests of all snapshots that were seen, by snapshot id."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="marker watch", daemon=True)
 
@@ -60,7 +60,7 @@ class MarkerWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """After a last look: at a job that has completed, that is one at everything."""
+        """Stops after a last look: if the job has completed, that look covers all epochs."""
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join(60)
@@ -140,7 +140,8 @@ class MarkerWatch:
                     )
 
     def _needed(self, sink: str, epoch: int | None) -> int:
-        """Up to where a sink has something to commit until an epoch: not every epoch has."""
+        """Newest epoch up to a given one for which a sink has something to commit: not every epoch
+        has."""
         return max(
             (
                 artifact.epoch_id

@@ -10,7 +10,7 @@ _LOOK_S = 10.0
 
 
 def slowness() -> float:
-    """By how much longer things take than on a machine of our own, by its load."""
+    """Factor by which this machine is slower than one of our own, by its load."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 

@@ -38,7 +38,7 @@ class PostgresRound(DatabaseRound):
         return {sink: TableMarkers(self._tables.url, sink) for sink in ("rows_out", "counts_out")}
 
     def _epochs(self) -> int:
-        """By the rows that are in the table, as far as the database answers."""
+        """Number of committed epochs, by the rows in the table, as far as the database answers."""
         with suppress(psycopg.Error):
             [(count,)] = self._tables.run("select count(*) from rows")
             self._seen = max(self._seen, count // (2 * ROWS))

@@ -35,7 +35,7 @@ _PROGRESS_S = 300.0
 """Longest time until the next committed epoch of a job that is not killed, start included, on our
 own machine."""
 FILES_AHEAD = 12
-"""Per source. As fast as the job goes: what waits is what one execution or two can do."""
+"""Files per source that may wait for the job: as many as one execution or two can read."""
 ROWS = 12
 TASKS = 12
 """Tasks of each stage where the order of rows is checked: their numbers have two digits."""
@@ -43,7 +43,7 @@ TASKS = 12
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a round runs."""
+    """Settings of a round."""
 
     seed: int
     kills: int

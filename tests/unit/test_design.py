@@ -69,7 +69,7 @@ def test_every_section_that_is_cited_is_on_the_page(page: str) -> None:
 
 
 def test_every_failure_has_a_test() -> None:
-    """By the row of the crash table, by the name of a test, or by its docstring."""
+    """A test is found by the row of the crash table, by its name, or by its docstring."""
     tests = "\n".join(text for name, text in sources() if name.startswith("tests/"))
     cited = set(re.findall(r"\bF\d+\b", tests))
     cited |= {f"F{number}" for number in re.findall(r"def test_f(\d+)_", tests)}

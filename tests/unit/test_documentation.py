@@ -160,7 +160,7 @@ def links(page):
 
 
 def source_url():
-    """Where the repository is; files are below it, pictures as they are."""
+    """URL of the repository; files are below it, pictures as they are."""
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (url,) = re.findall(r'^Source = "(https://[^"]+[^/])"$', project, re.MULTILINE)
     return url
@@ -197,7 +197,7 @@ def test_every_link_between_pages_leads_somewhere(page):
 
 
 def test_every_page_that_the_code_leads_to_exists():
-    """In messages of errors, and in docstrings."""
+    """Messages of errors and docstrings name existing pages only."""
     named = {
         place
         for path in (ROOT / "dagster_jet").rglob("*.py")

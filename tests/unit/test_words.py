@@ -100,8 +100,8 @@ def found_in(path: Path, words: list[Retired]) -> Iterator[str]:
                 yield f"{name}:{at}: {match[0]!r}: say {one.instead}"
 
 
-def modules() -> list[Path]:
-    return sorted((ROOT / "dagster_jet").rglob("*.py"))
+def modules(folder: str = "dagster_jet") -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
 
 
 def test_the_code_uses_the_words_of_the_glossary() -> None:
@@ -132,11 +132,12 @@ def test_a_retired_word_is_found_in_names_texts_and_comments(tmp_path: Path) -> 
     assert [line for line, _ in found] == [1, 1, 2, 4]
 
 
-def test_a_docstring_begins_with_a_subject_or_a_verb() -> None:
+@pytest.mark.parametrize("folder", ["dagster_jet", "tests", "benchmarks"])
+def test_a_docstring_begins_with_a_subject_or_a_verb(folder: str) -> None:
     riddle = re.compile(r'"""(?:Of|What|So long) ')
     assert not [
-        f"{path.name}: {line.strip()}"
-        for path in modules()
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in modules(folder)
         for line in path.read_text(encoding="utf-8").splitlines()
         if riddle.search(line)
     ]

@@ -422,7 +422,7 @@ _SECONDS: dict[str, int] = {}
 
 
 def get_flow() -> Any:
-    """What bytewax.run asks for, in each of the processes."""
+    """Dataflow that bytewax.run asks for, in each of the processes."""
     return flow(Order(**__import__("json").loads(os.environ["RACE_ORDER"])))
 
 

@@ -160,7 +160,7 @@ def _settings(order: Order) -> dict[str, str]:
 
 
 def _newest_checkpoint(folder: Path) -> Path | None:
-    """Of an earlier life; nobody else would look for it, as there is no job manager left."""
+    """Newest checkpoint of an earlier life; without a job manager Flink does not find it itself."""
     whole = [path.parent for path in folder.glob("*/chk-*/_metadata")]
     return max(whole, key=lambda path: (path / "_metadata").stat().st_mtime, default=None)
 

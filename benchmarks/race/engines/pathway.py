@@ -143,7 +143,7 @@ QUERIES: dict[str, Callable[[Any, Any, int], Any]] = {
 
 
 def _name(path: str) -> str:
-    """Of a column, which may not be `id`."""
+    """Name of a column, which may not be `id`."""
     name = path.split("/")[-1]
     return "person_id" if name == "id" else name
 

@@ -42,7 +42,7 @@ class Page:
         return "\n".join(line.strip() for line in lines if line.strip())
 
     def wait_for(self, *words: str) -> Page:
-        """Until all of these stand on the page."""
+        """Waits until the page shows all of these texts."""
 
         def all_are_there() -> bool:
             text = self.text
@@ -80,7 +80,8 @@ class Page:
         return self
 
     def click_in_row(self, row: str, text: str) -> Page:
-        """In the first row of a table that has both: of ticks and runs, the newest one."""
+        """Clicks in the first row of a table that has both texts: of ticks and runs, the newest
+        one."""
         within = f".//*[normalize-space(.)='{text}']"
 
         def clicked() -> bool:
@@ -93,7 +94,7 @@ class Page:
         return self
 
     def write(self, text: str) -> Page:
-        """Into the editor of the page, in place of what it holds."""
+        """Replaces the content of the page's editor."""
         script = "document.querySelector('.CodeMirror').CodeMirror.setValue(arguments[0]); return 1"
         self.wait_until(
             lambda: self.browser.execute_script(script, text) == 1,
@@ -102,11 +103,12 @@ class Page:
         return self
 
     def left_of(self, text: str) -> float:
-        """Where the innermost element with this text begins, in pixels from the left."""
+        """Left edge, in pixels, of the innermost element with this text."""
         return float(self.find("*", text)[-1].rect["x"])
 
     def screenshot(self, path: Path) -> None:
-        """As soon as two in a row are the same; a clock on the page may never let them."""
+        """Takes a picture as soon as two in a row are the same; a clock on the page may prevent
+        that."""
         taken = b""
         for _ in range(10):
             before, taken = taken, self.browser.get_screenshot_as_png()

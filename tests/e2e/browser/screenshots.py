@@ -93,14 +93,14 @@ def check(page: Page, asset: str) -> None:
 
 
 def observe_tables(project: Project) -> None:
-    """As what writes the tables that flights are enriched with would report them."""
+    """Reports the tables that flights are enriched with, as the programs that write them would."""
     with dg.DagsterInstance.from_config(str(project.folder / "home")) as instance:
         for table in ("airlines", "weather"):
             instance.report_runless_asset_event(dg.AssetObservation(["reference", table]))
 
 
 def picture(page: Page, name: str) -> None:
-    """When the page has all that it shows."""
+    """Takes a picture once the page shows everything."""
     page.wait_until(lambda: "Loading" not in page.text, "nothing is loading")
     if name in (sys.argv[1:] or [name]):
         page.screenshot(PICTURES / f"{name}.png")

@@ -102,7 +102,7 @@ def report_commits(instance: dg.DagsterInstance, defs: dg.Definitions) -> None:
 
 
 def evaluate_freshness(instance: dg.DagsterInstance, defs: dg.Definitions, asset: str) -> None:
-    """As Dagster's daemon does."""
+    """Evaluates freshness as Dagster's daemon does."""
     node = defs.get_repository_def().asset_graph.get(dg.AssetKey.from_user_string(asset))
     asyncio.run(FreshnessDaemon()._evaluate_asset(LoadingContextForTest(instance), node))
 

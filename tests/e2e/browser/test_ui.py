@@ -56,7 +56,7 @@ def intent(project: Project) -> str:
 
 
 def rows_read(page: Page) -> int:
-    """As the page of an asset shows it, in its table of metadata."""
+    """Number of rows on an asset's page, in its table of metadata."""
     shown = re.search(r"^rows_read\n.*\n(\d+)$", page.text, re.MULTILINE)
     return int(shown[1]) if shown else 0
 
@@ -178,7 +178,7 @@ def test_reexecuted_it_goes_on_and_is_supervised(project: Project, page: Page) -
 
 
 def ask(page: Page, action: str) -> None:
-    """By the control job's form: its launchpad."""
+    """Submits the form of the control job: its launchpad."""
     asked = f"ops:\n  ask_airport_delays:\n    config:\n      action: {action}\n"
     page.open(CONTROL).write(asked).wait_for("No errors").click("Launch Run")
     page.wait_for("Success")

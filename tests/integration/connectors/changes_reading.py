@@ -58,5 +58,5 @@ def read(reader: ChangesReader, max_rows: int = 1_000) -> list[dict[str, Any]]:
 
 
 def plain(rows: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Without what the source says of a change."""
+    """Rows without the source's columns about a change."""
     return [tuple(v for name, v in row.items() if name not in OWN) for row in rows]

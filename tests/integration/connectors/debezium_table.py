@@ -113,7 +113,7 @@ class ChangingTable:
 
 
 def produce(servers: str, topic: str, messages: Iterable[Message]) -> None:
-    """As Debezium does: each by its key, in the order of the changes."""
+    """Produces changes as Debezium does: each by its key, in their order."""
     producer = Producer({"bootstrap.servers": servers, "partitioner": "murmur2_random"})
     for key, value in messages:
         texts = [None if one is None else json.dumps(one) for one in (value, key)]

@@ -10,7 +10,7 @@ from .kafka_world import KafkaWorld
 
 
 def transaction_states(kafka: KafkaWorld, store: str) -> dict[str, str]:
-    """By the last part of their ids, those of a store."""
+    """States of a store's transactions, by the last part of their ids."""
     mine = f"dagster_jet/{store}/"
     return {
         id.rpartition("/")[2]: state
@@ -20,13 +20,13 @@ def transaction_states(kafka: KafkaWorld, store: str) -> dict[str, str]:
 
 
 def open_transactions(kafka: KafkaWorld, store: str) -> set[str]:
-    """Those of a store."""
+    """Ids of a store's open transactions."""
     states = transaction_states(kafka, store)
     return {part for part, state in states.items() if state == "Ongoing"}
 
 
 def still_open(servers: str) -> list[str]:
-    """Those of a whole broker, by their ids."""
+    """Ids of all open transactions of a broker."""
     return sorted(id for id, state in _states(servers).items() if state == "Ongoing")
 
 

@@ -75,7 +75,7 @@ class KafkaPipelineWorld(World):
         }
 
     def marked(self, sink: str, epochs: set[int]) -> set[int]:
-        """In the topic of markers that this world's sinks have alone."""
+        """Those of the epochs that have a marker, in the topic that only this world's sinks use."""
         markers = KafkaMarkers(self.kafka.servers, sink, self.sinks["marker_topic"], silence_s=60)
         newest = markers()
         return {epoch for epoch in epochs if epoch <= newest}

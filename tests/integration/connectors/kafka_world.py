@@ -192,7 +192,7 @@ def is_end_of_transaction(request: bytes) -> bool:
 
 @contextmanager
 def impatient() -> Iterator[None]:
-    """Nobody waits for a network for as long as in real life."""
+    """Shortens the time-outs for the network."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transactions, "SILENCE_S", 1.0)
         patch.setattr(transactions, "CALL_S", 0.5)

@@ -63,7 +63,7 @@ class KafkaMarkers:
         return self._newest
 
     def _ends(self) -> dict[int, int]:
-        """By partition, up to where it may be read now: to the first open transaction."""
+        """End of each partition that may be read now: up to its first open transaction."""
         assert self._admin is not None
         asked = {TopicPartition(self.topic, n): OffsetSpec.latest() for n in self._read_to}
         told = self._admin.list_offsets(
@@ -122,7 +122,7 @@ class TableMarkers:
 
 @dataclass(frozen=True)
 class FileMarkers:
-    """In a folder of output."""
+    """Newest marker of a folder of output."""
 
     out: Path
 

@@ -40,7 +40,8 @@ def all_rows(run: Callable[[str], Iterable[Sequence[Any]]], table: str = "result
 
 @contextmanager
 def without(run: Callable[[str], object], table: str) -> Iterator[None]:
-    """Another database: it has the table no more, and is left as it is."""
+    """Renames the table, as in another database that lacks it; asserts that nobody makes it
+    anew."""
     run(f"alter table {table} rename to kept")
     yield
     run(f"create table {table} (nobody_has_made_it int)")

@@ -28,7 +28,7 @@ SCHEMA = "id long"
 
 
 class Rabbit:
-    """Where messages are sent, and readers read them through a network."""
+    """RabbitMQ queue whose readers connect through a proxy."""
 
     acknowledgement, is_answered = b"\x00\x3c\x00\x50", False  # Basic.Ack
 
@@ -118,7 +118,7 @@ class Job:
         self.reader = queue.source().open("j", "in", None)
 
     def reads(self, count: int) -> None:
-        """So many messages, and no more."""
+        """Reads exactly this many messages."""
 
         def enough() -> bool:
             self.reader.accept(self.reader.poll())
@@ -142,7 +142,7 @@ class Job:
         wait_until(done, within=30)
 
     def restarts(self) -> None:
-        """From the snapshot."""
+        """Restarts from the snapshot."""
         position, open = self.reader.position(), self.reader.unacknowledged()
         self.reader.close()
         self.reader = self.queue.source().open("j", "in", None)

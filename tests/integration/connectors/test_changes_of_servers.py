@@ -27,7 +27,7 @@ __all__ = ["database"]
 
 
 class OwnServer:
-    """To be stopped, copied and put back."""
+    """Server that a test may stop, copy and put back."""
 
     def __init__(self, **settings: str) -> None:
         self.home = own_folder("postgres")
@@ -44,7 +44,7 @@ class OwnServer:
         stop(self.running, signal.SIGKILL)
 
     def copied(self) -> Path:
-        """Its data as it is on the disk, taken while it is down."""
+        """Copy of the data on disk, taken while the server is down."""
         copy = self.home / "copy"
         self.stop()
         _copy(self.home / "data", copy)
@@ -93,7 +93,8 @@ def with_rows(reader: ChangesReader, database: PostgresDatabase, *ids: int) -> d
 
 
 def test_an_older_copy_of_the_server_is_noticed(database: PostgresDatabase) -> None:
-    """Its log ends before what was read; and once it has gone on, other transactions are there."""
+    """The log of the copy ends before the position that was read. Once the copy goes on, it has
+    other transactions there."""
     with own_server() as own:
         reader = opened(own.database)
         with_rows(reader, own.database, 1)
@@ -179,7 +180,7 @@ def test_a_slot_whose_log_was_removed_is_lost() -> None:
 def test_two_jobs_on_one_slot_lose_nothing_in_silence(
     database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another advances it between our look at the slot and the peek."""
+    """Another job advances the slot between our look at it and the peek."""
     reader = opened(database)
     with_rows(reader, database, 1)
     other = opened(database)
@@ -272,7 +273,7 @@ def test_a_run_that_drains_ends_where_only_others_write(
 
 
 def test_a_standby_is_waited_for(database: PostgresDatabase) -> None:
-    """It may be about to take over."""
+    """The standby may be about to take over."""
     with own_server() as own:
         own.settings["hot_standby"] = "on"
         own.stop()

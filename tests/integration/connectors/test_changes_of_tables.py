@@ -198,7 +198,7 @@ def test_what_spark_does_not_have_can_be_a_dead_letter(database: PostgresDatabas
 
 
 def test_generated_columns_are_not_read_as_nulls(database: PostgresDatabase) -> None:
-    """They are not in the log: the rows do not have them."""
+    """Generated columns are not in the log: the rows do not have them."""
     database.run("alter table t add twice bigint generated always as (id * 2) stored, add n int")
     reader = opened(database)
     database.run("insert into t (id, text, n) values (1, 'a', 5)")
@@ -318,7 +318,7 @@ def test_a_change_of_the_key_has_the_old_key(database: PostgresDatabase) -> None
 
 
 def test_a_large_value_that_an_update_leaves_alone_is_named(database: PostgresDatabase) -> None:
-    """It is not in the log, and the job goes on."""
+    """The value is not in the log, and the job goes on."""
     database.run("alter table t add n int")
     reader = opened(database)
     database.run(f"insert into t values (1, ({BIG}), 0)")

@@ -75,7 +75,7 @@ class MirrorWorld(World):
         return Counter(self.database.run("select id, name, large, price, at from m"))
 
     def newest(self) -> dict[int, list[str | None]]:
-        """By key, what each message says of it; a tombstone says nothing."""
+        """Newest content of each key's messages; a tombstone has none."""
         found: dict[int, list[str | None]] = {}
         for message in self.kafka.messages(self.place["newest"]):
             value = message.value()
@@ -208,7 +208,7 @@ def test_in_one_partition_a_truncation_and_any_key_have_an_order(jet: Jet, tmp_p
 
 
 def test_a_compacted_topic_is_read_with_its_tombstones() -> None:
-    """It may have nothing else of a deletion."""
+    """A deletion may appear only as a tombstone."""
     kafka = KafkaWorld()
 
     def start(topic: str, **more: Any) -> None:

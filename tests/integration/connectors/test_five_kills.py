@@ -122,8 +122,8 @@ def kill_a_worker(world: World, feed: Callable[[], None]) -> None:
 
 
 def kill_the_broker(world: Any, broker: Server, first: int) -> None:
-    """While there is something to read and to write; it is away for as long as its start takes. The
-    job waits in place: a task that reads does so longer than a test would."""
+    """Kills the broker while there is input and output; it is away for as long as its start takes.
+    The job waits in place: a task that reads waits longer than a test would."""
     world.send(3, first=first)
     before = len(world.events)
     broker.kill()
@@ -135,7 +135,7 @@ def kill_the_broker(world: Any, broker: Server, first: int) -> None:
 
 
 def kill_the_database(world: Any, database: Server, first: int) -> None:
-    """Until the job has met it."""
+    """Kills the database until the job has met an error."""
     seen = len(world.events)
     database.kill()
     world.send(3, first=first)

@@ -129,7 +129,8 @@ def two(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def test_a_request_arrives_after_its_successor(two: Two) -> None:
-    """It is of a dead driver, which its successor has done again: nothing of it is applied."""
+    """The request is from a dead driver, and its successor has committed the same epoch: none of it
+    is applied."""
     held = two.proxy.hold_next(is_joint)
     staged = two.staged(1, 2)
     assert together(staged)

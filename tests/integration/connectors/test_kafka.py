@@ -175,7 +175,7 @@ def test_the_contract_of_a_sink(
 
 
 def test_a_producer_that_is_given_up_gives_its_transaction_up(kafka: KafkaWorld):
-    """Nobody who reads the topic waits for the next producer."""
+    """The next producer does not keep readers of the topic waiting."""
     topic, markers = kafka.topic(), kafka.topic(PARTITIONS, cleanup_policy="compact")
     store, name = uuid.uuid4().hex, "out"
     producer = EpochProducer(Cluster(kafka.servers), topic, markers, Owner(store, "n", "j", name))
@@ -324,8 +324,8 @@ def test_aborted_messages_are_not_read_and_do_not_hold_the_end(kafka: KafkaWorld
 
 
 def test_a_log_of_which_few_messages_are_left_is_read_in_large_epochs(kafka: KafkaWorld, jet: Jet):
-    """As of a compacted topic; of this one the others were aborted. Epochs that were sized by rows
-    became smaller and smaller."""
+    """Only a few messages of a compacted topic are left; here the others were aborted. Epochs sized
+    by rows became ever smaller."""
     from confluent_kafka import Producer
 
     topic = kafka.topic()

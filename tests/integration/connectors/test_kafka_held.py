@@ -178,7 +178,7 @@ def test_commit_after_restart(tmp_path: Path, store: Store, how: int) -> None:
 
 
 def test_ids_not_in_the_snapshot_are_rolled_back(held: Held) -> None:
-    """Also those of writers that the sink has no more."""
+    """Ids of writers that the sink no longer has are rolled back, too."""
     decided = [*held.prepared(1, 10), *held.prepared(1, 11, shard=2)]
     held.prepared(2, 20)
     held.prepared(2, 21, shard=4)
@@ -258,7 +258,7 @@ def test_rows_that_are_neither_held_nor_staged_are_told_as_lost(held: Held) -> N
 
 
 def end_by_hand(held: Held, artifacts: list[Artifact]) -> None:
-    """Somebody takes the transaction's id, which aborts it."""
+    """Aborts a transaction by taking its id."""
     for artifact in artifacts:
         found = HeldTransaction.of(artifact.token)
         assert found is not None
@@ -298,7 +298,7 @@ def aborted(held: Held, epoch: int) -> list[Artifact]:
 
 
 def test_a_task_of_a_dead_execution_leaves_nothing_open(held: Held) -> None:
-    """Its transaction would hold back who reads the topic, until its time is over."""
+    """The task's transaction would hold back readers of the topic until it times out."""
     begun = held.writer(1)
     begun.write(rows(10))
     late = held.writer(1, shard=1)

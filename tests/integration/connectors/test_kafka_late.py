@@ -163,7 +163,7 @@ def is_message(request: bytes) -> bool:
 def test_a_connection_that_falls_silent_delays_one_commit(
     late: Late, monkeypatch: pytest.MonkeyPatch, is_it: Callable[[bytes], bool]
 ) -> None:
-    """Without a socket.timeout.ms of ours, for as long as a transaction may be open."""
+    """Unless we set socket.timeout.ms, the delay is as long as a transaction may be open."""
     monkeypatch.setattr(transactions, "SOCKET_MS", 1_000)
     held = late.proxy.hold_next(is_it, resets=False)
     began = time.monotonic()

@@ -33,7 +33,7 @@ def kafka() -> KafkaWorld:
 
 @pytest.fixture
 def topic(kafka: KafkaWorld) -> str:
-    """As a start makes it."""
+    """Topic made as a start makes it."""
     name = f"m-{uuid.uuid4().hex[:12]}"
     marker_topic.check_marker_topic(Cluster(kafka.servers), name, "j", "out")
     return name
@@ -47,7 +47,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_a_dead_job_keeps_no_other_from_starting(kafka: KafkaWorld, topic: str, store: Store):
-    """Its transaction is open, for as long as the broker waits for its producer."""
+    """The dead job's transaction is open for as long as the broker waits for its producer."""
     home = (store.store_id, store.config.namespace)
     dead = Owner(*home, "dead", "out")
     job = next(j for j in "abc" if Owner(*home, j, "out").partition != dead.partition)
@@ -101,7 +101,7 @@ def test_a_topic_with_too_few_partitions_is_refused(kafka: KafkaWorld) -> None:
 
 @long
 def test_what_a_start_reads_does_not_grow(kafka: KafkaWorld, topic: str) -> None:
-    """With times that are a 2000th of what they are: a segment is new for 0.3 s."""
+    """Time spans are a 2000th of the real ones: a segment is new for 0.3 s."""
     faster = [
         ConfigEntry(name, str(int(value) // 2000), incremental_operation=AlterConfigOpType.SET)
         for name, value in marker_topic.SETTINGS.items()

@@ -111,7 +111,7 @@ def test_a_poll_that_is_cut_off_does_not_forget_where_new_partitions_begin():
 
 
 def test_a_source_that_has_not_answered_yet_begins_where_it_is_told_to():
-    """It is new in its pipeline: a snapshot of the other sources does not wait for it."""
+    """The source is new in its pipeline: a snapshot of the other sources does not wait for it."""
     kafka = KafkaWorld()
     topic = kafka.topic()
     kafka.send(topic, [{"v": v} for v in range(3)])
@@ -130,7 +130,7 @@ def test_a_source_that_has_not_answered_yet_begins_where_it_is_told_to():
 def test_a_commit_that_is_cut_off_ends_soon_and_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ):
-    """It is one transaction all the same: what was sent is not sent again."""
+    """The commit stays one transaction: rows that were sent are not sent again."""
     import pyarrow as pa
 
     monkeypatch.setattr(transactions, "SILENCE_S", 1.0)

@@ -40,7 +40,7 @@ def jet(tmp_path: Path, spark: Any) -> Iterator[Jet]:
 
 
 def open_transaction(kafka: KafkaWorld, topic: str, values: list[dict[str, Any]]) -> Producer:
-    """Somebody else's, in partition 0."""
+    """Opens another producer's transaction in partition 0."""
     producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": uuid.uuid4().hex})
     producer.init_transactions()
     producer.begin_transaction()

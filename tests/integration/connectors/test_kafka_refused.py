@@ -83,7 +83,7 @@ class RefusedWorld(World):
         return Counter(row["id"] for row in self.kafka.rows(self.topic))
 
     def letters(self) -> Counter[int]:
-        """By the markers, as a reader of whole epochs sees them."""
+        """Dead letters of committed epochs, by the markers."""
         rows: Counter[int] = Counter()
         for marker in (self.folder / "refused" / "_epochs").glob("[0-9]*.json"):
             for file in json.loads(marker.read_text())["files"]:

@@ -73,8 +73,8 @@ def grant(
 
 
 def refused(start: Callable[[], object], kind: type[JetError], words: str) -> None:
-    """It is refused for good, with these words and without the password. What was granted a moment
-    ago may take a moment until the broker heeds it."""
+    """Asserts a final refusal with these words and without the password. A right granted a moment
+    ago may take effect at the broker a moment later."""
     until = time.monotonic() + 10
     while True:
         with pytest.raises(JetError) as raised:
@@ -144,7 +144,7 @@ def test_held_transactions_of_a_user_who_signs_in(
     mechanism: str,
     caplog: pytest.LogCaptureFixture,
 ):
-    """Both clients do, and neither shows the password, whatever it logs."""
+    """Neither client's log shows the password."""
     for name in ("kafka", "kafka.net", "kafka.protocol"):
         caplog.set_level("DEBUG", logger=name)
     options |= {"sasl.mechanism": mechanism}

@@ -37,7 +37,7 @@ BIG = "repeat(md5(%s), 100)"
 
 
 def applied(place: SqlPlace, rows: Sequence[Any], reader: Any, size: int = 1_000) -> None:
-    """As a commit does it, in batches of a size."""
+    """Applies rows in batches of a size, as a commit does."""
     table, _ = reader._tables(rows)
     with place.connected() as connection, connection.begin():
         mirror = Mirror(connection, place, ("id",), "j", "out")

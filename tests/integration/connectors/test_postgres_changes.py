@@ -229,7 +229,7 @@ def own_server() -> Iterator[list[Any]]:
 
 
 def is_away(reader: ChangesReader) -> bool:
-    """Not at once: the process behind our connection outlives the server by a moment."""
+    """Waits until the server is gone: the process behind our connection outlives it by a moment."""
     try:
         reader.poll()
     except SourceUnavailableError:

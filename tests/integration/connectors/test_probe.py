@@ -290,7 +290,7 @@ def test_rabbitmqs_kinds_of_queues_and_rights(ask: Any) -> None:
 
 
 def test_sqs_is_asked(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By moto's server, which stands in for it."""
+    """moto's server stands in for SQS."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
     with AwsServer() as server:

@@ -83,7 +83,7 @@ def read(reader: RabbitReader, count: int) -> list[Any]:
 
 
 def restored(queue: RabbitQueue, reader: RabbitReader, port: int | None = None) -> RabbitReader:
-    """As after a crash behind a snapshot: the position, through JSON."""
+    """Restores a reader from its position, through JSON, as after a crash behind a snapshot."""
     again = opened(queue, port)
     again.restore(json.loads(json.dumps(reader.position())), None)
     again.restore_unacknowledged(json.loads(json.dumps(reader.unacknowledged())))
@@ -522,7 +522,7 @@ class RabbitWorld(World):
         return committed(self.folder / "out", ("v",))
 
     def rows_by_manifest(self) -> Counter[tuple[Any, ...]]:
-        """While the job runs, a listing may be ahead."""
+        """Rows by the manifest; while the job runs, a listing may be ahead."""
         return by_manifest(self.folder / "out", ("v",))
 
 

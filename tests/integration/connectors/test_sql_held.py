@@ -149,7 +149,7 @@ def test_ids_not_in_the_snapshot_are_rolled_back(held: Held) -> None:
 
 
 def test_a_recover_that_lists_nothing_is_survived_by_probing(tmp_path: Path) -> None:
-    """As Artemis does in the seed: transactions exist and hold locks, and are in no list."""
+    """Transactions exist and hold locks, but no list has them, as Artemis does in the seed."""
     database = postgres_server.postgres()
     database.run("create schema shadow")
     database.run(

@@ -79,7 +79,7 @@ FOLDING = {
     "postgresql": ["k char(3)", "k text collate ci", "k citext", "k jsonb", "k inet", "k name"],
     "sqlite": ["k text collate nocase", "k text collate rtrim"],
 }  # fmt: skip
-"""By kind of database, columns that take different texts for one key."""
+"""Columns that take different texts for one key, by kind of database."""
 EXACT = {
     "mariadb": [MARIADB_EXACT, "k varchar(9) character set latin1 collate latin1_nopad_bin"],
     "postgresql": ["k text", "k varchar(9)", 'k text collate "C"', "k uuid", "k mood"],

@@ -241,7 +241,7 @@ def test_a_commit_of_a_prepared_transaction_that_arrives_late(
 def test_a_transaction_that_is_prepared_late_is_rolled_back(
     late: Late, proxy: Proxy, kind: str
 ) -> None:
-    """Its task was run again meanwhile; the next start finds it."""
+    """Its task was run again meanwhile; the next start finds the transaction."""
     asked = Nth(b"prepare transaction" if kind == "postgresql" else b"xa prepare")
     held = proxy.hold_next(asked)
     with pytest.raises(SinkUnavailableError):

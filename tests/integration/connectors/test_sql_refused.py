@@ -61,7 +61,7 @@ class Place:
         return sorted(row[0] for row in self.database.run("select id from results"))
 
     def refused(self) -> Counter[int]:
-        """By the markers, as a reader of whole epochs sees them."""
+        """Refused rows of committed epochs, by the markers."""
         found: Counter[int] = Counter()
         for marker in sorted((self.folder / "refused" / "_epochs").glob("[0-9]*.json")):
             for file in json.loads(marker.read_text())["files"]:

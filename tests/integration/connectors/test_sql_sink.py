@@ -175,7 +175,7 @@ class Deletions:
         return cls(database, kind)
 
     def put(self, ids: Iterable[int]) -> None:
-        """Somebody else inserts these rows, anew if they were there before."""
+        """Inserts rows as another writer does, anew if they were there before."""
         for some in _chunks(sorted(set(ids)), 10_000):
             values = ", ".join(f"({id})" for id in some)
             known = "select id from results"

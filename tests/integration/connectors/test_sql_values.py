@@ -336,7 +336,7 @@ PARSED: dict[str, tuple[Any, Any, Any]] = {
     "mood mood": (pa.string(), "sad", "sad"),
     "at interval": (pa.string(), "1 day", timedelta(days=1)),
 }
-"""By column: what the rows have, and what a plain client finds."""
+"""Values in the rows and as a plain client reads them, by column."""
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "upsert", "key": "n"}, {"transactions": "held"}])

@@ -84,7 +84,7 @@ def read(reader: SqsReader, count: int) -> list[Any]:
 
 
 def restored(queue: SqsQueue, reader: SqsReader, **options: Any) -> SqsReader:
-    """As after a crash behind a snapshot: the position, through JSON."""
+    """Restores a reader from its position, through JSON, as after a crash behind a snapshot."""
     again = opened(queue, **options)
     again.restore(json.loads(json.dumps(reader.position())), None)
     again.restore_unacknowledged(json.loads(json.dumps(reader.unacknowledged())))
@@ -359,8 +359,8 @@ def test_what_cannot_be_is_refused_in_a_sentence(server: AwsServer, queue: SqsQu
 def test_wrong_credentials_and_lacking_rights_are_told_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By a server that asks who anybody is, and lets a user look at queues, and nothing else; or
-    all but receive."""
+    """The server checks who is asking. It lets a user only look at queues, or do everything but
+    receive."""
     with AwsServer() as strict:
         queue = new_queue(strict)
         iam = boto3.client(
@@ -443,7 +443,7 @@ class SqsWorld(World):
         return committed(self.folder / "out", ("v",))
 
     def rows_by_manifest(self) -> Counter[tuple[Any, ...]]:
-        """While the job runs, a listing may be ahead."""
+        """Rows by the manifest; while the job runs, a listing may be ahead."""
         return by_manifest(self.folder / "out", ("v",))
 
 

@@ -69,7 +69,8 @@ def test_columns_of_parquet(spark: SparkSession, tmp_path: Path, schema: str | N
 
 
 def test_subfolders_are_columns(spark: SparkSession, tmp_path: Path) -> None:
-    """As Spark writes and reads them; what is above on lines does not hold there."""
+    """Folder names are columns as Spark writes and reads them; the checks above on lines do not
+    hold there."""
     (tmp_path / "day=7").mkdir()
     (tmp_path / "day=7" / "t.json").write_text('{"k": "a"}\n')
     assert rows(spark, tmp_path, "json") == [("a", 7)]

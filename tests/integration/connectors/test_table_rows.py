@@ -95,7 +95,8 @@ def test_it_goes_on_behind_its_position(database: PostgresDatabase) -> None:
 
 
 def test_what_it_cannot_see_it_does_not_read(database: PostgresDatabase) -> None:
-    """As its label says: a number that is committed late, an update, a deletion."""
+    """The source reads only new numbers, as its label says: not a number that is committed late, an
+    update, or a deletion."""
     database.run("create table late (id bigint primary key, text text)")
     source = rows_of(database.url, "late")
     assert "no updates" in source.describe()["sees"]
@@ -187,7 +188,8 @@ def test_what_a_start_finds(database: PostgresDatabase) -> None:
 
 @pytest.mark.parametrize("kind", ["postgres", pytest.param("mariadb", marks=long)])
 def test_a_server_that_is_killed_in_the_middle_is_asked_again(kind: str) -> None:
-    """Between two pages of rows; what the reader has is kept, and nothing is read twice."""
+    """The server dies between two pages of rows; the reader keeps its rows, and nothing is read
+    twice."""
     server, folder = {"postgres": postgres_server, "mariadb": maria_server}[kind], own_folder(kind)
     running = launch(kind, folder, server.prepared(folder))
     try:

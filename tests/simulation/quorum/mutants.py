@@ -14,7 +14,7 @@ Call = Callable[[], None]
 
 @dataclass(frozen=True)
 class Cast:
-    """Who plays: the real ones, or a mutant in the place of one of them."""
+    """Parts of the algorithm: the real ones, or a mutant in the place of one of them."""
 
     step: Step = r.acceptor_step
     claim: type[r.ClaimBallot] = r.ClaimBallot
@@ -122,7 +122,7 @@ class _Minority(operations.Round):
 
 
 class AcceptsAMinority(r.Write):
-    """Half of the members are enough for a write."""
+    """Takes half of the members for enough for a write."""
 
     def _ask(self, configuration, request):
         super()._ask(configuration, request)
@@ -130,7 +130,7 @@ class AcceptsAMinority(r.Write):
 
 
 class ClaimsWithAMinority(r.ClaimBallot):
-    """Half of the members are enough for a promise."""
+    """Takes half of the members for enough for a promise."""
 
     def __init__(self, configuration, ballot, *heard):
         super().__init__(configuration, ballot, *heard)
@@ -274,4 +274,4 @@ MUTANTS: dict[str, Cast] = {
     },
     lists_before_the_floor.__name__: Cast(listing=lists_before_the_floor),
 }
-"""By name: the mistake."""
+"""Parts with one mistake each, by its name."""

@@ -189,7 +189,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Process:
-    """Where a process stands: all of it in ``key``; ``operation`` is never changed."""
+    """State of a process: all of it in ``key``; ``operation`` is never changed."""
 
     key: tuple[Any, ...]
     script: int

@@ -18,14 +18,15 @@ CLOSER: dict[str, dict[str, float]] = {
     name: {"change": 0.05, "late": 0.9, "haste": 0.3, "unrest": 0, "loss": 0, "patience": 0.03}
     for name in ("begins_below_the_floor", "lists_before_the_floor")
 }
-"""Where to look more closely for a mistake that needs a rare situation."""
+"""Odds that make the rare situation of a mistake more likely."""
 
 DISPUTES = (
     "InstallsWhatTheSealFound",
     "keeps_its_own_at_install",
     "PrefersTheNewestToTheChosen",
 )
-"""Only seen where two movers meet a write and a claim that passed it over: too rare for seeds."""
+"""Mistakes that show only where two movers meet a write and a claim that passed it over: too rare
+for seeds."""
 
 
 @pytest.mark.parametrize("mistake", sorted(set(MUTANTS) - set(DISPUTES)))

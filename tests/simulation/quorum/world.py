@@ -40,7 +40,7 @@ class Violation(AssertionError):
 
 @dataclass
 class Process:
-    """Somebody who works with the members as they were when it opened the store.
+    """Process that works with the members as they were when it opened the store.
 
     Attributes:
         again: begins the operation again, once the register has been moved.
@@ -62,7 +62,7 @@ class Process:
 
 @dataclass
 class Sweep:
-    """Somebody who moves all registers (there is one) and then makes the configuration stable."""
+    """Process that moves all registers (there is one) and then makes the configuration stable."""
 
     configuration: Configuration[None]
     raised: set[str] = field(default_factory=set)
@@ -495,7 +495,7 @@ class World:
             self.forget(process)
 
     def forget(self, process: Process) -> None:
-        """It certainly did not happen: nobody may ever see it."""
+        """Removes an operation that certainly did not happen: nobody may ever see it."""
         self.history = [r for r in self.history if r is not process.record]
         process.record = None
 

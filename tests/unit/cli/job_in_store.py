@@ -13,7 +13,8 @@ from dagster_jet.store import Store
 
 
 class StoredJob:
-    """Its record is written by the owner of a register, its report as a report keeper does."""
+    """Job in a store: its record is written by the owner of a register, its report as a report
+    keeper does."""
 
     def __init__(self, store: Store, name: str, execution_id: int = 1) -> None:
         directory = store.map(JOB_DIRECTORY)

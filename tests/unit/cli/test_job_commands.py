@@ -20,7 +20,7 @@ from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobSta
 from dagster_jet.store import Store, StoreConfig
 
 DEAD_PID = 2**22 + 1
-"""Above the kernel's largest process id."""
+"""Process id above the kernel's largest one."""
 COMMITTING = Activity(Doing.COMMITTING, 400_000, "out (/o): disk full")
 HERE = new_lease("o", 1_000, "run-1", COMMITTING)
 

@@ -30,7 +30,7 @@ from dagster_jet.store import Store, StoreConfig
 from .job_in_store import StoredJob
 
 DEAD_PID = 2**22 + 1
-"""Above the kernel's largest process id."""
+"""Process id above the kernel's largest one."""
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ class Table:
         return deltalake.DeltaTable(self.folder)
 
     def ids(self) -> list[int]:
-        """As both readers see them."""
+        """Ids as both readers see them."""
         found = sorted(row["id"] for row in by_log(self.folder))
         assert found == sorted(row["id"] for row in by_library(str(self.folder)))
         return found
@@ -49,7 +49,7 @@ class Table:
         deltalake.write_deltalake(self.folder, rows, mode="append", schema_mode="merge")
 
     def set_property(self, name: str, value: str) -> None:
-        """As a writer that the library does not refuse, such as Spark."""
+        """Sets a property as a writer that the library does not refuse, such as Spark, would."""
         self._change(lambda data: data["configuration"].update({name: value}))
 
     def change_type(self, column: str, type: str) -> None:

@@ -67,7 +67,7 @@ class Table:
         return made.at_start("j", "out", on_one_host=True)
 
     def ids(self, branch: str = "main") -> list[int]:
-        """As both readers see them."""
+        """Ids as both readers see them."""
         found = sorted(row["id"] for row in by_manifests(self.folder, branch=branch))
         assert found == sorted(row["id"] for row in by_library(self.folder, branch=branch))
         return found

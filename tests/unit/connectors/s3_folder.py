@@ -18,7 +18,7 @@ BUCKET = "bucket"
 
 @dataclass(frozen=True)
 class S3Folder:
-    """Where a test reads or writes."""
+    """Folder of a bucket that a test reads or writes."""
 
     server: AwsServer
     prefix: str

@@ -145,7 +145,7 @@ def _bytes(number: int) -> str:
 
 
 def _exact(number: Decimal, scale: int) -> int:
-    """As a whole number, by its digits: no context rounds it."""
+    """Decimal as a whole number, by its digits: no context rounds it."""
     sign, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
     whole = int("".join(map(str, digits)) or "0") * 10 ** (exponent + scale)

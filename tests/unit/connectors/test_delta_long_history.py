@@ -19,7 +19,7 @@ EXPIRES = {"delta.logRetentionDuration": "interval 0 seconds"}
 def test_expired_log_files_go_at_every_hundredth_commit_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To look for them takes longer than the commit."""
+    """Looking for expired files takes longer than the commit."""
     monkeypatch.setattr(table_log, "CLEANED_EVERY", 6, raising=False)
     table = Table(tmp_path, configuration=EXPIRES)
     log, sink, left = table.folder / "_delta_log", table.sink(), []
@@ -33,7 +33,7 @@ def test_expired_log_files_go_at_every_hundredth_commit_only(
 
 
 def test_so_they_do_when_rows_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the epochs table is written, beside a stream with a snapshot each second."""
+    """Rows are replaced as in the epochs table, beside a stream with a snapshot each second."""
     monkeypatch.setattr(table_log, "CLEANED_EVERY", 6)
     table, left = Table(tmp_path, configuration=EXPIRES), []
     log = TableLog.open(str(table.folder), {})

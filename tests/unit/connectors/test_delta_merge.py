@@ -161,7 +161,7 @@ def test_changes_that_change_nothing_have_a_marker(table: Table) -> None:
 
 
 def test_a_late_merge_is_refused(table: Table) -> None:
-    """As `late_request_lands_after_recovery_check`: an upsert would bring old values back."""
+    """An upsert would bring old values back, as `late_request_lands_after_recovery_check` does."""
     sink = table.sink(**KEYED)
     old = stage(sink, rows(1))
     committer: Any = sink.open_committer("j", "out")

@@ -220,7 +220,7 @@ def test_orphans_are_the_sinks_own_and_not_committed(table: Table) -> None:
     ],
 )
 def test_txn_retention(table: Table, name: str, value: str) -> None:
-    """And other properties: refused at the start, and before a commit."""
+    """This and other properties are refused at the start, and before a commit."""
     sink = table.sink()
     staged = stage(sink, rows(1))
     table.set_property(name, value)

@@ -171,7 +171,7 @@ def test_a_claim_that_a_crash_has_emptied_is_told_apart(tmp_path: Path) -> None:
 def test_a_start_on_a_full_disk_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It meets the disk that has ended the execution before it."""
+    """The start meets the disk that has ended the execution before it."""
     new, known = (FilesSink(str(tmp_path / name), "json") for name in ("new", "known"))
     known.check("j", "out", is_new_job=True)
 

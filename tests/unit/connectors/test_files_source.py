@@ -79,7 +79,7 @@ def snapshot_with(path: Path) -> tuple[dict[str, Any], pa.Table]:
 
 
 def joined(*journals: pa.Table | None) -> pa.Table:
-    """As a chain is read back, the newest first."""
+    """Joins journals as a chain is read back, the newest first."""
     return pa.concat_tables([j for j in journals if j is not None], promote_options="default")
 
 

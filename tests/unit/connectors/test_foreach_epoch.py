@@ -106,7 +106,7 @@ def test_an_error_names_the_line_and_says_what_follows(
 
 
 def test_a_function_has_the_same_name_in_each_process() -> None:
-    """Not so the text of an object, or of a partial, which has its address."""
+    """The text of an object, or of a partial, has its address and differs."""
 
     class Load:
         def __call__(self, rows: Any, epoch: str) -> None: ...

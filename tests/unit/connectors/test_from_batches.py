@@ -48,7 +48,7 @@ def test_offsets_of_any_kind_are_kept() -> None:
 
 
 def test_as_many_rows_wait_as_the_densest_range_had_per_offset() -> None:
-    """Else an epoch of few rows would not be gathered into one task."""
+    """Otherwise an epoch of few rows would not be gathered into one task."""
     newest: list[Any] = [10]
     one = polled(reader(lambda: newest[0]))
     assert one.waiting().items > FEW_ROWS, "nothing is known yet"

@@ -203,7 +203,7 @@ def test_files_of_a_dead_run_stay_while_its_request_may_land(
 
 @pytest.mark.parametrize("point", ["lake.compact.written", "lake.compact.after"])
 def test_killed(table: Table, point: str) -> None:
-    """Nothing has changed, or all; the next run removes what is left."""
+    """The table has changed completely or not at all; the next run removes what is left."""
     fill(table, *range(1, 6))
     place = options_at(table.folder)
     code = (
@@ -281,7 +281,7 @@ class Reader:
 def test_appends_compaction_expiry_and_late_requests_at_random(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """By rows, after each step; a source reads each row once."""
+    """Compares rows after each step; a source reads each row once."""
     chance, real = random.Random(seed), SqlCatalog.commit_table
     fields: Any = chance.choice([(), (("day", "identity"),)])
     few = {SNAPSHOTS_KEPT: "2"} if seed % 2 else {}  # the sink expires, too

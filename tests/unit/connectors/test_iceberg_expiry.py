@@ -96,7 +96,7 @@ def test_a_table_that_the_sink_creates_keeps_few(tmp_path: Path) -> None:
 def test_a_commit_whose_snapshot_has_expired_is_not_repeated(
     table: Table, how: dict[str, Any]
 ) -> None:
-    """Its driver died before it knew. Nothing but the marker says that it has committed."""
+    """The driver died before it knew that the commit succeeded; only the marker says so."""
     [lost, *_] = fill(table, range(1, 13), **how)
     before = table.ids()
     sink = table.sink(**how)

@@ -89,7 +89,7 @@ def test_a_server_that_ignores_the_condition_is_refused(s3: S3Folder) -> None:
 
 @pytest.mark.parametrize("is_ahead", [True, False], ids=["same-epoch", "other-writer"])
 def test_an_update_that_is_late_is_refused(s3: S3Folder, *, is_ahead: bool) -> None:
-    """Its table was read, and its metadata are written: meanwhile another update lands."""
+    """Another update lands after the late one has read the table and written its metadata."""
     table = GlueTable(s3)
     sink = table.out
     commit(sink, stage(sink, rows(1)), by())

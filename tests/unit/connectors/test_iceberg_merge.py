@@ -126,7 +126,7 @@ def test_changes_of_a_mirror(table: Table) -> None:
 
 
 def test_only_files_with_a_key_are_written_anew(table: Table) -> None:
-    """Those that bounds or partitions exclude are not even read; small ones are put together."""
+    """Files that bounds or partitions exclude are not even read; small ones are put together."""
     sink = table.sink(**KEYED)
     for epoch, ids in enumerate(([1, 29], [31, 59], [57, 85]), 1):  # of two days
         commit(sink, stage(sink, rows(*ids), epoch=epoch), by())
@@ -150,7 +150,7 @@ def files(table: Table) -> dict[str, list[int]]:
 def test_a_plan_that_has_failed_is_made_again(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of it is taken for a plan, although the table is as it was."""
+    """No part of the failed plan is used, although the table is as it was."""
     sink = table.sink(**KEYED)
     commit(sink, stage(sink, rows(1, 2)), by())
     staged = stage(sink, rows(2, 3, text="new"), epoch=2)
@@ -179,7 +179,7 @@ def test_a_row_moves_to_another_partition(table: Table) -> None:
 
 
 def test_a_late_merge_is_refused(table: Table) -> None:
-    """As `late_request_lands_after_recovery_check`: an upsert would bring old values back."""
+    """An upsert would bring old values back, as `late_request_lands_after_recovery_check` does."""
     sink = table.sink(**KEYED)
     old = stage(sink, rows(1))
     with closing(sink.open_committer("j", "out")) as dead:
@@ -448,7 +448,7 @@ TRANSFORMS = {"text": "truncate(2, {})", "at": "hour({})", "local": "year({})", 
 
 @pytest.mark.parametrize("column", KEYS)
 def test_keys_of_any_type_are_found(tmp_path: Path, column: str) -> None:
-    """In files that are told apart by their bounds, and by partitions of the key."""
+    """The keys are in files that are told apart by their bounds, and by partitions of the key."""
     schema = pa.schema([TYPES.field(column), ("value", pa.int64())])
     transform = TRANSFORMS.get(column, "bucket(3, {})").format(column)
     for place, fields in (("whole", ()), ("parts", () if column == "ok" else (transform,))):
@@ -555,7 +555,7 @@ class Model:
 def test_epochs_restarts_and_late_requests_at_random(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, seed: int
 ) -> None:
-    """By rows, after each commit: of a table that others append to, and beside maintenance."""
+    """Compares rows after each commit, in a table that others append to, and beside maintenance."""
     model = Model(seed, mode)
     by_field = model.random.choice([(), (("part", "identity"),), (("id", "bucket[3]"),)])
     kept = {"history.expire.max-snapshot-age-ms": "0"}

@@ -49,7 +49,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def test_late_request_lands_after_recovery_check(table: Table) -> None:
-    """Ours are refused. The library's own way to end a transaction doubles the rows."""
+    """Our late commits are refused. The library's own way to end a transaction doubles the rows."""
     sink = table.sink()
     staged = stage(sink, rows(1, 2))
     with table.version() as dead:
@@ -233,7 +233,7 @@ def test_manifests_are_merged(tmp_path: Path) -> None:
 
 
 def test_deleted_file_is_committed(table: Table) -> None:
-    """As `vacuum_eats_staged_files`: the library does not look whether files are there."""
+    """The library does not check that files exist, see `vacuum_eats_staged_files`."""
     sink = table.sink()
     lost, kept = stage(sink, rows(1)), stage(sink, rows(2), epoch=2)
     table.path_of(lost[0]).unlink()

@@ -27,7 +27,7 @@ NOON = datetime(2026, 7, 15, 12, tzinfo=timezone.utc)
 
 
 def rows(block: bytes, *, is_utc: bool = True) -> list[dict[str, Any]] | None:
-    """Without what is null."""
+    """Rows without their nulls."""
     batch = parse(block, SCHEMA, is_utc=is_utc)
     if batch is None:
         return None

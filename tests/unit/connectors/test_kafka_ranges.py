@@ -55,7 +55,8 @@ def test_a_consumer_has_one_place_in_a_partition() -> None:
 
 
 def test_a_sinks_markers_are_in_one_partition() -> None:
-    """Whatever timeline they are of, and whichever part of the sink; others' are elsewhere."""
+    """A marker's partition depends on neither its timeline nor the part of the sink; other sinks'
+    are elsewhere."""
     owner = Owner("store", "jet", "job", "sink")
     assert replace(owner, part="0-1/rolled").partition == owner.partition
     found = {replace(owner, job=f"job {number}").partition for number in range(1000)}

@@ -190,8 +190,8 @@ class Moving(Untold):
 
 
 def test_a_leader_that_moves_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a new client, which does not remember the old one. Failed before: NOT_LEADER_FOR_PARTITION
-    right after a topic was created."""
+    """A new client is asked, which does not remember the old leader. Failed before:
+    NOT_LEADER_FOR_PARTITION right after a topic was created."""
     clients = Moving(2)
     monkeypatch.setattr(confluent_kafka.admin, "AdminClient", clients)
     admin = Administration(CLUSTER)

@@ -55,7 +55,7 @@ class Delta(delta_table.Table):
 
 
 class Iceberg(iceberg_table.Table):
-    """As `Delta`."""
+    """Sizes of Iceberg's files, as `Delta` has those of Delta Lake's."""
 
     def __init__(self, folder: Path, *, by_day: bool) -> None:
         super().__init__(folder, by=(("day", "identity"),) if by_day else ())

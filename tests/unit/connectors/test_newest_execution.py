@@ -1,4 +1,4 @@
-"""Which execution of a job writes to a sink now, as its tasks are told."""
+"""Tasks are told which execution of a job writes to a sink now."""
 
 from __future__ import annotations
 

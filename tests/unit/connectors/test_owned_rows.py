@@ -42,7 +42,7 @@ def written(sink: Sink, job: str, batch: pa.RecordBatch) -> Committer:
 
 
 def is_removed(sink: Sink, kind: str, store: Store, job: str = "j") -> bool:
-    """By the sink as a deletion opens it, from the snapshot."""
+    """Returns whether the sink removes the rows when a deletion opens it from the snapshot."""
     opened = reopen_sink({"kind": kind, **sink.destination()}, store)
     context = CommitContext(job, "out", 1, 2, recovering=True)
     committer = opened.open_committer(job, "out")

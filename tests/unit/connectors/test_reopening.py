@@ -1,4 +1,4 @@
-"""Whatever a pipeline commits to can be committed to without the pipeline."""
+"""A sink can be reopened and committed to without its pipeline."""
 
 import json
 import uuid

@@ -1,4 +1,4 @@
-"""How large rows are is known before the first one is read: an epoch's first size follows it."""
+"""The size of rows is known before the first one is read: an epoch's first size follows it."""
 
 from __future__ import annotations
 

@@ -143,7 +143,8 @@ def test_a_request_of_a_commit_that_arrives_late(
 
 
 def test_a_dead_execution_that_completes_late(folder: S3Folder, sink: FilesSink) -> None:
-    """Its successor has committed the same in between, and a reader has taken it away."""
+    """The successor has committed the same epoch in between, and a reader has taken the file
+    away."""
     parts = stage(sink, 1)
     asleep, go_on, errors = threading.Event(), threading.Event(), []
     late = open_sink(folder)

@@ -18,7 +18,7 @@ URL = f"postgresql://jet:{PASSWORD}@db:5432/orders"
 
 @dataclass(frozen=True)
 class Connector:
-    """As every connector with a URL does it."""
+    """Source with a URL, handled as in every connector that has one."""
 
     url: Url
 

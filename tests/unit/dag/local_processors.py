@@ -91,7 +91,7 @@ class Counts(ItemProcessor):
 
 @dataclass
 class Place:
-    """Where the sinks of one job write to; it outlives their crashes."""
+    """Place that the sinks of one job write to; it outlives their crashes."""
 
     prepared: dict[str, list] = field(default_factory=dict)
     committed: list = field(default_factory=list)

@@ -80,7 +80,8 @@ def before_barrier(queues, snapshot_id) -> Counter:
 
 
 def assert_whole(queues, out) -> None:
-    """Nothing lost, nothing twice, every queue in its order; each barrier once, in order."""
+    """Asserts that nothing is lost or doubled, every queue is in its order, and each barrier
+    arrives once, in order."""
     for number, queue in enumerate(queues):
         mine = [item for item in out if isinstance(item, tuple) and item[0] == number]
         assert mine == [item for item in queue if isinstance(item, tuple)]

@@ -1,4 +1,4 @@
-"""From event times to watermarks: the vectors of section 2, row by row, and the rules around."""
+"""Event times become watermarks: the vectors of section 2, row by row, and the rules around."""
 
 import re
 

@@ -69,7 +69,7 @@ def test_a_job_that_is_not_disturbed(guarantee, parallelism):
 
 
 def crashed(place: Place, snapshots: MemorySnapshots) -> None:
-    """After a kill, what was prepared but is in no snapshot is rolled back."""
+    """Rolls back transactions that were prepared before a kill and are in no snapshot."""
     latest = snapshots.latest()
     saved = {name for name, _ in latest.state("sink")} if latest else set()
     place.prepared = {n: items for n, items in place.prepared.items() if n in saved}

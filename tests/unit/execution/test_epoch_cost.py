@@ -45,7 +45,7 @@ def test_where_larger_ones_were_no_faster_all_time_is_the_rows():
 
 
 def test_a_job_that_warms_up_does_not_show_that_small_epochs_are_faster():
-    """As measured: the third is faster because it is the third."""
+    """The third epoch is faster because it is the third, as was measured."""
     assert measured((50_000, 5_769), (25_000, 3_063), (29_500, 2_075)).cost() is None
 
 

@@ -46,13 +46,13 @@ class Pipeline:
     noise: float = 0.0
     """Epochs are up to so much longer, as a part of them."""
     stalls: float = 0.0
-    """So many epochs take three times as long."""
+    """Share of the epochs that take three times as long."""
 
     def model_ms(self, rows: int) -> float:
         return self.fixed_ms + rows / self.rows_per_ms
 
     def best_rate(self) -> float:
-        """Within the bound for catching up, or within twice the fixed cost."""
+        """Highest rate within the bound for catching up, or within twice the fixed cost."""
         bound_ms = max(CATCH_UP_MS, 2 * self.fixed_ms)
         return (bound_ms - self.fixed_ms) * self.rows_per_ms / bound_ms
 
@@ -219,7 +219,7 @@ def test_a_small_first_epoch_leaves_the_size_alone():
 
 
 def test_a_second_epoch_that_is_near_the_bound_is_not_a_reason_for_smaller_ones():
-    """It still warms up: the third is faster, whatever its size."""
+    """The job still warms up: the third epoch is faster, whatever its size."""
     sizer = sizer_of()
     first = sizer.shares({"in": waits(ENOUGH)})["in"]
     for duration_ms in (19_000, 4_800):
@@ -304,7 +304,8 @@ def test_a_backlog_is_read_while_a_jvm_warms_up_as_fast_as_if_all_were_known(
 
 
 def test_on_a_machine_so_busy_that_one_file_takes_longer_than_the_bound_it_tries_two():
-    """As seen on two cores with 30 processes: each epoch took 10 seconds, 20 rows or 20,000."""
+    """Seen on two cores with 30 processes: each epoch took 10 seconds, for 20 rows or for
+    20,000."""
     for seed in SEEDS:
         pipeline = Pipeline(9_000, 20, file_rows=20_000, noise=0.3)
         world = World(pipeline, seed=seed)
@@ -398,7 +399,7 @@ def test_it_keeps_up_within_its_target(load: float):
 
 
 def test_a_load_that_small_epochs_cannot_carry_is_carried_by_larger_ones():
-    """Half of an epoch within the target would be overhead: at 0.8 of the best rate the backlog
+    """Half of an epoch within the target would be overhead. At 0.8 of the best rate the backlog
     grows until epochs are large enough, and stays there."""
     world = World(PIPELINES["three stages"], waiting=0, arrive_per_ms=0.8 * 300)
     world.run(200)

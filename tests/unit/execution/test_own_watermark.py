@@ -21,7 +21,7 @@ SOURCES = ("first", "second")
 
 @dataclass(frozen=True)
 class Epoch:
-    """By source: the newest events of its partitions, and the partitions with unread rows."""
+    """Newest events of each source's partitions, and the partitions with unread rows."""
 
     tops: tuple[dict[str, int], ...]
     waiting: tuple[dict[str, int], ...]

@@ -242,7 +242,7 @@ def test_a_sink_that_fails_ends_the_waiting_of_the_others_and_is_the_cause() -> 
 
 
 class Classifying(Full):
-    """Its client library raises errors of its own."""
+    """Sink whose client library raises errors of its own."""
 
     def reaction(self, error: Exception) -> Reaction:
         meant = {TimeoutError: Reaction.RETRY, PermissionError: Reaction.STOP}

@@ -1,4 +1,4 @@
-"""Where an execution's time goes: no time is left out, and none is counted twice."""
+"""An execution's time is divided into phases: no time is left out, and none is counted twice."""
 
 from __future__ import annotations
 

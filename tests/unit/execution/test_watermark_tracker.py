@@ -13,7 +13,7 @@ NODE = "in.timestamps"
 
 
 def next_ms(t: WatermarkTracker, *, final: bool) -> int | None:
-    """Under which the next epoch would run."""
+    """Watermark under which the next epoch would run."""
     time = StageTime(t.reached_ms["counts"], t.floored_ms("counts"))
     return next_watermark(time, final=final)
 
@@ -48,7 +48,7 @@ def observe(t: WatermarkTracker, now_ms: int, node: str = NODE, **tops: int) -> 
 
 
 def restarted(t: WatermarkTracker, now_ms: int, **config) -> WatermarkTracker:
-    """As a new execution finds it in the manifest."""
+    """Tracker of a new execution, restored from the manifest."""
     again = tracker(**config)
     again.restore(json.loads(json.dumps(t.to_json())), now_ms)
     return again

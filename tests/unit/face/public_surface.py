@@ -114,7 +114,7 @@ def _returned(function: object) -> str:
 
 
 def _text(value: object) -> str:
-    """Without what differs from one run to the next, and quotes around annotations."""
+    """Text without parts that differ from run to run, and without quotes around annotations."""
     text = re.sub(r" at 0x[0-9a-f]+", "", str(value))
     text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
     return re.sub(r'(: |-> )"([^"]*)"', r"\1\2", text).replace("\n", " ")

@@ -19,7 +19,7 @@ FACE = {
     "dagster_jet.testing",
     "dagster_jet.events",
 }
-"""And what it has as modules, by `from dagster_jet import ...`."""
+"""Modules of the public face; those that `from dagster_jet import ...` gives count as well."""
 EXAMPLES = ("README.md", "definitions.py", "docs", "pipelines", "resources", "demo")
 _IMPORT = re.compile(
     r"^\s*(?:>>> )?(?:from (dagster_jet[\w.]*) import|import (dagster_jet[\w.]*))", re.M

@@ -71,7 +71,7 @@ def test_what_dagster_loads_is_light():
 
 
 def test_the_connectors_of_a_pipeline_start_nothing(tmp_path):
-    """Their readers and writers come with them, and Arrow with those."""
+    """Readers and writers are imported with them, and Arrow with those."""
     connected = f"""
 {FACE}
 sources.files({str(tmp_path)!r}, format="json", schema="k string")

@@ -102,7 +102,7 @@ def known_names() -> dict[str, Any]:
 def test_the_python_of_a_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From top to bottom; /var/jet is a folder of the test's own."""
+    """The code is run from top to bottom; /var/jet is a folder of the test's own."""
     if page in ON_SPARK:
         return  # see test_what_needs_spark_is_run_with_it
     monkeypatch.chdir(tmp_path)
@@ -133,7 +133,7 @@ def fenced(language: str) -> list[tuple[str, str]]:
 
 
 def test_every_kind_of_block_is_looked_at() -> None:
-    """Without a language: commands, looked at below, and what is printed or drawn."""
+    """Blocks without a language are commands, tested below, or output and drawings."""
     text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
     opened = re.findall(r"^```(\w*)$", text, re.MULTILINE)
     assert set(opened) == {"", "python", "yaml", "sql", "sh"}
@@ -147,7 +147,8 @@ def test_every_kind_of_block_is_looked_at() -> None:
 @pytest.mark.parametrize("settings", [False, True], ids=["", "with settings"])
 @pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.BetaWarning")
 def test_the_component_of_a_page_loads(tmp_path: Path, settings: bool) -> None:
-    """Beside the pipeline of the README, as the page says, in a project with a resource."""
+    """The component is loaded beside the README's pipeline, as the page says, in a project with a
+    resource."""
     (pipeline,) = (code for _, code in blocks("README.md") if "def airport_delays(" in code)
     (block,) = (block for _, block in fenced("yaml") if "JetPipelineComponent" in block)
     contents = yaml.safe_load(block)
@@ -206,8 +207,8 @@ def variants(line: str) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
 def test_the_commands_of_a_page_are_accepted(page: str) -> None:
-    """As the command line reads them, up to the call. In a sentence words may be missing at the
-    end: those that are there are right."""
+    """The command line parses each command, up to the call. A sentence may leave out words at the
+    end."""
     for line in commands(page):
         for words in variants(line):
             command: Any = typer.main.get_command(app)

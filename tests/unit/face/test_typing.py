@@ -21,7 +21,7 @@ def test_the_package_says_that_it_is_typed() -> None:
 
 
 def test_a_type_checker_refuses_what_is_wrong_and_nothing_else(tmp_path: Path) -> None:
-    """As a user's file: what `make lint` lets tests leave open is none of it."""
+    """The file is checked as a user's, without the rules that `make lint` relaxes for tests."""
     wanted = {
         (number, found[1])
         for number, line in enumerate(SAMPLE.read_text(encoding="utf-8").splitlines(), 1)

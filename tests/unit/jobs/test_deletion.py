@@ -65,7 +65,8 @@ def config_in(folder: Path) -> StoreConfig:
 
 
 def make_job(store: Store, name: str, out: Path, *, committed: bool = True) -> OwnedRegister:
-    """As an execution leaves it; returns what a sleeping one still holds."""
+    """Makes a job as an execution leaves it; returns the register that a sleeping one still
+    holds."""
     sink = sinks.files(str(out), format="json")
     assert isinstance(sink, FilesSink)
     sink.with_store(store).check(name, "out", is_new_job=True)

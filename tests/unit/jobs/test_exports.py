@@ -46,7 +46,7 @@ from dagster_jet.store import OwnedRegister, Store, StoreConfig
 
 JOB, PARTITIONS = "flights", 3
 DEAD = replace(new_lease("", 0, None), pid=2**22 + 1)
-"""Above the kernel's largest process id."""
+"""Lease of a process whose id is above the kernel's largest one."""
 
 
 @pytest.fixture
@@ -303,7 +303,7 @@ def test_of_two_that_make_one_export_one_counts(store: Store, life: Life) -> Non
 def test_a_decision_that_seems_to_have_failed_is_not_taken_back(
     store: Store, life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its data must not be taken for that of an attempt that came to nothing."""
+    """Its data must not be taken for that of an attempt that failed."""
     write = OwnedRegister.write
 
     def answer_is_lost(self: OwnedRegister, value: bytes) -> None:

@@ -1,5 +1,5 @@
-"""How far a sink is: what its place says of the newest snapshots. Rules; `test_killed` asks real
-places."""
+"""Newest committed epoch of a sink, by the markers at its place and the newest snapshots. Rules
+only; `test_killed` asks real places."""
 
 from __future__ import annotations
 

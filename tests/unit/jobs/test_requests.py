@@ -1,4 +1,4 @@
-"""Which requests a process carries out, and that it does so once."""
+"""A process carries out the requests that are meant for it, each once."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_one_for_us_is_heard_although_all_looks_before_were_in_vain(
 def test_one_while_we_wait_for_a_dead_owners_lease_is_for_us(
     store: Store, stop: StopSignal
 ) -> None:
-    """Its record says RUNNING until we have the job: whoever asks then asks the job, not it."""
+    """The dead owner's record says RUNNING until we have the job: the request is for the job."""
     watching = watcher(store, stop)
     watching.look()
     request(store, "j", StopKind.CANCEL, LAST)

@@ -1,4 +1,4 @@
-"""How often a job is restarted, and how long it pauses."""
+"""Number of a job's restarts, and the pauses before them."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""How a job begins and how it fails to: the lease first, then Spark, and the record says why."""
+"""A start takes the lease first, then Spark; if it fails, the record says why."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class World:
         initial_snapshot: int | None = None,
         **settings: Any,
     ) -> PipelineJob:
-        """Not started yet. `spark` raises, instead of returning a session."""
+        """Job that is not yet started. `spark` raises, instead of returning a session."""
 
         def open_session() -> None:
             self.spark_starts.append(self.record())
@@ -161,7 +161,7 @@ def test_a_start_that_fails_says_so_in_the_record(world: World) -> None:
 
 
 def test_a_start_that_fails_suspends_where_that_is_wanted(world: World) -> None:
-    """And keeps its cause; what may be gone at the next attempt suspends nothing."""
+    """The job keeps the cause. An error that may be gone at the next attempt suspends nothing."""
     no_java = world.job(raises(MissingEnvironmentError("no Java")), suspend_on_failure=True)
     with pytest.raises(MissingEnvironmentError):
         result_of(no_java)
@@ -226,7 +226,7 @@ def test_a_cancel_that_cannot_be_written_is_said_again(world: World) -> None:
 
 
 def test_an_initial_snapshot_that_was_applied_before_is_said_once(world: World) -> None:
-    """By the run that asks for it again, and not by its restarts."""
+    """The run that asks for it again says so, its restarts do not."""
     ref = SnapshotRef(5, 5, 1, "m5", 0, 0, 0, committed=True)
     owner = RecordKeeper(world.store, "j", 1_000, run_id="run-0")
     owner.release(owner.claim(change=lambda one: replace(one, snapshots=(ref,)).rewound(5)))

@@ -67,8 +67,8 @@ def expected_windows(
     window: SlidingWindow,
     lateness: int = 0,
 ) -> tuple[list[Contents], list[Contents], list[Contents], int]:
-    """By (key, window end) the events in it: per step of the windows that it closes, of those that
-    are open after it, and of those that it corrects. And how many events are late."""
+    """Number of events by (key, window end): per step those of windows that it closes, of windows
+    that are open after it, and of windows that it corrects. Also the number of late events."""
     size, slide, offset = window.size_ms, window.slide_ms, window.offset_ms
 
     def boundary_above(time: int) -> int:

@@ -64,8 +64,8 @@ Contents = dict[tuple[Any, int, int], list[tuple[Any, int, Any]]]
 def expected_sessions(
     steps: Sequence[tuple[list[tuple[Any, int, Any]], int | None]], gap: int, most: int = 10**15
 ) -> tuple[list[Contents], list[Contents]]:
-    """By (key, start, end) the events in it: per step of the sessions it closes, and of those that
-    are open after it. `most`: largest duration."""
+    """Number of events by (key, start, end): per step those of sessions that it closes, and of
+    sessions that are open after it. `most`: largest duration."""
     pending: dict[Any, list[tuple[Any, int, Any]]] = defaultdict(list)
     emitted: list[Contents] = []
     open_: list[Contents] = []

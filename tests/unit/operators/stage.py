@@ -70,7 +70,7 @@ def derived(value: int | None) -> dict[str, Any]:
 
 
 def as_float(value: int | None) -> float | None:
-    """Some are NaN."""
+    """Floats, of which some are NaN."""
     return None if value is None else math.nan if value % 5 == 4 else value / 2
 
 
@@ -103,7 +103,7 @@ class DeltaState:
         self._deltas = [merged, *self._deltas[some:]]
 
     def restore(self) -> None:
-        """Through bytes, by partition, in any grouping, as a snapshot is read back."""
+        """Restores from bytes, by partition, in any grouping, as a snapshot is read back."""
         if not self._deltas:
             return
         table = pa.concat_tables(self._deltas)
@@ -146,7 +146,7 @@ class Stage:
     collide = False
     """All keys have one hash."""
     repeatable = True
-    """Not so where a sketch draws lots."""
+    """Whether repeated steps give the same result; a sketch that draws lots does not."""
 
     watermark: int | None = None
 

@@ -281,7 +281,7 @@ def test_a_number_that_is_always_the_same_has_no_spread_however_rows_are_divided
 
 
 def test_a_struct_of_fields_that_are_never_null_may_be_missing():
-    """As Spark describes `struct(v, w)`."""
+    """Spark describes `struct(v, w)` with such fields."""
     value = pa.struct([pa.field("v", pa.int64(), nullable=False)])
     kind = pa.struct([("time", pa.int64()), pa.field("value", value, nullable=False)])
     aggregation = Aggregation((("row", agg.last("r")),))

@@ -104,7 +104,7 @@ def test_both_zeros_are_one_key(slide, windows_of):
 
 
 def test_after_an_end_that_emitted_the_rest_windows_begin_anew():
-    """In order of arrival a job may go on after its end."""
+    """A job in order of arrival may go on after its end."""
     run = Stepping(counted(3, "emit", in_event_order=False))
     totals = []
     for first in (0, 4):

@@ -252,8 +252,8 @@ def test_session_windows():
 
 
 def test_rolling_aggregates():
-    """How many updates there are depends on how many rows a step gets; between two watermarks
-    each key comes once here."""
+    """The number of updates depends on the rows of a step; here each key comes once between two
+    watermarks."""
     stage = RollingStage(n=agg.count(), total=agg.sum("v"))
 
     def row(k, value):

@@ -81,7 +81,7 @@ def in_batches(ttl=None):
 
 
 class Remembering(ItemProcessor):
-    """As `remember`, without an end."""
+    """Processor like `remember`, without an end."""
 
     def init(self, outbox, context):
         super().init(outbox, context)

@@ -112,7 +112,7 @@ def test_rows_and_timers_of_an_epoch_however_it_is_cut(epochs, hash_of, seed):
 
 
 def test_a_timer_is_called_in_the_first_epoch_behind_it_and_says_its_time():
-    """Also in the first one after a restart, long after it became due."""
+    """The timer is also called in the first epoch after a restart, long after it became due."""
     run = Stepping(timed())
     run.step([row(10)], watermark=1_000)
     assert run.step([], watermark=1_010) == []

@@ -174,7 +174,7 @@ def test_what_a_generator_gave_before_it_raised_is_not_emitted():
 
 
 def one_step(an_operator, rows):
-    """Not by `Stepping`, which takes every step twice."""
+    """Runs one step without `Stepping`, which runs every step twice."""
     table = as_input(rows, an_operator.input_schemas[0])
     return an_operator.step(StepInput((table,), None, None, 1), MemoryState(an_operator))
 
@@ -316,7 +316,8 @@ def test_all_is_as_if_bad_rows_had_never_come(steps, ttl, seed):
 
 
 def test_what_a_bad_row_counted_does_not_count():
-    """Neither if the function raises, nor if its result does not fit, which is seen later."""
+    """Counts of a bad row are undone if the function raises, and if its result does not fit, which
+    is noticed later."""
 
     def counting(state, row):
         n = row["n"]

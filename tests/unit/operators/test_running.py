@@ -51,7 +51,7 @@ def pattern():
 
 
 def with_values(rows):
-    """As an SQL window over each life of each key."""
+    """Expected values, by an SQL window over each life of each key."""
     lives = {}
     for row in sorted(rows, key=lambda row: row["at"]):
         mine = lives.setdefault(row["k"], [])

@@ -161,6 +161,6 @@ def test_a_plan_without_columns_says_nothing_about_them():
 
 
 def plan_of(operator):
-    """As it comes back from a manifest."""
+    """Plan read back from a manifest."""
     plan = {"s": {"kind": "any", "format": 1, "columns": saved_columns(operator)}}
     return json.loads(json.dumps(plan))

@@ -208,7 +208,7 @@ def test_an_error_of_close_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("end", ["SIGHUP", "no more tasks"])
 def test_the_end_of_a_worker_closes(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Spark ends its workers: by a signal of its daemon, or when nothing comes any more."""
+    """Spark ends its workers by a signal of its daemon, or when no more input comes."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -64,7 +64,7 @@ def test_a_bucket_that_is_late_as_a_whole_is_dropped_and_its_rows_are_counted():
 
 
 def test_groups_are_as_wide_as_the_gap_however_fine_the_buckets_are():
-    """So that epochs of both kinds of frames say alike whether one task merges them faster."""
+    """Epochs of both kinds of frames then agree whether one task merges them faster."""
     events = [("k", time, 1) for time in (0, 3, 9, 10, 25)] + [("other", 3, 1)]
     for exact, rows in ((False, 4), (True, 6)):
         stage = SessionStage(10, exact=exact)

@@ -141,7 +141,7 @@ def test_nothing_is_prepared_where_nothing_has_happened(tmp_path: Path) -> None:
 
 
 def test_of_two_attempts_the_acknowledged_one_counts(tmp_path: Path) -> None:
-    """Neither the other attempt, nor its late end, takes anything away from the one that counts."""
+    """The other attempt removes nothing of the one that counts, even if it ends late."""
     job = Job(operator(into_files(tmp_path)))
     job.epoch([{"k": "a", "v": 1}])
     lost, counts = (job.attempt([{"k": "a", "v": 2}]) for _ in range(2))
@@ -179,7 +179,7 @@ def test_a_zombie_of_an_older_execution_does_not_roll_back_its_successors(tmp_pa
 
 
 def test_a_crash_in_the_first_epoch_leaves_nothing(tmp_path: Path) -> None:
-    """There are no entries to restore, and the restore is finished all the same."""
+    """There are no entries to restore, and the restore finishes all the same."""
     job = Job(operator(into_files(tmp_path)))
     job.attempt([{"k": "a", "v": 1}])
     job.execution_id += 1

@@ -504,7 +504,8 @@ def multiset(rows):
 
 
 def touched(shards):
-    """Also of keys without a state: with a time to live it counts for their next row."""
+    """Times of all keys, also of those without a state: with a time to live the time counts for
+    their next row."""
     return Counter(zip(*(shards.scan()[c].to_pylist() for c in ("a", "b", "__time")), strict=True))
 
 
@@ -534,7 +535,7 @@ def test_its_contract_over_restores(steps):
 
 
 def test_a_large_step_is_exact():
-    """Many keys, many epochs, in numpy: as the docs' example."""
+    """The example of the docs, computed in numpy for many keys and epochs."""
     random, run = np.random.default_rng(5), operator(running_totals)
     state, sums = MemoryState(run), Counter()
     for version in range(1, 5):

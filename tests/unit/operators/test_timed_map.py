@@ -35,7 +35,7 @@ def note(state, row):
 
 
 def ring(state, key, time_ms):
-    """At most twice more; a third time clears."""
+    """Sets the timer at most twice more; a third call clears the state."""
     state.value.append("timer")
     said = {**key, "seen": f"timer {time_ms} {state.value}"}
     if state.value[-3:] == ["timer"] * 3:
@@ -197,7 +197,7 @@ def test_a_timer_of_a_cleared_key_is_refused():
 
 
 def test_a_state_saved_before_timers_had_names_is_read():
-    """As it was saved: the time of the row is the timer."""
+    """The saved row's time is the timer."""
     run = Stepping(timed())
     run.step([row(0, 10)], watermark=5)
     (saved,) = [r for r in run.state.scan().to_pylist() if r["__row"] is None]

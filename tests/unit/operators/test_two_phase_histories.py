@@ -22,7 +22,7 @@ from .test_spark_processor import Job, Row, operator, rows_in
 
 HISTORIES, EPOCHS = 20, 8
 LATE = 0.3
-"""How likely an attempt comes once more, at some later moment."""
+"""Probability that an attempt comes once more, later."""
 
 
 class History:
@@ -97,7 +97,7 @@ class History:
             self.late.pop(self.rng.randrange(len(self.late)))()
 
     def begin_again(self) -> None:
-        """Another execution, from what is decided, with another number of shards."""
+        """Begins another execution from the decided snapshot, with another number of shards."""
         old, self.job = self.job, Job(self.operator, shards=self.rng.randint(1, 3))
         self.job.execution_id, self.job.epoch_id = old.execution_id + 1, old.epoch_id
         for state in old.states:

@@ -13,7 +13,7 @@ def flip_in(folder: Path, value: bytes) -> None:
 
 
 def spoil_first_pages(folder: Path) -> None:
-    """Both of those by which LMDB knows its file."""
+    """Overwrites both pages by which LMDB knows its file."""
     data = bytearray((folder / "data.mdb").read_bytes())
     data[: 2 * PAGE_BYTES] = bytes(2 * PAGE_BYTES)
     (folder / "data.mdb").write_bytes(data)

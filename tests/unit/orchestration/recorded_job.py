@@ -20,7 +20,7 @@ class RecordedJob:
     jet: Jet
     name: str = "shop"
     listed: bool = False
-    """In the directory of all jobs, as real ones are."""
+    """Whether the job is in the directory of all jobs, as real ones are."""
     places: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Destinations of sinks."""
     execution_id: int = 1

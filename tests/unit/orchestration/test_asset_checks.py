@@ -71,7 +71,7 @@ def write(jet: Jet, record: ExecutionRecord) -> None:
 def run(
     pipeline: Pipeline, members: list[str], **limits: Any
 ) -> dict[str, dg.AssetCheckEvaluation]:
-    """By ``asset:check``, what one run of all checks says."""
+    """Evaluations of one run of all checks, by ``asset:check``."""
 
     @jet_assets(pipeline=pipeline)
     def assets(context: dg.AssetExecutionContext, jet: JetResource) -> Iterator[Any]:

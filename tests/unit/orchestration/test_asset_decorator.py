@@ -61,7 +61,7 @@ def test_a_run_may_end_with_some_assets_reported_twice_and_others_never(
 
 
 def test_a_function_that_runs_nothing_is_an_error(pipeline: Pipeline, tmp_path: Path) -> None:
-    """Was a green step before, behind which other assets were computed."""
+    """Failed before: the step was green, and other assets were computed after it."""
 
     @jet_assets(pipeline=pipeline)
     def assets(context, jet: JetResource):

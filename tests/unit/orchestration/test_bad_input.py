@@ -1,4 +1,4 @@
-"""Whatever is wrong is said in one sentence, where people look first; no Spark."""
+"""Every error is one sentence at the place where people look first; no Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Up to where all sinks agree, and which hours are over; a real store, no Spark."""
+"""Sinks agree on a cut, and hours before it are sealed; a real store, no Spark."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

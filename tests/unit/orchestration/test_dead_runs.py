@@ -139,8 +139,8 @@ def test_runs_of_other_jobs_are_not_looked_at(instance: dg.DagsterInstance) -> N
 def test_a_tick_reports_it_and_waits_for_it_no_longer(
     instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
-    """It died before it had the job: no lease says so. Without the report the supervisor would wait
-    for it as for a run that is about to take the job."""
+    """The run died before it had the job: no lease says so. Without the report the supervisor would
+    wait for it as for a run that is about to take the job."""
     run_id = add_run(instance)
     with Jet(store=[f"file://{tmp_path}/store"], backup_count=0) as jet:
 
@@ -157,7 +157,8 @@ def test_a_tick_reports_it_and_waits_for_it_no_longer(
 def test_what_a_reboot_has_killed_is_reported_once_another_run_has_the_job(
     instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
-    """It may only be slow: then its next heartbeat tells it, and it ends by itself in that time."""
+    """The run may only be slow: then it learns of the other run at its next heartbeat, and ends in
+    that time."""
     names = ("rebooted", "over", "newer", "successor", "canceling", "staging")
     runs = {
         name: add_run(instance, STATUS.CANCELING if name == "canceling" else STATUS.STARTED)

@@ -193,7 +193,7 @@ def test_a_run_that_died_is_followed_by_the_next(jet: Jet, resource: JetResource
 def test_a_scheduled_run_does_not_lift_a_pause(
     instance: dg.DagsterInstance, jet: Jet, resource: JetResource
 ) -> None:
-    """It was requested a moment before the pause."""
+    """The run was requested a moment before the pause."""
     set_intent(jet.store, "shop", Intent.PAUSED)
     result = run_shop(instance, resource, tags={"dagster/schedule_name": "shop_schedule"})
     assert result.success and not result.get_asset_materialization_events()
@@ -468,7 +468,8 @@ def test_a_definition_that_is_not_known_is_not_an_older_one(
 def test_one_that_has_not_saved_anything_yet_is_left_alone(
     instance: dg.DagsterInstance, jet: Jet
 ) -> None:
-    """It may have just been started for the very definition; the record still has the old one."""
+    """The run may have just been started for the very definition; the record still has the old
+    one."""
     earlier = SnapshotRef(5, 5, 3, "manifest/5", 0, 0, 0, committed=True)
     record = ExecutionRecord(
         "shop",

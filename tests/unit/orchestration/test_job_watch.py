@@ -160,7 +160,7 @@ def test_a_second_interrupt_skips_the_drain() -> None:
 
 
 def test_a_dropped_iterator_asks_for_a_stop_and_does_not_wait() -> None:
-    """Whoever collects the garbage may be the very thread that has to stop."""
+    """The thread that collects the garbage may be the one that has to stop."""
     let_go = threading.Event()
     job = ScriptedJob(lambda job: (job.commit(1), job.stop.wait(), let_go.wait(60)))
     events = watch(job)

@@ -45,7 +45,7 @@ class Daemon:
     now_ms: int = 1_000
 
     def tick(self, *, loses_cursor: bool = False) -> str:
-        """How many materializations it reports, or why none."""
+        """Number of materializations that a tick reports, or its skip reason."""
         watched = Watched(self.site.stream, self.site.pipeline)
         with dg.build_sensor_context(instance=self.site.instance, cursor=self.cursor) as context:
             clock = lambda: BootTime("this boot", self.now_ms)  # noqa: E731

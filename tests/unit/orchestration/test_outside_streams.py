@@ -108,7 +108,7 @@ def test_red_is_immediate_repeated_seldom_and_green_again_after_a_while() -> Non
 
 
 OBSERVATION_KB, CHECK_KB = 4.7, 3.5
-"""In SQLite, with the key and metadata of a Flink job, as measured over 500 of each."""
+"""Sizes in SQLite, with the key and metadata of a Flink job, as measured over 500 of each."""
 
 
 @pytest.mark.parametrize("streams", [1, 2, 10])
@@ -298,7 +298,7 @@ def test_the_component_shows_checks_and_observes(tmp_path: Path, flink: str) -> 
 
 
 def test_every_attribute_has_a_description_and_an_example() -> None:
-    """As `dg utils inspect-component` shows them."""
+    """`dg utils inspect-component` shows them."""
     schema = ObservedStreamsComponent.get_model_cls().model_json_schema()
     streams = ("StructuredStreamingModel", "FlinkModel", "KafkaGroupModel")
     for properties in [schema["properties"], *(schema["$defs"][s]["properties"] for s in streams)]:

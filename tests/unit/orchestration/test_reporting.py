@@ -64,7 +64,7 @@ def started(restored_id: int | None) -> ExecutionStarted:
 
 
 def test_a_lag_that_is_minutes_is_shown_in_minutes() -> None:
-    """By what the pipeline allows, not by its value now: a plot keeps its unit."""
+    """The pipeline's allowed lag decides, not its value now: a plot keeps its unit."""
     hours = replace(SINK, normal_lag_ms=3_600_000)
     (out,) = AssetReports([hours]).committed(snapshot(7), NOW_MS)
     assert out.metadata["lag_min"].value == 8.333 and "lag_s" not in out.metadata
@@ -255,7 +255,7 @@ def test_at_most_one_report_per_interval_and_the_newest_counts() -> None:
 
 
 def reports_until(end_s: int, schedule: ReportSchedule) -> list[int]:
-    """When a job with a snapshot per second reports."""
+    """Times at which a job with a snapshot per second reports."""
     found = []
     for second in range(end_s):
         schedule.offer(snapshot(second))

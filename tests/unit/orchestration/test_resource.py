@@ -1,4 +1,4 @@
-"""How the resource's fields become the library's settings; nothing runs."""
+"""The resource's fields become the library's settings; nothing runs."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobSta
 POLICY = RestartPolicy()
 LAUNCHES = Launches("shop", "shop_job")
 DEAD_PID = 2**22 + 1
-"""Above the kernel's largest process id."""
+"""Process id above the kernel's largest one."""
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_a_dead_process_of_this_host_is_replaced_at_the_next_tick(
 def test_a_tick_asks_for_runs_four_times(
     instance: DagsterInstance, jet: Jet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On PostgreSQL each question opens a connection. It asked 11 times."""
+    """Each query opens a connection on PostgreSQL. It asked 11 times before."""
     first = tick(instance, jet, now_ms=1_000)
     lease = new_lease("o", 10_000, "run-1")
     write_record(jet, ExecutionRecord("shop", 4, JobStatus.RUNNING, lease=lease))
@@ -208,7 +208,7 @@ def test_a_request_of_a_clock_that_was_ahead_a_year_silences_nobody(
 def test_no_second_run_is_requested_beside_a_persons_launch(
     instance: DagsterInstance, jet: Jet
 ) -> None:
-    """It has been seconds old, and has no lease yet, in whichever way it was launched."""
+    """The launched run is seconds old and has no lease yet, in whichever way it was launched."""
     launched = instance.create_run_for_job(_job(), tags={})
     first = tick(instance, jet, now_ms=1_000)
     assert f"run {launched.run_id} was launched" in skip_reason(first)

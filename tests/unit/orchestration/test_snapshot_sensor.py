@@ -225,7 +225,7 @@ def test_a_store_that_does_not_answer_fails_the_tick_with_one_sentence(
 
 
 def test_it_runs_assets_or_a_job(jet: Jet, instance: dg.DagsterInstance, tmp_path: Path) -> None:
-    """As a code location has it, with the resource by its key."""
+    """The sensor is part of a code location, with the resource by its key."""
 
     @dg.job
     def batch() -> None: ...

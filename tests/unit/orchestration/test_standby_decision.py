@@ -1,4 +1,4 @@
-"""When the supervisor requests a standby, as a table; no store, no Dagster."""
+"""The supervisor requests a standby by this table; no store, no Dagster."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class Site:
         )
 
     def requested(self) -> int:
-        """How many assets automation wants to run since it was last asked."""
+        """Number of assets that automation wants to run since the last call."""
         answer = dg.evaluate_automation_conditions(
             self.definitions, self.instance, cursor=self.cursor
         )
@@ -167,7 +167,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 def of(key: dg.AssetKey, instance: dg.DagsterInstance) -> int:
-    """How often the asset was materialized."""
+    """Number of the asset's materializations."""
     return len(instance.fetch_materializations(key, limit=100).records)
 
 

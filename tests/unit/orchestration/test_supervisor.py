@@ -25,7 +25,7 @@ from dagster_jet.snapshot.record import (
 )
 
 NOW = 5_000
-"""How long the newest request has been seen."""
+"""Time for which the newest request has been seen."""
 TTL = 10_000
 POLICY = RestartPolicy(
     start_timeout_ms=180_000,

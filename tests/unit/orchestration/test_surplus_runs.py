@@ -41,7 +41,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def owner(store: Store) -> Iterator[RecordKeeper]:
-    """Another process has the job, and renews its lease."""
+    """Another process that has the job and renews its lease."""
     keeper = RecordKeeper(store, "shop", 1_000, run_id="run-of-the-owner")
     record = keeper.claim(change=None)
     yield keeper
@@ -161,12 +161,12 @@ def test_a_word_of_the_code_that_means_nothing(
 def test_a_cancel_of_it_does_not_pause_the_job(
     instance: dg.DagsterInstance, store: Store, pipeline: Pipeline, tmp_path: Path
 ) -> None:
-    """While it still waits to see whether the owner lives."""
+    """The run still waits to see whether the owner lives."""
     owner = RecordKeeper(store, "shop", 1_000, run_id="run-of-the-owner")
     owner.claim(change=None)
 
     def terminate() -> None:
-        """As Dagster does it, once the asset has submitted the job."""
+        """Terminates the run as Dagster does, once the asset has submitted the job."""
         while read_supervision(store, "shop") is None:
             assert not done.wait(0.02)
         (run,) = instance.get_runs()

@@ -59,7 +59,7 @@ def test_only_what_gets_on_is_healthy() -> None:
 
 
 def test_a_source_that_is_asked_again_and_again_is_hidden_by_nothing() -> None:
-    """Neither by a loop that comes round and finds nothing to do, nor by the epochs of others."""
+    """Neither a loop that finds nothing to do, nor epochs of other sources hide it."""
     clock = Clock()
     tracker = ActivityTracker(clock)
     tracker.advanced(Doing.IDLE)

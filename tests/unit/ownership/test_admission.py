@@ -1,4 +1,4 @@
-"""Which jobs may start on a store that is not whole."""
+"""A store that is not whole admits only some jobs."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, StopC
 TTL_MS = 1_000
 YEAR_MS = 365 * 86_400_000
 DEAD_PID = 2**22 + 1
-"""Above the kernel's largest process id."""
+"""Process id above the kernel's largest one."""
 HERE = new_lease("o", TTL_MS, "run-1")
 OWNERS = {
     "dead, of this host": replace(HERE, pid=DEAD_PID),

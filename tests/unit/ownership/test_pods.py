@@ -70,7 +70,7 @@ class Pod:
         self.namespace = os.open(f"/proc/{self.inner.pid}/ns/pid", os.O_RDONLY)
 
     def send(self, number: int) -> None:
-        """To the process in the namespace: `unshare` only waits for it."""
+        """Sends a signal to the process in the namespace: `unshare` only waits for it."""
         self.inner.send_signal(number)
         self.process.wait(30)
 

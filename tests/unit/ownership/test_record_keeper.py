@@ -1,4 +1,5 @@
-"""Who may claim a job: whose lease is renewed before our eyes lives, whatever the clocks say."""
+"""Claims of a job: an owner whose lease is renewed before our eyes lives, whatever the clocks
+say."""
 
 from __future__ import annotations
 
@@ -125,7 +126,7 @@ def test_a_clock_that_is_set_back_does_not_silence_the_heartbeat(
 
 
 def test_a_heartbeat_that_too_few_confirm_ends_the_ownership(tmp_path: Path) -> None:
-    """Nothing can be decided after it: the execution must hear of it, and begin anew."""
+    """The execution must learn of it and begin anew, as it can decide nothing more."""
     with Store.open(StoreConfig(tuple(f"file://{tmp_path}/{m}" for m in "abc"))) as store:
         owner = keeper(store)
         record = claimed(owner)

@@ -1,4 +1,4 @@
-"""When a standby takes over: a table of records, and a clock that the test sets."""
+"""A standby takes over by these rules: a table of records, and a clock that the test sets."""
 
 from __future__ import annotations
 

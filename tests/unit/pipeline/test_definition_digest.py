@@ -170,7 +170,7 @@ def test_no_password_counts() -> None:
 
 
 def test_all_processes_agree() -> None:
-    """Also with other seeds of hashes; failed if anything hashed or addressed got in."""
+    """Other seeds of hashes give the same digest; it has no hash or address in it."""
     script = (
         "from tests.unit.pipeline.test_definition_digest import *\n"
         "p = shop()\n"

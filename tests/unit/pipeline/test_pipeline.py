@@ -218,7 +218,7 @@ def test_the_options_of_a_function_fit_its_form(stage, said):
 
 
 def test_a_function_over_tables_is_a_kind_of_its_own():
-    """Its state has another form: the plan refuses one where the other was."""
+    """Its state has another form: the plan refuses one in place of the other."""
     p = Pipeline("p")
     stage = in_batches(p, ttl="2 hours", on_evict=print, output_schema="n int, at timestamp")
     stage.late_to(sinks.files("late", format="json"), name="late")

@@ -1,4 +1,4 @@
-"""How long the soak waits on a machine that others use, too."""
+"""Time that the soak waits on a machine with other load."""
 
 from __future__ import annotations
 

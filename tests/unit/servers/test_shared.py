@@ -72,7 +72,7 @@ def test_the_second_process_gets_the_first_ones_server(run):
 
 
 def test_a_server_killed_at_once_is_gone(run):
-    """With a process that has left its group, as a backend of PostgreSQL does."""
+    """One of its processes has left its group, as a backend of PostgreSQL does."""
     started = listening(run)
     command = [sys.executable, "-c", CHILD_OF_ITS_OWN_SESSION, *started.command]
     server = launch("listening", run, replace(started, command=command))

@@ -535,7 +535,7 @@ def test_without_an_interval_a_discarded_snapshot_is_tried_again_after_the_longe
 
 
 def test_what_falls_due_within_the_first_epoch_is_its_own_snapshot() -> None:
-    """Its rows would else be seen when the second epoch has ended."""
+    """Otherwise its rows would become visible only after the second epoch."""
     job = running_job(first_epoch_ms=1000)
     assert job.handle(Tick(1, wants_epoch=False)) == [], "not without a reason for an epoch"
     first = run_epoch(job, at=2)
@@ -817,7 +817,7 @@ def test_a_cancel_waits_for_the_decision_that_is_on_its_way_and_for_its_commit()
 
 
 def test_a_failure_that_suspends_keeps_its_cause() -> None:
-    """Whoever looks at the job is to see what to repair before it is resumed."""
+    """A person who looks at the job is to see the error to repair before it is resumed."""
     job = running_job(suspend_on_failure=True)
     (stop,) = tell(job, Failed("row 3 does not fit", restartable=False))
     assert stop == Stop(
@@ -831,7 +831,7 @@ def test_a_failure_that_suspends_keeps_its_cause() -> None:
 @pytest.mark.parametrize("restartable", [True, False])
 @pytest.mark.parametrize("steps", range(5))
 def test_a_cancel_in_recovery_stays_a_cancel(steps: int, restartable: bool) -> None:
-    """Whatever ends the recovery afterwards, and although the job suspends on failure."""
+    """The cancel counts however the recovery ends, although the job suspends on failure."""
     record, manifest = crashed(committed=False)
     job = Coordinator(replace(CONFIG, suspend_on_failure=True))
     recovery = (
@@ -1048,7 +1048,7 @@ def test_without_a_guarantee_there_are_no_snapshots() -> None:
 
 
 def two_phase_job() -> Coordinator:
-    """As `running_job`, with an hour between snapshots that nobody would wait for."""
+    """Job like `running_job`, with two-phase processors and an hour between snapshots."""
     job = Coordinator(replace(CONFIG, snapshot_interval_ms=3_600_000))
     claimed = Claimed(NEW_JOB, decides_every_epoch=True)
     tell(job, decided(tell(job, claimed, answer(Purpose.STARTING), aborted())))

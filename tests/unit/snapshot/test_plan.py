@@ -151,7 +151,7 @@ def test_state_that_would_not_mean_the_same_is_refused(
 
 @pytest.mark.parametrize("build", [lambda f: mapped(None, state_format=f), processor, custom])
 def test_pickled_state_goes_on_only_where_it_is_asked_for(build: Callable[[str], Build]) -> None:
-    """Also that of versions whose plans say nothing of formats: they pickled everything."""
+    """So does state of versions whose plans name no formats: they pickled everything."""
     older = {name: {k: v for k, v in of.items() if k != "plain"} for name, of in
              plan(build("plain")).items()}  # fmt: skip
     for saved in (older, plan(build("pickle"))):
@@ -182,7 +182,7 @@ def test_a_stage_that_is_gone_is_refused_and_comes_last() -> None:
 
 
 def test_a_source_that_is_gone_is_refused_too() -> None:
-    """Its position says what was read: reading all again would count it twice."""
+    """Its position says which rows were read: reading all again would count them twice."""
     wanted = {name: of for name, of in plan(window()).items() if name != "others"}
     (gone,) = [c for c in compare_plans(plan(window()), wanted) if c.is_refused]
     assert (gone.stage, gone.change) == ("others", Change.DROPPED)
@@ -220,7 +220,7 @@ def test_before_the_first_snapshot_everything_is_new() -> None:
     "build", [window(), window(windows.session("1 hour")), distinct("k"), join()]
 )
 def test_another_event_time_of_rows_is_refused(build: Build) -> None:
-    """Which frame a row is in, or who it meets, was judged by it."""
+    """The old event time decided the frame of each row, and the rows that it joined."""
     now = plan(behind_windows(build))
     written = {name: dict(stage) for name, stage in now.items()}
     del written["s"]["event_time"]

@@ -17,7 +17,7 @@ def names(chains: Chains) -> dict[str, frozenset[str]]:
 
 
 def next_chains(chains: Chains, number: int, rng: random.Random) -> Chains:
-    """Some shards have changed: a set more, and some of the oldest fewer, or all."""
+    """Changes some shards' chains: one set more, and some of the oldest fewer, or all."""
     changed: Chains = {}
     for vertex, of_shards in chains.items():
         shards = list(of_shards)

@@ -26,7 +26,8 @@ def test_newer_snapshots_are_left_behind_on_a_new_line() -> None:
 
 
 def test_what_was_carried_out_is_not_carried_out_again() -> None:
-    """Neither when the new line has snapshots, nor when they have pushed the wanted one out."""
+    """The request is not repeated if the new line has snapshots, or if they have pushed the wanted
+    one out."""
     for snapshots in (refs(5), refs(66, 5), refs(68, 67, 66)):
         later = replace(BEFORE.rewound(5), execution_id=8, snapshots=snapshots)
         assert later.rewound(5) == later

@@ -30,7 +30,7 @@ class Shard:
         self.watermark: int | None = None
         self.dead: int | None = None
         self.written_bytes = 0
-        """In chunks, over all snapshots."""
+        """Bytes of chunks over all snapshots."""
 
     def step(
         self, *arrived: list[Row], watermark: int, saves: bool = True, fails: bool = False

@@ -1,4 +1,4 @@
-"""Who makes the archive of Spark's classes, who uses it, and what makes it another one."""
+"""The archive of Spark's classes: who makes it, who uses it, and what replaces it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ REF, SHARDS, LAG_MS = InputRef("s", 0), 2, 10
 
 
 def in_order() -> InEventOrder:
-    """Its rows wait in the state until the watermark has passed them."""
+    """Operator whose rows wait in the state until the watermark has passed them."""
     rows = pa.schema([("k", pa.string()), ("v", pa.int64())])
     return InEventOrder(StatefulMap("s", ("k",), rows, rows, lambda _, row: row, int, None, None))
 

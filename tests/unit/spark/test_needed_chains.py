@@ -1,4 +1,4 @@
-"""Which chains a restore opens when the number of shards has changed."""
+"""A restore with another number of shards opens only the chains that it needs."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ RUNS_IN_TASKS = {
     ),
 }
 TRAVELS_AS_A_WHOLE = PACKAGE / "spark" / "cluster" / "versions.py"
-"""Its task runs where this package is missing, or another: nothing of ours can be around it."""
+"""Module whose task runs where this package is missing, or another version: it may need nothing of
+ours."""
 
 
 def calls(path: Path) -> Iterator[ast.Call]:

@@ -1,4 +1,4 @@
-"""Several tables as one, and what a select leaves of one."""
+"""Several tables are sent as one, and a select keeps some of their columns."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def last_value() -> StatefulMap:
 
 
 class TwiceRun(Shard):
-    """Its tasks are called as Spark calls them, and choose the names of their attempts."""
+    """Runs tasks as Spark does, with chosen names of their attempts."""
 
     def attempt(self, *values: int, saves: bool) -> Ack:
         given = StageInput((self.state,), None, None, None)

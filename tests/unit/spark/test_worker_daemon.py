@@ -1,4 +1,4 @@
-"""Where Spark's Python workers come from: which PySpark they import, and what they share."""
+"""Spark's Python workers import PySpark from the right place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_zips_of_another_spark_stay_first() -> None:
 
 
 def test_its_first_line_needs_no_pyspark() -> None:
-    """Else the zip's would be imported before the search path is in order."""
+    """Otherwise the zip's PySpark would be imported before the search path is in order."""
     asks = (
         "import dagster_jet.spark.tasks.worker_daemon, sys; "
         "print([m for m in sys.modules if m.partition('.')[0] in ('pyspark', 'py4j')])"

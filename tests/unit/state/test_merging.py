@@ -151,7 +151,7 @@ def test_the_earliest_living_row_of_a_run_that_is_expired_in_part(tmp_path: Path
 
 
 class Summing:
-    """As much of an operator as `RunState` needs."""
+    """Operator with the methods that `RunState` needs."""
 
     state_schema = table([], hashed=True).schema
     time_column = TIME_COLUMN

@@ -62,7 +62,7 @@ def test_the_process_that_saves_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_zombie_saves_nothing(tmp_path: Path) -> None:
-    """As where the daemon died too, and process 1 of a container reaps nobody."""
+    """The daemon died too, and process 1 of a container reaps nobody."""
     worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     saving = Saving(str(tmp_path / "told.json"), worker.pid, start_ticks(worker.pid) or 0)
     threading.Timer(0.2, worker.kill).start()

@@ -9,7 +9,7 @@ Items = dict[MapKey, bytes]
 
 
 def filled(store: Store, keys: int = 40) -> Items:
-    """Some keys, and a register."""
+    """Fills a store with some keys and a register."""
     items = {store.map("m").key(f"key {i}"): b"%d" % i for i in range(keys)}
     store.map("m").put_all(items)
     store.register("job").claim(1, "me").write(b"record")

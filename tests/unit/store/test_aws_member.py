@@ -60,7 +60,7 @@ def table_url(server: AwsServer) -> str:
 
 
 class Requests:
-    """How many requests of each method arrived while this was open."""
+    """Counts the requests of each method that arrive while it is open."""
 
     def __init__(self, server: AwsServer) -> None:
         self._server = server
@@ -357,7 +357,7 @@ def test_parts_are_there_while_their_value_is(server: AwsServer, table_url: str)
 
 
 class DiesAfterItsParts(DynamoDbMember):
-    """Its process ends as soon as the parts of a value are written."""
+    """Member whose process ends as soon as the parts of a value are written."""
 
     def _write(self, items: Any) -> None:
         super()._write(items)
@@ -547,7 +547,7 @@ def test_an_endpoint_that_stops_answering_is_given_up(place: str, server: AwsSer
 
 
 def lose_first_answer(client: Any, operation: str, lost: list[str]) -> None:
-    """Let the server carry out a request and never hear of it, once over all clients."""
+    """Lets the server carry out a request whose answer is lost, once over all clients."""
 
     def lose(request: Any, **_: Any) -> None:
         if not lost:

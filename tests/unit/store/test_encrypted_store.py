@@ -252,7 +252,7 @@ def test_members_come_and_go_under_encryption(places: Any, keys: SetKeys) -> Non
 def test_a_member_that_was_put_back_as_a_whole_is_found_by_the_others(
     places: Any, keys: SetKeys
 ) -> None:
-    """Without the key nothing can be forged; an older state of a member is one that it had."""
+    """Nothing can be forged without the key, but an older state of a member is a valid one."""
     config = places.config("abc", encryption_keys=keys(NEW), backup_count=2)
     with Store.open(config) as store:
         filled(store)

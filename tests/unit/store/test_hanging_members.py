@@ -31,7 +31,7 @@ from tests.servers.members import RedisServer
 
 
 class HangingMember(MemoryMember):
-    """As a folder on a disk that hangs: no time-out ends a call."""
+    """Member on a disk that hangs: no time-out ends a call."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

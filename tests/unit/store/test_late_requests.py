@@ -25,7 +25,7 @@ from tests.servers.proxy import Proxy
 
 PREFIX, NAME = "map/n/m", b"a-name"
 KEY, OTHER = MapKey(0, "a-name"), MapKey(1, "a-name")
-"""On S3 they are in one object."""
+"""Keys that share an object on S3."""
 LARGE = 400_000
 """DynamoDB keeps such a value in parts."""
 
@@ -102,7 +102,7 @@ ALL_KINDS = pytest.mark.parametrize(
 
 
 def write_of(kind: str, *, by: bytes = b"EVALSHA", removes: bool = False) -> Any:
-    """Is it a request that writes what has our name? `by`: a command of Redis."""
+    """Returns a predicate for requests that write the key's value. `by`: a command of Redis."""
     if kind == "s3":
         return lambda asked: asked.startswith(b"PUT") and NAME in asked
     if kind == "dynamodb":
@@ -113,7 +113,7 @@ def write_of(kind: str, *, by: bytes = b"EVALSHA", removes: bool = False) -> Any
 
 @ALL_KINDS
 def test_a_compare_and_set_that_arrives_late(place: Place, kind: str, size: int) -> None:
-    """Its client does not know what has become of it: it reads, and sets again."""
+    """The client does not know whether its write succeeded: it reads, and sets again."""
     register, values = place.through, [bytes([n]) * (size or 1) for n in range(4)]
     assert register.compare_and_set(NAME, 0, values[0])
     held = place.proxy.hold_next(write_of(kind))
@@ -131,7 +131,7 @@ def version(number: int, size: int = 0) -> bytes:
 
 
 def until_done(call: Callable[[], object]) -> None:
-    """As the caller of a map does, where it is not known whether something was written."""
+    """Calls again if it is not known whether something was written, as the caller of a map does."""
     try:
         call()
     except StoreUnavailableError:
@@ -157,7 +157,7 @@ def test_a_version_of_a_value_that_arrives_late(place: Place, kind: str, size: i
 def test_a_value_that_arrives_when_it_was_removed(
     place: Place, kind: str, size: int, in_transaction: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody names it any more: an orphan, or a damaged one. What has its name later is whole."""
+    """The late value is an orphan, or a damaged one. A later value of the same name is whole."""
     through, at_once = place.maps()
     if in_transaction:
         monkeypatch.setattr(redis_member, "_PLAIN_BYTES", 0)
@@ -176,7 +176,7 @@ def test_a_value_that_arrives_when_it_was_removed(
 
 @ALL_KINDS
 def test_a_removal_that_arrives_late(place: Place, kind: str, size: int) -> None:
-    """On S3 it writes what is left of a group."""
+    """The removal on S3 writes the rest of a group."""
     through, at_once = place.maps()
     through.put_all({KEY: version(1, size), OTHER: version(1, size)})
     held = place.proxy.hold_next(write_of(kind, removes=True))
@@ -188,7 +188,7 @@ def test_a_removal_that_arrives_late(place: Place, kind: str, size: int) -> None
 
 @pytest.mark.parametrize("kind", ["dynamodb"])
 def test_a_head_whose_parts_were_replaced_meanwhile_is_a_damaged_copy(place: Place) -> None:
-    """It is repaired from another replica."""
+    """The damaged copy is repaired from another replica."""
     with closing(MemoryMember(uuid.uuid4().hex)) as backup:
         members = {member.member_id: member for member in (place.through, backup)}
         map = ReplicatedMap(members, table_of(*members), PREFIX)

@@ -1,4 +1,4 @@
-"""Who holds what: balanced, replicas apart, and as few moves as balance allows."""
+"""The partition table is balanced, keeps replicas apart, and moves as few as balance allows."""
 
 import os
 import subprocess
@@ -195,7 +195,7 @@ histories = st.lists(st.tuples(st.booleans(), st.integers(0, 7)), min_size=1, ma
 
 
 def play(history: list[tuple[bool, int]], partitions: int, wanted: int, cast: Cast) -> None:
-    """Let members join and leave, and judge every table on the way."""
+    """Lets members join and leave, and judges every table on the way."""
     table = cast.create(["m0", "m1", "m2"], partitions, wanted)
     assert_sound(table)
     for joins, number in history:

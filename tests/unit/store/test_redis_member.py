@@ -273,7 +273,7 @@ def test_large_values_go_through_no_script(server: RedisServer) -> None:
 def test_a_large_write_does_not_reach_a_server_emptied_at_that_moment(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the look at the token and the write."""
+    """The server is emptied between the check of its token and the write."""
     import redis
 
     member = open_member(server.url)

@@ -68,7 +68,7 @@ class Writer:
 def test_servers_come_back_empty_and_then_others_die(
     servers: list[RedisServer], members: int, backup_count: int
 ) -> None:
-    """As many at once as there are backups, twice; nothing that was confirmed is lost."""
+    """As many servers as there are backups die at once, twice; no confirmed value is lost."""
     urls = tuple(server.url for server in servers[:members])
     config = StoreConfig(urls, backup_count=backup_count, partition_count=31)
     with Store.open(config) as store:

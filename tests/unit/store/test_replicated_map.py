@@ -45,7 +45,7 @@ def damage(of: ReplicatedMap, member: MemoryMember, key: MapKey) -> None:
 def test_each_pair_is_copied_before_the_next_is_made(
     numbers: ReplicatedMap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that a large batch is in memory once, however it is made; and once for all replicas."""
+    """A large batch is in memory only once, for all replicas, however it is made."""
     sealed: list[bytes] = []
 
     def counting(payload: memoryview) -> bytes:

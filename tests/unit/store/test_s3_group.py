@@ -1,4 +1,4 @@
-"""Which keys share an S3 object, and what it looks like."""
+"""Keys that share an S3 object, and the object's format."""
 
 import pytest
 from hypothesis import given

@@ -143,7 +143,7 @@ def test_what_a_crash_has_left_is_deleted_but_not_what_is_being_written(
 
 
 def opened_again(folder: Path) -> None:
-    """By a process that has not opened it before."""
+    """Opens the member in a process that has not opened it before."""
     script = f"from dagster_jet.store import FileMember; FileMember({str(folder)!r}).ping()"
     subprocess.run([sys.executable, "-c", script], check=True)
 

@@ -155,7 +155,7 @@ def blobs(store: Store) -> list[str]:
 
 
 def test_registers_hold_nothing_of_users(store: Store) -> None:
-    """They are not encrypted where values are."""
+    """Registers are not encrypted as values are."""
     m = JetMap.open(store, "m", journal=JournalConfig())
     m.put("secret key", "secret value")
     stored = store.register("map/m").read()

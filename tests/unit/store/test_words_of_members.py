@@ -17,7 +17,7 @@ from dagster_jet.store.members.lmdb_environment import LmdbEnvironment
 from dagster_jet.store.members.redis_client import RedisClient
 
 UNWRITABLE = Condition.FULL
-"""As READ_ONLY comes, too."""
+"""Condition of a member that cannot be written; READ_ONLY looks the same."""
 AWS_WORDS = {
     "XMinioStorageFull": UNWRITABLE,
     "QuotaExceeded": UNWRITABLE,

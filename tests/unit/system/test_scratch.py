@@ -17,7 +17,7 @@ def mode(path: Path) -> int:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """As a temporary folder is: everybody may write there."""
+    """Folder with the rights of a temporary one: everybody may write there."""
     place = tmp_path / "tmp"
     place.mkdir()
     place.chmod(0o1777)

@@ -108,7 +108,7 @@ def measured(
 
 
 def points(reader: InMemoryMetricReader) -> dict[str, Points]:
-    """By instrument: the values by the values of their attributes, sorted by attribute."""
+    """Values of each instrument, by the values of their attributes, sorted by attribute."""
     data = reader.get_metrics_data()
     found: dict[str, Points] = {}
     for resource in data.resource_metrics if data is not None else ():

@@ -24,7 +24,7 @@ _GROUPED = re.compile(r"by \(([^)]*)\)")
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """By sample, its labels: what Prometheus would store of a job."""
+    """Labels of each sample that Prometheus would store of a job."""
     registry = CollectorRegistry()
     reader = PrometheusMetricReader(registry=registry)
     with measured(tmp_path_factory.mktemp("store"), reader) as (job, _):

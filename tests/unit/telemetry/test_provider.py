@@ -1,4 +1,4 @@
-"""Who gets metrics, in processes of their own: what is configured is global to a process."""
+"""Processes with and without metrics: what is configured is global to a process."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Totals(ItemProcessor):
 
 
 class EmitsOnce(Totals):
-    """As above, and right: what was emitted is not emitted again after a restart."""
+    """Like the one above, but right: it emits nothing again after a restart."""
 
     def complete(self):
         while self.totals:
@@ -230,7 +230,7 @@ class TellsEndsOnce(TellsEnds):
 
 
 def test_edges_end_again_after_a_restart():
-    """Those that had ended at the snapshot, as in a job: its ended sources are not run again."""
+    """Edges that had ended at the snapshot end again: in a job their sources are not run again."""
     inputs, expect = [[1], [2, 3, 4]], [1, 2, 3, 4, "end of 0", "end of 1"]
     verify_processor(TellsEndsOnce, inputs=inputs, expect=expect, ordered=False)
     with pytest.raises(AssertionError, match=r"mode: restore after(.|\n)*extra    \['end of 0'"):
@@ -436,7 +436,7 @@ def test_batches_are_compared_row_by_row():
 
 
 def split_batches(batch, partition_count):
-    """By the value, as a partitioned edge would."""
+    """Splits by the value, as a partitioned edge would."""
     partitions = [value % partition_count for value in batch["v"].to_pylist()]
     for partition in sorted(set(partitions)):
         yield partition, batch.filter(pa.array([p == partition for p in partitions]))
@@ -545,7 +545,7 @@ def test_suppliers_that_supply_nothing(supplier, message):
 
 
 def test_an_instance_that_lives_on_after_a_restart():
-    """It would pass without saving anything."""
+    """Such an instance would pass without saving anything."""
     shared = Processor()
     with pytest.raises(ProcessorError, match=r"had been returned before.*mode: restore after"):
         verify_processor(lambda: shared)

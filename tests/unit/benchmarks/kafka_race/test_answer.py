@@ -37,7 +37,7 @@ def shown(start_ms: int) -> str:
 
 
 def counted() -> list[bytes]:
-    """By a loop, in place of DuckDB."""
+    """Counts by a loop, in place of DuckDB."""
     sums: dict[tuple[str, int], list[int]] = {}
     for text in MESSAGES.texts():
         row = json.loads(text)

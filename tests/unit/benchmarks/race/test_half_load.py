@@ -1,4 +1,4 @@
-"""From a committed row to the file it waited for."""
+"""Each committed row is matched with the file that it waited for."""
 
 from __future__ import annotations
 
