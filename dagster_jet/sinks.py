@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dagster_jet.connectors.maps import MapSink
     from dagster_jet.connectors.sql import HeldSqlSink, SqlSink
     from dagster_jet.connectors.trial import CollectSink, ConsoleSink
+    from dagster_jet.core.durations import Duration
     from dagster_jet.core.secret import Secret
 
 
@@ -85,6 +86,8 @@ def delta(
     partition_by: str | Sequence[str] = (),
     schema_evolution: Literal["stop", "extend"] = "stop",
     target_file_bytes: int = TARGET_FILE_BYTES,
+    min_file_bytes: int | None = None,
+    max_delay: Duration | None = None,
     create_table: bool = True,
     owns: Mapping[str, str | int | bool] | None = None,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
@@ -113,6 +116,9 @@ def delta(
         target_file_bytes: size at which a task ends a file and begins another one. A file may be
             larger by some MB. For "append" only: a MERGE goes by the table's property
             `delta.targetFileSize`.
+        min_file_bytes: staged rows wait until their files have this size together, and are then
+            written together; for "append" only. By default each snapshot commits them.
+        max_delay: longest time that they wait, such as "10 minutes"; needed with `min_file_bytes`.
         create_table: whether a start creates a missing table. False refuses the start, so that a
             mistyped name is an error.
         owns: as for `sql`; for "append" only. Best the columns of `partition_by`: whole files then
@@ -131,22 +137,20 @@ def delta(
     from dagster_jet.connectors.delta import DeltaSink
     from dagster_jet.connectors.guarantees import guarantee_named
 
-    by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-    keys = (key,) if isinstance(key, str) else tuple(key)
-    storage = tuple((storage_options or {}).items())
-    limit = guarantee_named(guarantee)
     return DeltaSink(
         str(uri),
         mode,
-        keys,
+        (key,) if isinstance(key, str) else tuple(key),
         order_by,
-        by,
-        limit,
-        storage,
+        (partition_by,) if isinstance(partition_by, str) else tuple(partition_by),
+        guarantee_named(guarantee),
+        tuple((storage_options or {}).items()),
         tuple((owns or {}).items()),
         shared,
         schema_evolution=schema_evolution,
         target_file_bytes=target_file_bytes,
+        min_file_bytes=min_file_bytes,
+        max_delay=max_delay,
         creates_table=create_table,
     )
 
@@ -163,6 +167,8 @@ def iceberg(
     catalog_options: Mapping[str, str | Secret] | None = None,
     schema_evolution: Literal["stop", "extend"] = "stop",
     target_file_bytes: int = TARGET_FILE_BYTES,
+    min_file_bytes: int | None = None,
+    max_delay: Duration | None = None,
     create_table: bool = True,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
     storage_options: Mapping[str, str | Secret] | None = None,
@@ -193,6 +199,8 @@ def iceberg(
         schema_evolution: as for `delta`; "extend" widens types, too: int to long, float to double,
             and decimals.
         target_file_bytes: as for `delta`, for all modes.
+        min_file_bytes: as for `delta`.
+        max_delay: as for `delta`.
         create_table: as for `delta`.
         guarantee: as for `files`.
         storage_options: options of a bucket, as for `files`.
@@ -223,6 +231,8 @@ def iceberg(
         shared=shared,
         schema_evolution=schema_evolution,
         target_file_bytes=target_file_bytes,
+        min_file_bytes=min_file_bytes,
+        max_delay=max_delay,
         creates_table=create_table,
     )
 

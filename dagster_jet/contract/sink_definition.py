@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dagster_jet.contract.definition import Definition
 from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.core.hold_back import HoldBack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,6 +125,14 @@ class Sink(Definition):
         keeps one row of several, it then keeps every refused row, and beside them what it keeps of
         the others."""
         return self
+
+    # --- rows that wait for more of them ---
+
+    def hold_back(self) -> HoldBack | None:
+        """Returns the bounds within which snapshots hold its staged rows back; None: each snapshot
+        commits them. The place then judges an artifact by the timeline in which it was staged: a
+        start that goes back commits what the older snapshot has held back, unless it is there."""
+        return None
 
     # --- commits that are completed without the pipeline ---
 

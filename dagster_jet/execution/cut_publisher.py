@@ -129,6 +129,8 @@ def publisher_of(
     publisher = CutPublisher(job, table.write, failed)
 
     def publish(manifest: Manifest) -> None:
+        if manifest.held:
+            return  # their tables lack rows of the epoch
         publisher.offer(Cut.of(manifest, where, committer.facts, context.clock.now_ms()))
 
     return publish, publisher.close

@@ -138,7 +138,7 @@ class Execution:
         """After a failure or a cancel: nobody may ever start the job again."""
         signals, end, newest = self._signals, self._loop.ended, self.record.snapshot
         is_last = end is not None and end.write_status and end.status is JobStatus.FAILED
-        is_complete = newest is None or newest.committed
+        is_complete = newest is None or newest.is_all_committed
         if is_last and is_complete and not signals.owner.is_lost:
             worker = Worker(f"jet-end-{signals.job}", signals.post)
             worker.start(self._abort_own)

@@ -134,16 +134,17 @@ class SnapshotDriver:
         match command:
             case protocol.Complete(manifest, record, recovering):
                 clock = PhaseClock(self.seconds)
-                self.committer.commit(manifest.artifacts, manifest.sinks, recovering=recovering)
+                self.committer.commit(manifest.due, manifest.sinks, recovering=recovering)
                 self.commit_stages(manifest.prepared, view)
                 self.acknowledge(manifest.unacknowledged)
                 clock.end(Phase.COMMIT)
-                outcome = self._write_record(Purpose.COMMITTED, record.with_note(self.now_ms()))
+                noted = record.with_note(self.now_ms(), includes_held=recovering)
+                outcome = self._write_record(Purpose.COMMITTED, noted)
                 clock.end(Phase.NOTE)
                 if outcome is WriteOutcome.WRITTEN:  # so no later execution had begun to commit
                     self.committed(manifest)
                 times = (*clock.times(), *self._commit_times(manifest))
-                snapshot_id, sinks = manifest.snapshot_id, {a.sink for a in manifest.artifacts}
+                snapshot_id, sinks = manifest.snapshot_id, {a.sink for a in manifest.due}
                 outputs = {s: f for s, f in self.committer.facts.items() if s in sinks}
                 return protocol.Completed(
                     record.execution_id, snapshot_id, outcome, self.now_ms(), times, outputs
@@ -157,5 +158,5 @@ class SnapshotDriver:
     def _commit_times(self, manifest: Manifest) -> tuple[PhaseTime, ...]:
         """Returns the duration of each sink's commit."""
         took_ms = self.committer.took_ms
-        sinks = sorted({artifact.sink for artifact in manifest.artifacts})
+        sinks = sorted({artifact.sink for artifact in manifest.due})
         return tuple(PhaseTime(Phase.COMMIT, took_ms.get(sink, 0.0), sink) for sink in sinks)

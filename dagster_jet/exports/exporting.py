@@ -41,5 +41,5 @@ def acked_epoch(view: CoordinatorView) -> int:
 
 
 def newest_committed(refs: tuple[SnapshotRef, ...]) -> SnapshotRef | None:
-    """Returns the newest snapshot whose phase 2 is certainly over; None if there is none."""
-    return next((ref for ref in refs if ref.committed), None)
+    """Returns the newest snapshot whose output is certainly committed; None if there is none."""
+    return next((ref for ref in refs if ref.is_all_committed), None)

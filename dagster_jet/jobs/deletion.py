@@ -136,7 +136,7 @@ def reset_job(store: Store, job: str, *, remove_output: bool = False) -> JobDele
 def _marked(record: ExecutionRecord) -> ExecutionRecord:
     """The record of a job that is being deleted: no supervisor and no start takes it."""
     snapshot = record.snapshot
-    if snapshot is not None and not snapshot.committed:
+    if snapshot is not None and not snapshot.is_all_committed:
         raise JobStateError(
             f"its snapshot {snapshot.snapshot_id} is decided but not committed: a deletion would "
             "lose rows that its sinks do not have yet.",

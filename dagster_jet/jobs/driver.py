@@ -136,7 +136,7 @@ class Driver:
             self._announce_claim(claimed)
             kind = asked.kind
             decided = claimed.snapshot
-            owes_commit = decided is not None and not decided.committed
+            owes_commit = decided is not None and not decided.is_all_committed
             if kind is StopKind.SHUTDOWN or (kind is StopKind.CANCEL and not owes_commit):
                 # Nothing is open, so the stop needs only the record and no Spark.
                 reason = "it was asked to stop before it began"

@@ -150,7 +150,9 @@ def committed(record: ExecutionRecord | None, now_ms: int, limits: Limits) -> He
         return Health(False, "The job has no snapshot yet.")
     newest = record.snapshot
     if newest.committed:
-        return Health(True, f"Epoch {newest.epoch_id} is in all sinks.", {"epoch": newest.epoch_id})
+        but = ", but for rows that sinks hold back" if newest.holds else ""
+        said = f"Epoch {newest.epoch_id} is in all sinks{but}."
+        return Health(True, said, {"epoch": newest.epoch_id})
     pending_ms = max(0, now_ms - newest.taken_at_ms)
     return Health(
         pending_ms <= limits.snapshot_age_ms,

@@ -162,7 +162,7 @@ def _if_over(situation: Situation) -> Decision | None:
     if record is None or record.cause is not StopCause.CANCEL:
         return None
     newest = record.snapshot
-    if newest is None or newest.committed:
+    if newest is None or newest.is_all_committed:
         return Decision(Verdict.DONE, "the job was cancelled")
     return Decision(
         Verdict.WAIT,

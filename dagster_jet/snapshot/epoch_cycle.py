@@ -93,14 +93,19 @@ class EpochCycle(Machine[CycleState]):
         due = self._snapshot_is_due(event)
         if due and not pending.has_ids:
             return pending.reserve_ids()
-        if event.wants_epoch or (due and job.acked_epochs > 0):
+        job.releases = event.wants_snapshot
+        if event.wants_epoch or (due and (job.acked_epochs > 0 or self._is_released(event))):
             return self._run_epoch(snapshot=due, terminal=False, final=False)
         return []
 
     def _end(self, stop: StopKind) -> list[Command]:
         job, ending = self._job, self._job.ending
         ending.asked = stop
-        if stop is not StopKind.COMPLETE and job.epochs_since_barrier == 0:
+        if (
+            stop is not StopKind.COMPLETE
+            and job.epochs_since_barrier == 0
+            and not job.open_since_ms
+        ):
             return [ending.as_asked()]
         if not self._pending.has_ids:
             return [ending.without_snapshot("there are no snapshot ids")]
@@ -121,17 +126,27 @@ class EpochCycle(Machine[CycleState]):
             since += job.config.first_epoch_ms
         return since >= pending.pause_ms(has_output=self._has_output)
 
+    def _is_released(self, event: Tick) -> bool:
+        """Whether a snapshot without new rows commits what earlier ones have held back."""
+        at_ms = self._job.release_at_ms
+        return at_ms is not None and (event.wants_snapshot or event.now_ms >= at_ms)
+
     @property
     def _has_output(self) -> bool:
-        """Whether a snapshot makes rows visible, as far as known."""
-        return bool(self._job.open_artifacts) or not self._writes_nothing
+        """Whether a snapshot makes rows visible, as far as known. Rows that may be held back do not
+        count."""
+        job = self._job
+        is_open = any(one.sink not in job.config.holds for one in job.open_artifacts)
+        return is_open or not self._writes_nothing
 
     def snapshot_due_at_ms(self) -> int | None:
         """Time of an idle job's next snapshot; None: nothing waits for a snapshot."""
-        if self._job.epochs_since_barrier == 0:
-            return None
         pause_ms = self._pending.pause_ms(has_output=self._has_output)
-        return (self._pending.completed_ms or 0) + pause_ms
+        due_ms = (self._pending.completed_ms or 0) + pause_ms
+        if self._job.epochs_since_barrier > 0:
+            return due_ms
+        released_ms = self._job.release_at_ms
+        return None if released_ms is None else max(due_ms, released_ms)
 
     def _run_epoch(self, *, snapshot: bool, terminal: bool, final: bool) -> list[Command]:
         job = self._job
@@ -176,7 +191,11 @@ class EpochCycle(Machine[CycleState]):
         job.acked_epochs += 1
         in_order = sorted(acks, key=lambda ack: ack.shard)
         artifacts = [artifact for ack in in_order for artifact in ack.artifacts]
-        job.open_artifacts.extend(one for one in artifacts if not job.publishes(one))
+        for one in artifacts:
+            if not job.publishes(one):
+                job.open_artifacts.append(one)
+                if one.sink in job.config.holds:
+                    job.open_since_ms.setdefault(one.sink, event.now_ms)
         if published := tuple(filter(job.publishes, artifacts)):
             self._published = running, event
             self.become(CycleState.PUBLISHING)

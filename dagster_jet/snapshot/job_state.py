@@ -8,6 +8,7 @@ from typing import Any
 
 from dagster_jet.core.cadence import PERIOD_MS
 from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.core.hold_back import HoldBack
 from dagster_jet.core.measures import Measures, after_epoch, combined
 from dagster_jet.snapshot.ending import Ending
 from dagster_jet.snapshot.manifest import Ack, Artifact, Counters, NewestOutput, ShardState
@@ -34,6 +35,10 @@ class CoordinatorConfig:
     plan_fingerprint: str
     published_sinks: frozenset[str] = frozenset()
     """Sinks below exactly-once in an exactly-once job; published after each epoch."""
+    holds: Mapping[str, HoldBack] = field(default_factory=dict)
+    """Sinks that hold rows back, within these bounds."""
+    releases_together: bool = False
+    """Whether a snapshot holds back all of them or none, so that their tables are one cut."""
     suspend_on_failure: bool = False
     initial_snapshot: int | str | None = None
     """Snapshot id to go back to or export to begin with; applied once
@@ -67,7 +72,12 @@ class JobState:
     shards: dict[str, list[ShardState]] = field(default_factory=dict)
     counters: dict[str, Counters] = field(default_factory=dict)
     open_artifacts: list[Artifact] = field(default_factory=list)
-    """Artifacts staged by acked epochs that no snapshot names yet."""
+    """Artifacts staged by acked epochs that no snapshot names yet, or that the last one holds
+    back."""
+    open_since_ms: dict[str, int] = field(default_factory=dict)
+    """Time of the oldest open artifact, per sink that holds rows back."""
+    releases: bool = False
+    """Whether the next snapshot holds nothing back."""
     newest_output: dict[str, NewestOutput] = field(default_factory=dict)
     """Newest committed output per sink, for the next manifest."""
     acked_epochs: int = 0
@@ -84,6 +94,30 @@ class JobState:
         """Whether the artifact becomes visible once its epoch is acked, not with a snapshot."""
         is_exact = self.config.guarantee is Guarantee.EXACTLY_ONCE
         return not is_exact or artifact.sink in self.config.published_sinks
+
+    def held(self, now_ms: int) -> tuple[str, ...]:
+        """Sinks whose open artifacts a snapshot holds back. The last one of an execution holds
+        nothing back."""
+        if self.releases or self.ending.asked is not None:
+            return ()
+        waiting = self.open_since_ms.items()
+        rules = self.config.holds
+        held = tuple(
+            sink for sink, ms in waiting if rules[sink].waits(*self._open(sink), now_ms - ms)
+        )
+        return () if self.config.releases_together and len(held) < len(waiting) else held
+
+    def _open(self, sink: str) -> tuple[int, int]:
+        sizes = [one.bytes for one in self.open_artifacts if one.sink == sink]
+        return len(sizes), sum(sizes)
+
+    @property
+    def release_at_ms(self) -> int | None:
+        """Time at which the oldest artifact that is held back has to be committed."""
+        return min(
+            (ms + self.config.holds[sink].max_delay_ms for sink, ms in self.open_since_ms.items()),
+            default=None,
+        )
 
     def apply_acks(self, acks: Iterable[Ack]) -> None:
         """Adds the acks of one epoch."""

@@ -277,6 +277,9 @@ class Manifest:
     """Per stage: the version of a table to enrich with, and whether a start reads it again."""
     newest_output: dict[str, NewestOutput] = field(default_factory=dict)
     """Per sink: output of the newest epoch with output before the epochs of `artifacts`."""
+    held: tuple[str, ...] = ()
+    """Sinks whose artifacts are held back: a later snapshot names them again and commits them, or
+    the next start does."""
     format: int = MANIFEST_FORMAT
 
     @property
@@ -294,12 +297,34 @@ class Manifest:
             taken_at_ms=now_ms,
             state_bytes=self.state_bytes,
             committed=self.is_committed,
+            holds=bool(self.held),
         )
+
+    @property
+    def due(self) -> tuple[Artifact, ...]:
+        """Artifacts that phase 2 of this snapshot commits."""
+        return tuple(one for one in self.artifacts if one.sink not in self.held)
+
+    def as_of(self, ref: SnapshotRef) -> Manifest:
+        """The manifest by the record's newest reference to it: what it has held back may be
+        committed by now."""
+        return replace(self, held=()) if ref.is_all_committed else self
+
+    def owed(self, *, is_committed: bool) -> Manifest:
+        """The manifest of what a start commits: nothing is held back any longer.
+
+        Args:
+            is_committed: phase 2 is over, so only what was held back is left.
+        """
+        if not is_committed:
+            return replace(self, held=())
+        left = tuple(one for one in self.artifacts if one.sink in self.held)
+        return replace(self, artifacts=left, held=(), prepared=(), unacknowledged={})
 
     @property
     def is_committed(self) -> bool:
         """Whether the snapshot needs no phase 2."""
-        return not (self.artifacts or self.prepared or any(self.unacknowledged.values()))
+        return not (self.due or self.prepared or any(self.unacknowledged.values()))
 
     @property
     def state_bytes(self) -> int:
@@ -352,6 +377,7 @@ class Manifest:
         fields["artifacts"] = tuple(Artifact(**artifact) for artifact in fields["artifacts"])
         fields["counters"] = {k: Counters(**v) for k, v in fields["counters"].items()}
         fields["prepared"] = tuple(fields["prepared"])
+        fields["held"] = tuple(fields.get("held", ()))
         fields["newest_output"] = {
             sink: NewestOutput(**{**newest, "artifact": Artifact(**newest["artifact"])})
             for sink, newest in fields["newest_output"].items()

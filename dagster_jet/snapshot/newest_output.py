@@ -30,7 +30,7 @@ def output_to_be_there(manifest: Manifest, *, is_committed: bool) -> dict[str, N
     """Output that each sink's place must have before phase 2 of this snapshot is repeated."""
     if not is_committed:
         return dict(manifest.newest_output)
-    return {**manifest.newest_output, **newest_of(manifest.artifacts, manifest.timeline)}
+    return {**manifest.newest_output, **newest_of(manifest.due, manifest.timeline)}
 
 
 def output_after(
@@ -54,6 +54,5 @@ def output_after(
     before = output_to_be_there(manifest, is_committed=is_committed)
     names = {sink: present_name(sink, manifest.sinks, sinks, renamed) for sink in manifest.sinks}
     after = {sink: one for sink, one in before.items() if names.get(sink) not in lost}
-    if not is_committed:
-        after |= newest_of(manifest.artifacts, manifest.timeline)
+    after |= newest_of(manifest.owed(is_committed=is_committed).artifacts, manifest.timeline)
     return {name: after[sink] for sink, name in names.items() if name is not None and sink in after}

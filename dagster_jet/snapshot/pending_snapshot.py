@@ -142,6 +142,7 @@ class PendingSnapshot(Machine[PendingState]):
         """Starts the decision. The barrier is complete, so the snapshot's content is fixed."""
         job = self._job
         job.shards = {v: [state.at_barrier() for state in s] for v, s in job.shards.items()}
+        held = () if completed else job.held(now_ms)
         self._manifest = Manifest(
             job=job.config.job,
             snapshot_id=snapshot_id,
@@ -162,8 +163,10 @@ class PendingSnapshot(Machine[PendingState]):
             unacknowledged=job.unacknowledged,
             tables=dict(job.tables),
             newest_output=dict(job.newest_output),
+            held=held,
         )
-        job.open_artifacts = []
+        job.open_artifacts = [one for one in job.open_artifacts if one.sink in held]
+        job.open_since_ms = {sink: job.open_since_ms[sink] for sink in held}
         self.epochs, job.acked_epochs = job.acked_epochs, 0
         record = replace(
             job.record,
@@ -188,7 +191,7 @@ class PendingSnapshot(Machine[PendingState]):
         job.record = event.record
         self._outcome = self._to_apply = SnapshotOutcome.VALID
         self.apply_outcome()
-        job.newest_output |= newest_of(manifest.artifacts, manifest.timeline)
+        job.newest_output |= newest_of(manifest.due, manifest.timeline)
         self.retention.decided(manifest.snapshot_id, manifest.shards)
         self._manifest = None
         self.epochs = 0
@@ -239,7 +242,9 @@ class PendingSnapshot(Machine[PendingState]):
         garbage = _left_by(manifest, self._acks)
         self._outcome = self._to_apply = SnapshotOutcome.DISCARDED
         self.apply_outcome()
-        job.open_artifacts = [*manifest.artifacts, *job.open_artifacts]
+        job.open_artifacts = [*manifest.due, *job.open_artifacts]
+        overdue = {one.sink for one in manifest.due if one.sink in job.config.holds}
+        job.open_since_ms |= dict.fromkeys(overdue, 0)
         job.acked_epochs += self.epochs
         self.epochs = 0
         self._manifest = None
@@ -266,15 +271,21 @@ class PendingSnapshot(Machine[PendingState]):
         self._took(event.now_ms)
         return True
 
-    def note_completed(self, event: Completed) -> bool:
+    def note_completed(self, event: Completed, *, includes_held: bool = False) -> bool:
         """Notes the end of phase 2 of the record's newest snapshot, also of one that a dead
-        execution decided. Returns whether the answer is about that snapshot."""
+        execution decided. Returns whether the answer is about that snapshot.
+
+        Args:
+            includes_held: see `ExecutionRecord.with_note`.
+        """
         record, ref = self._job.record, self._job.record.snapshot
         if event.execution_id != record.execution_id or ref is None:
             return False
-        if ref.snapshot_id != event.snapshot_id or ref.committed:
+        if ref.snapshot_id != event.snapshot_id or (
+            ref.is_all_committed if includes_held else ref.committed
+        ):
             return False
-        self._job.record = record.with_note(event.now_ms)
+        self._job.record = record.with_note(event.now_ms, includes_held=includes_held)
         return True
 
     def _took(self, now_ms: int) -> None:

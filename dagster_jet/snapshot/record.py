@@ -153,6 +153,13 @@ class SnapshotRef:
     state_bytes: int
     committed: bool = False
     """Phase 2 is known to be over. False: commit (again) before anything else."""
+    holds: bool = False
+    """Its manifest holds output of sinks back, which a start commits before anything else."""
+
+    @property
+    def is_all_committed(self) -> bool:
+        """Whether all output that it names is committed."""
+        return self.committed and not self.holds
 
 
 @dataclass(frozen=True)
@@ -238,10 +245,15 @@ class ExecutionRecord:
         snapshots = (ref, *self.snapshots)[:retained]
         return replace(self, snapshots=snapshots, updated_at_ms=ref.taken_at_ms)
 
-    def with_note(self, now_ms: int) -> ExecutionRecord:
-        """The record with the note that phase 2 of the newest snapshot is over."""
+    def with_note(self, now_ms: int, *, includes_held: bool = False) -> ExecutionRecord:
+        """The record with the note that phase 2 of the newest snapshot is over.
+
+        Args:
+            includes_held: what the snapshot has held back is committed, too.
+        """
         newest, *older = self.snapshots
-        snapshots = (replace(newest, committed=True), *older)
+        noted = replace(newest, committed=True, holds=newest.holds and not includes_held)
+        snapshots = (noted, *older)
         return replace(self, snapshots=snapshots, updated_at_ms=now_ms)
 
     def imports(self, wanted: int | str | None) -> bool:

@@ -138,7 +138,7 @@ class Recovery(Machine[RecoveryState]):
         """Whether a dead execution's decision is uncommitted and this start does not go back."""
         record, wanted = self._job.record, self._job.config.initial_snapshot
         ref = record.snapshot
-        if ref is None or ref.committed or record.imports(wanted):
+        if ref is None or ref.is_all_committed or record.imports(wanted):
             return False
         return record.rewound(wanted).snapshots == record.snapshots
 
@@ -163,7 +163,7 @@ class Recovery(Machine[RecoveryState]):
             return [ImportSnapshot(wanted, snapshot_id, timeline)]
         self._target = job.record.rewound(wanted)
         snapshot = self._target.snapshot
-        if snapshot is not None and not (self._begins_from_scratch and snapshot.committed):
+        if snapshot is not None and not (self._begins_from_scratch and snapshot.is_all_committed):
             self.become(RecoveryState.LOADING)
             return [LoadManifest(snapshot)]
         return self._begin_from_scratch(None)
@@ -243,14 +243,16 @@ class Recovery(Machine[RecoveryState]):
 
     def _recommit(self, manifest: Manifest | None) -> list[Command]:
         ref = self._job.record.snapshot
-        if ref is not None and not ref.committed and manifest and not manifest.is_committed:
-            self.become(RecoveryState.RECOMMITTING)
-            return [Complete(manifest, self._job.record, recovering=True)]
+        if ref is not None and not ref.is_all_committed and manifest is not None:
+            owed = manifest.owed(is_committed=ref.committed)
+            if not owed.is_committed:
+                self.become(RecoveryState.RECOMMITTING)
+                return [Complete(owed, self._job.record, recovering=True)]
         return self._abort_orphans()
 
     def on_completed(self, event: Completed) -> list[Command]:
         is_due = self.state is RecoveryState.RECOMMITTING
-        if not is_due or not self._pending.note_completed(event):
+        if not is_due or not self._pending.note_completed(event, includes_held=True):
             return []
         return self._end() or self._abort_orphans()
 

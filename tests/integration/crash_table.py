@@ -198,6 +198,21 @@ MERGING_KILLED = (
     Crash("F9", "lake.commit.after:2=kill"),
 )
 
+HOLDING_KILLED = (
+    # Tables that hold rows back, in test_hold_back.py: staged; decided and held back, twice ...
+    Crash("F3", "lake.prepare.after:4=kill"),
+    Crash("F8", "record.snapshot.after:3=kill"),
+    # ... released and not written together; written together and in no version; in one; and the
+    # small files are there yet.
+    Crash("F8", "lake.gather.before:1=kill"),
+    Crash("F9", "lake.gather.written:1=kill"),
+    Crash("F9", "lake.gather.written:2=kill"),
+    Crash("F9", "lake.commit.before:2=kill"),
+    Crash("F9", "lake.commit.after:1=kill"),
+    Crash("F9", "lake.gather.after:1=kill"),
+    Crash("F11", "commit.after:5=kill"),
+)
+
 EPOCHS_KILLED = (
     # Two tables of Delta Lake and one of Iceberg, in test_epochs_table.py: between their commits,
     # when all are committed, around the write of the cut. One after the other.
@@ -314,6 +329,7 @@ def all_points() -> set[str]:
         *LAKE_KILLED,
         *JOINT_KILLED,
         *MERGING_KILLED,
+        *HOLDING_KILLED,
         *PREPARED_KILLED,
         *REWINDING_KILLED,
         *LAKE_REWINDING_KILLED,

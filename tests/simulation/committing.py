@@ -132,6 +132,7 @@ class Manifests:
         world.oracle.on_attempt(snapshot_id, manifest.execution_id, manifest.epoch_id)
         if world.store_is_full() or world.chance("manifest_not_stored"):
             raise StoreUnavailableError("a member's disk is full.")
+        world.seen["rows were held back"] += bool(manifest.held)
         data = manifest.to_bytes()
         world.chunks.manifests[manifest.name] = (manifest.execution_id, data)
         self.driver.waiting.pause(DECIDING)

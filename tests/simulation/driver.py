@@ -270,7 +270,7 @@ class Driver:
         return self.snapshots.carry_out(command, view)
 
     def _note_owed(self, command: c.Complete) -> None:
-        artifacts, named = command.manifest.artifacts, command.manifest.sinks
+        artifacts, named = command.manifest.due, command.manifest.sinks
         for owed in owed_commits(artifacts, named, self.deployment.destinations):
             if owed.change is not SinkChange.KEPT:
                 self.world.seen[f"owed to a sink that {owed.change.name.lower()}"] += 1

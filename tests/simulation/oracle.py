@@ -111,7 +111,7 @@ class Oracle:
                 self._on_decided(ref)
         newest = record.snapshot
         if newest is not None and newest.committed:
-            self._check_committed(self._manifests[newest.manifest_name])
+            self._check_committed(self._manifests[newest.manifest_name], newest)
         if record.status is JobStatus.COMPLETED:
             self._check_last(newest)
 
@@ -131,6 +131,7 @@ class Oracle:
             raise Violation(f"given up for snapshot {newest.snapshot_id}, which does not fit")
         kept = [one.name for one in self._history].index(manifest.name) + 1
         self.left |= {a.token for one in self._history[kept:] for a in one.artifacts}
+        self.left -= {a.token for a in manifest.artifacts}
         self._history = self._history[:kept]
 
     def _on_imported(self, before: ExecutionRecord, record: ExecutionRecord, name: str) -> None:
@@ -176,8 +177,9 @@ class Oracle:
         if difference:
             raise Violation(f"the journal in {manifest.name}: {difference}")
 
-    def _check_committed(self, manifest: Manifest) -> None:
-        """Phase 2 is said to be over: both sinks show the rows up to this barrier, no others."""
+    def _check_committed(self, manifest: Manifest, ref: SnapshotRef) -> None:
+        """Phase 2 is said to be over: both sinks show the rows up to this barrier, no others. Rows
+        that are held back may be missing."""
         if self.scenario.in_two_phases:
             difference = _difference(self.promises.rows, self.rows_before(manifest))
             if difference:
@@ -187,7 +189,9 @@ class Oracle:
         if self._history[-1] is not manifest:
             raise Violation(f"{manifest.name} is not what was decided last")
         for place, expected in self._expected().items():
-            difference = _difference(self._visible(place), expected)
+            visible = self._visible(place)
+            held = self._held_back(manifest, place) - visible.keys() if ref.holds else set()
+            difference = _difference(visible, expected - held)
             if difference:
                 raise Violation(f"{place} after snapshot {manifest.snapshot_id}: {difference}")
 
@@ -208,14 +212,23 @@ class Oracle:
 
     def _visible(self, place: str) -> Counter[int]:
         """Rows that a reader finds at a place, without those of timelines that were left."""
-        rows: Counter[int] = Counter()
+        targets: set[str] = set()
         for manifest in self._history:
             sinks = self.deployments[manifest.execution_id].sinks.values()
             here = {sink.name for sink in sinks if sink.place == place}
-            for artifact in manifest.artifacts:
-                if artifact.sink in here:
-                    rows.update(self.sinks[place].shown(artifact.target))
+            targets |= {a.target for a in manifest.artifacts if a.sink in here}
+        rows: Counter[int] = Counter()
+        for target in targets:
+            rows.update(self.sinks[place].shown(target))
         return rows
+
+    def _held_back(self, manifest: Manifest, place: str) -> set[int]:
+        """The rows that a snapshot has held back from a place."""
+        sinks = self.deployments[manifest.execution_id].sinks.values()
+        here = {sink.name for sink in sinks if sink.place == place} & set(manifest.held)
+        staged = self.sinks[place].staged
+        tokens = {a.token for a in manifest.artifacts if a.sink in here} & staged.keys()
+        return {row for token in tokens for row in staged[token][1]}
 
     def on_commit(self, artifact: Artifact, rows: tuple[int, ...]) -> None:
         """A sink has made an artifact visible."""
@@ -287,8 +300,14 @@ class Oracle:
             for manifest in reversed(self._history):
                 if self.deployments[manifest.execution_id].sinks.get(stream) != sink:
                     break
-                own = [one for one in manifest.artifacts if one.sink == sink.name]
-                found.setdefault(sink.place, []).extend(sorted(own, key=lambda a: -a.epoch_id))
+                known, there = found.setdefault(sink.place, []), self.sinks.get(sink.place)
+                own = [
+                    one
+                    for one in manifest.artifacts
+                    if one.sink == sink.name and one not in known
+                    if there is not None and one.target in there.committed
+                ]
+                known.extend(sorted(own, key=lambda a: -a.epoch_id))
         return {place: artifacts for place, artifacts in found.items() if artifacts}
 
     # --- at its end -----------------------------------------------------------------------------
@@ -314,7 +333,7 @@ class Oracle:
             self._check_retained(ref)
         newest = record.snapshots[0]
         manifest = self._manifests[newest.manifest_name]
-        if self.rows_before(manifest) != self.input or not newest.committed:
+        if self.rows_before(manifest) != self.input or not newest.is_all_committed:
             raise Violation("the last snapshot does not cover the whole input")
         if self.state_in_store(manifest, WINDOW).came:
             raise Violation("the last snapshot still holds rows back")

@@ -59,12 +59,13 @@ def load(driver: Driver, command: c.LoadManifest) -> None:
 
 def _read(driver: Driver, ref: SnapshotRef) -> Manifest:
     found = driver.world.chunks.manifests.get(ref.manifest_name)
-    return validate_manifest(
+    manifest = validate_manifest(
         None if found is None else found[1],
         job=JOB,
         name=ref.manifest_name,
         expected_checksum=ref.manifest_checksum,
     )
+    return manifest.as_of(ref)
 
 
 def _missing(driver: Driver, command: c.Command, manifest_name: str, what: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, get_args
 
 from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.core.hold_back import HoldBack
 from dagster_jet.snapshot.job_state import CoordinatorConfig
 from dagster_jet.snapshot.protocol import Command, StopKind
 
@@ -126,6 +127,8 @@ class Scenario:
     odds: Odds
     mishaps: tuple[Mishap, ...]
     """In this order: the next one is armed when the one before it has struck."""
+    holds_back: bool = False
+    """Sinks may hold rows back, another one at every start of a process."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> Scenario:
@@ -179,6 +182,12 @@ class Scenario:
             plan_fingerprint="v1",
             suspend_on_failure=self.suspend_on_failure,
             initial_snapshot=deployment.initial_snapshot,
+            holds={
+                sink.name: HoldBack(8 * rng.choice((3, 10, 100)), rng.choice((100, 1_000, 5_000)))
+                for sink in deployment.sinks.values()
+                if self.holds_back and rng.random() < 0.7
+            },
+            releases_together=self.holds_back and rng.random() < 0.5,
             snapshot_id_block=self.snapshot_id_block,
         )
 

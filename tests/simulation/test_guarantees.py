@@ -20,7 +20,7 @@ from dagster_jet.snapshot.coordinator import Coordinator
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.manifest import Artifact, Manifest
 from dagster_jet.snapshot.newest_output import output_after
-from dagster_jet.snapshot.record import JobStatus
+from dagster_jet.snapshot.record import JobStatus, SnapshotRef
 from dagster_jet.snapshot.recovery import Recovery
 
 from .deployment import AS_EVER, Deployment
@@ -72,7 +72,7 @@ class SwitchingOracle(Oracle):
     def on_commit(self, artifact: Artifact, rows: tuple[int, ...]) -> None:
         self.is_exact &= artifact.token in self.named
 
-    def _check_committed(self, manifest: Manifest) -> None:
+    def _check_committed(self, manifest: Manifest, ref: SnapshotRef) -> None:
         for artifact in manifest.artifacts:
             if artifact.target not in self.sinks[artifact.sink].committed:
                 raise Violation(f"{artifact.token} is said to be committed")

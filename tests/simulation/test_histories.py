@@ -66,6 +66,7 @@ MUST_HAVE_HAPPENED = (
     "a place that was set back was refused",
     "rescaled at a restart",
     "an epoch of twelve writers was committed",
+    "rows were held back",
     "three deaths in recovery, one after the other",
 )
 

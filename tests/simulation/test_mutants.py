@@ -196,6 +196,23 @@ class ForgetsOpenArtifacts(EpochCycle):
         return super()._epoch_done(running, acks, now_ms)
 
 
+class ForgetsWhatIsHeldBack(PendingSnapshot):
+    """The next snapshot does not name it again."""
+
+    def begin(self, acks, now_ms, **kind):
+        commands = super().begin(acks, now_ms, **kind)
+        self._job.open_artifacts, self._job.open_since_ms = [], {}
+        return commands
+
+
+class LeavesWhatIsHeldBackBehind(Recovery):
+    """What a dead execution has held back is not committed by the next one."""
+
+    def _recommit(self, manifest):
+        ref = self._job.record.snapshot
+        return self._abort_orphans() if ref and ref.committed else super()._recommit(manifest)
+
+
 class SnapshotsDuringPhase2(EpochCycle):
     """Begins a snapshot during phase 2, in place of the pending one."""
 
@@ -606,11 +623,11 @@ class LosesAnswersOfTheRecord(Loop):
 class TakesAnyCommitForTheNewest(PendingSnapshot):
     """The answer of a commit that comes twice is taken for that of the next one."""
 
-    def note_completed(self, event):
+    def note_completed(self, event, *, includes_held=False):
         newest = self._job.record.snapshot
         if newest is not None:
             event = replace(event, snapshot_id=newest.snapshot_id)
-        return super().note_completed(event)
+        return super().note_completed(event, includes_held=includes_held)
 
 
 class GivesUpQuietly(SinkCommitter):
@@ -683,6 +700,8 @@ MUTANTS = {
     CollectsAllButTheNewest: 0,
     CollectsWhatTheChainNeeds: 3,
     ForgetsOpenArtifacts: 0,
+    ForgetsWhatIsHeldBack: 8,
+    LeavesWhatIsHeldBackBehind: 18,
     SnapshotsDuringPhase2: 4,
     TakesFailedForSaved: 13,
     DecidesUnderARunningEpoch: 11,

@@ -94,6 +94,8 @@ class World:
         self.scenario = scenario or Scenario.draw(self.rng)
         if seed % 10 == 9 and scenario is None:  # by the seed: all others play as they did
             self.scenario = replace(self.scenario, writers=12)
+        if seed % 10 == 8 and scenario is None:
+            self.scenario = replace(self.scenario, holds_back=True)
         self.odds = self.scenario.odds
         self.oracle = self.cast.oracle(self.scenario)
         self.register = self.cast.register(self.rng, self._on_record)

@@ -9,16 +9,22 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dagster_jet.connectors.delta.columns import Columns, columns_of_rows
-from dagster_jet.connectors.delta.data_file import columns_in, data_file_of
+from dagster_jet.connectors.delta.data_file import (
+    DeltaLayout,
+    DeltaTableFacts,
+    columns_in,
+    data_file_of,
+)
 from dagster_jet.connectors.delta.fitness import unfit
 from dagster_jet.connectors.delta.log_folder import LOG, options_of, sync_log
 from dagster_jet.connectors.delta.table_changes import actions_of
 from dagster_jet.connectors.delta.table_log import NextLog, TableLog, errors_named
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.lake.data_folder import DataFolder, data_folder
+from dagster_jet.connectors.lake.gathering import GatherFiles
 from dagster_jet.connectors.lake.lake_committer import Change, TableCommitter, time_travel
 from dagster_jet.connectors.owned_rows import OwnedRows
-from dagster_jet.contract import CommitContext
+from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.snapshot.manifest import Artifact
 
 
@@ -67,6 +73,14 @@ class DeltaCommitter(TableCommitter[TableLog]):
             return "it has a column more that is never null"
         known = {name: columns.types[name] for name in found.names if name in columns.types}
         return Columns(known).misfit(columns_of_rows(found))
+
+    def gather(
+        self, version: TableLog, staged: Sequence[Artifact], transaction: TransactionId
+    ) -> GatherFiles:
+        facts = DeltaTableFacts.of(version)
+        layout = DeltaLayout(facts.partition_by, facts.with_statistics)
+        where = (self.table, self.table, self.storage_options, self.owner)
+        return GatherFiles(*where, layout, transaction, tuple(staged))
 
     def append(self, change: Change[TableLog]) -> None:
         files = [data_file_of(one) for one in change.staged]

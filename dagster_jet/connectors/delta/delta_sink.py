@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet.connectors.delta.columns import Columns, check_partition_by, columns_of_rows
-from dagster_jet.connectors.delta.data_file import STATISTICS_MAX, DeltaLayout
+from dagster_jet.connectors.delta.data_file import DeltaLayout, DeltaTableFacts
 from dagster_jet.connectors.delta.delta_committer import DeltaCommitter, OwningDeltaCommitter
 from dagster_jet.connectors.delta.fitness import unfit
 from dagster_jet.connectors.delta.log_folder import LOG, check_place, options_of
@@ -50,27 +50,6 @@ from dagster_jet.snapshot.protocol import Guarantee
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-_CHOICE = "delta.dataSkipping"
-"""Beginning of properties that choose columns with statistics."""
-
-
-@dataclass(frozen=True)
-class DeltaTableFacts:
-    """The table as of a start."""
-
-    columns: Columns
-    partition_by: tuple[str, ...]
-    with_statistics: tuple[str, ...]
-    """Columns that readers expect statistics of."""
-
-    @classmethod
-    def of(cls, log: TableLog) -> DeltaTableFacts:
-        columns, by = log.columns(), log.partition_by
-        expected = tuple(name for name in columns.types if name not in by)
-        properties = log.properties
-        is_chosen = any(name.startswith(_CHOICE) for name in properties)
-        return cls(columns, by, expected if is_chosen else expected[:STATISTICS_MAX])
 
 
 @dataclass(frozen=True)
@@ -255,7 +234,9 @@ class DeltaSink(MergingSink):
         given = (self.url, self._owner(job, stage), self.storage_options, columns)
         if self.merges:
             return MergeCommitter(*given, self.key, self.is_mirror)
-        return OwningDeltaCommitter(*given, self.owns) if self.owns else DeltaCommitter(*given)
+        found = OwningDeltaCommitter(*given, self.owns) if self.owns else DeltaCommitter(*given)
+        found.gathering = self._gathering
+        return found
 
     def maintenance(self, job: str, stage: str) -> DeltaMaintenance:
         owner = self._owner(job, stage)

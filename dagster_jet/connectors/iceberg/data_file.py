@@ -64,6 +64,10 @@ class IcebergLayout:
             "spec": self.spec_id,
         }
 
+    def values_in(self, kept: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        is_own = self.known().items() <= kept.items()
+        return tuple(kept["partition"]) if is_own else None
+
     def kept(self, values: Values, statistics: Statistics) -> Mapping[str, Any]:
         bounds = {name: _bounds(statistics, name) for name in statistics.types}
         return {

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.iceberg.catalog import CatalogPlace, errors_named
 from dagster_jet.connectors.iceberg.snapshot_expiry import expire_surplus
-from dagster_jet.connectors.iceberg.storage import folder_at
+from dagster_jet.connectors.iceberg.storage import folder_at, place_of
 from dagster_jet.connectors.iceberg.table_request import (
     NoRouteError,
     TableRequest,
@@ -25,6 +25,7 @@ from dagster_jet.connectors.iceberg.table_request import (
 )
 from dagster_jet.connectors.iceberg.table_version import TableVersion
 from dagster_jet.connectors.lake.data_folder import DataFolder
+from dagster_jet.connectors.lake.gathering import GatherFiles
 from dagster_jet.connectors.lake.lake_committer import (
     ATTEMPTS_MAX,
     Change,
@@ -34,7 +35,7 @@ from dagster_jet.connectors.lake.lake_committer import (
     not_taken,
 )
 from dagster_jet.connectors.lake.staged_file import kept_in
-from dagster_jet.contract import CommitContext, CommitPart
+from dagster_jet.contract import CommitContext, CommitPart, TransactionId
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.backoff import attempts
 from dagster_jet.system.failpoint import fail_point
@@ -87,6 +88,13 @@ class IcebergCommitter(TableCommitter[TableVersion]):
             return "it is another one now"
         return version.unfit() or version.lacks(staged)
 
+    def gather(
+        self, version: TableVersion, staged: Sequence[Artifact], transaction: TransactionId
+    ) -> GatherFiles:
+        url = place_of(version.data) or version.data
+        where = (self.table, url, self.storage_options, self.owner)
+        return GatherFiles(*where, version.layout(), transaction, tuple(staged))
+
     def append(self, change: Change[TableVersion]) -> None:
         self.request(change).send()
 
@@ -120,6 +128,8 @@ class IcebergCommitter(TableCommitter[TableVersion]):
                 try:
                     requests = list(pool.map(lambda it: it[0].request(it[1]), lacking))
                     send_together(self._catalog(), requests)
+                    for one, change in lacking:
+                        one.accepted(change)
                 except NoRouteError as error:
                     if isinstance(failure, NoRouteError):
                         why_alone = f"its server does not know the request: {first_line(error)}"

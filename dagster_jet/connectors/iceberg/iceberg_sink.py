@@ -308,7 +308,9 @@ class IcebergSink(MergingSink):
         given = (self.table, owner, self.catalog, storage, self.branch)
         if self.merges:
             return IcebergMergeCommitter(*given, self.key, self.is_mirror, self.target_file_bytes)
-        return IcebergCommitter(*given)
+        found = IcebergCommitter(*given)
+        found.gathering = self._gathering
+        return found
 
     def maintenance(self, job: str, stage: str) -> IcebergMaintenance:
         owner, storage = self._owner(job, stage), self.storage_options

@@ -14,14 +14,15 @@ import math
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from dagster_jet.connectors.lake.data_folder import DataFolder
+from dagster_jet.connectors.lake.gathering import Gathered, GatherFiles, Gathering
 from dagster_jet.connectors.lake.staged_file import path_in
 from dagster_jet.connectors.lake.staged_names import Owner, StagedName, line_of, marker_of
-from dagster_jet.contract import CommitContext, Committer
+from dagster_jet.contract import CommitContext, Committer, TransactionId
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,
@@ -76,6 +77,8 @@ class Change(Generic[V]):
     marker: int
     facts: Mapping[str, str]
     """Shown in the table's history."""
+    replaced: Sequence[Artifact] = ()
+    """Staged files whose rows are in others of `staged`."""
 
 
 @dataclass
@@ -88,6 +91,12 @@ class TableCommitter(Committer, Generic[V]):
     table: str
     """Named in errors."""
     owner: Owner
+    gathering: Gathering | None = field(default=None, init=False)
+    """How small staged files are written together; None: they are not."""
+    _gathered: Gathered | None = field(default=None, init=False)
+    """Files that were written together for the commit that is being tried."""
+    _accepted: Change[V] | None = field(default=None, init=False)
+    """The last change that the table has certainly taken."""
     _last: V | None = field(default=None, init=False)
     _table_id: str | None = field(default=None, init=False)
     _facts: Mapping[str, int | str] = field(default_factory=dict, init=False)
@@ -121,6 +130,12 @@ class TableCommitter(Committer, Generic[V]):
         Raises:
             JetError: a piece of it has failed.
         """
+
+    def gather(
+        self, version: V, staged: Sequence[Artifact], transaction: TransactionId
+    ) -> GatherFiles:
+        """Returns what writes staged files together, in the table's present layout."""
+        raise NotImplementedError
 
     @abstractmethod
     def append(self, change: Change[V]) -> None:
@@ -164,6 +179,7 @@ class TableCommitter(Committer, Generic[V]):
             version = None
             try:
                 self.append(change)
+                self.accepted(change)
                 version = self.taken(change)
             except Exception as error:  # noqa: BLE001 - the table says what has happened
                 failure = error
@@ -188,10 +204,34 @@ class TableCommitter(Committer, Generic[V]):
                 return None
             there = self._those_there(version, pending, context)
             self._check_fits(version, there, context)
+            gathered = self._written_together(version, there, context)
+            there = list(gathered.named)
             self.plan(version, there, context)
         application = self.owner.application(repeatable=context.repeatable)
         marker = marker_of(line_of(context), newest_of(artifacts))
-        return Change(version, there, application, marker, _history(pending, context))
+        facts = _history(pending, context)
+        return Change(version, there, application, marker, facts, gathered.replaced)
+
+    def accepted(self, change: Change[V]) -> None:
+        """Called when the table has certainly taken a change, by this request and no other one."""
+        self._accepted = change
+
+    def _written_together(
+        self, version: V, staged: Sequence[Artifact], context: CommitContext
+    ) -> Gathered:
+        """Writes small files together, if that is asked for. A repeated try finds what the last one
+        has written."""
+        tokens = tuple(one.token for one in staged)
+        if self.gathering is None or context.repeatable or len(staged) < 2:
+            return Gathered(tokens, staged, ())
+        known = self._gathered
+        if known is None or known.of != tokens or not self._are_whole(version, known.named):
+            by = (context.job, context.sink, context.timeline, context.execution_id)
+            transaction = TransactionId(*by, newest_of(staged), 0, "gather")
+            like = self.gather(version, staged, transaction)
+            fail_point("lake.gather.before")
+            known = self._gathered = self.gathering.gathered(like, context)
+        return known
 
     def output_facts(self) -> Mapping[str, int | str]:
         """Returns facts about the version that has the output: those of `facts`, and files, rows
@@ -261,22 +301,36 @@ class TableCommitter(Committer, Generic[V]):
 
     def _has_all(self, version: V, artifacts: Collection[Artifact]) -> None:
         self.made_durable(version)
-        self._facts = {**self.facts(version), **_counts(artifacts)}
+        change, self._accepted, self._gathered = self._accepted, None, None
+        named = artifacts if change is None or not change.replaced else change.staged
+        self._facts = {**self.facts(version), **_counts(named)}
         self.finished(version, artifacts)
+        if change is not None and change.replaced:
+            fail_point("lake.gather.after")
+            folder = self.folder(version, change.replaced)
+            with suppress(OSError):  # what stays is removed by maintenance
+                assert folder is not None, "they were staged there"
+                folder.remove([one.target for one in change.replaced])
 
     def _pending(
         self, version: V, artifacts: Collection[Artifact], context: CommitContext
     ) -> list[Artifact]:
-        """Returns the artifacts of epochs above the marker."""
+        """Returns the artifacts of epochs above the marker. What an older snapshot has held back
+        was staged on the timeline in its name: by that it may be committed already."""
         marker = version.marker(self.owner.application(repeatable=context.repeatable))
         line = line_of(context)
+
+        def marker_for(one: Artifact) -> int:
+            named = None if context.repeatable else StagedName.of(one.target)
+            return marker_of(line if named is None else named.timeline, one.epoch_id)
+
         if marker >= marker_of(line + 1, 0) and not context.repeatable:
             raise FencedError(
                 f"the table {self.table!r} has commits of a later timeline than {line}.",
                 job=context.job,
                 stage=context.sink,
             )
-        return [one for one in artifacts if marker_of(line, one.epoch_id) > marker]
+        return [one for one in artifacts if marker_for(one) > marker]
 
     def _check_fits(self, version: V, there: Sequence[Artifact], context: CommitContext) -> None:
         why = self.misfit(version, there, context)
@@ -292,10 +346,7 @@ class TableCommitter(Committer, Generic[V]):
         self, version: V, pending: Sequence[Artifact], context: CommitContext
     ) -> list[Artifact]:
         """Returns the artifacts whose files are there, whole. The libraries do not look."""
-        folder = self.folder(version, pending)
-        paths = [artifact.target for artifact in pending]
-        sizes = [None] * len(paths) if folder is None else folder.sizes(paths)
-        there = [a for a, size in zip(pending, sizes, strict=True) if size == a.bytes]
+        there = self._whole(version, pending)
         for lost in [artifact for artifact in pending if artifact not in there]:
             if not context.accept_loss:
                 raise ArtifactLostError(
@@ -310,6 +361,16 @@ class TableCommitter(Committer, Generic[V]):
                 )
             context.report_lost(lost)
         return there
+
+    def _are_whole(self, version: V, staged: Sequence[Artifact]) -> bool:
+        return len(self._whole(version, staged)) == len(staged)
+
+    def _whole(self, version: V, staged: Sequence[Artifact]) -> list[Artifact]:
+        """Returns those whose files are there with their sizes."""
+        folder = self.folder(version, staged)
+        paths = [artifact.target for artifact in staged]
+        sizes = [None] * len(paths) if folder is None else folder.sizes(paths)
+        return [a for a, size in zip(staged, sizes, strict=True) if size == a.bytes]
 
 
 def not_taken(

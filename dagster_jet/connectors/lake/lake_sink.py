@@ -7,10 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from dagster_jet.connectors.lake import TARGET_FILE_BYTES
+from dagster_jet.connectors.lake.gathering import Gathering
 from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.connectors.lake.table_maintenance import TableMaintenance
 from dagster_jet.contract import Sink
 from dagster_jet.core.choices import check_known
+from dagster_jet.core.durations import Duration, to_ms
+from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.core.hold_back import HoldBack
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.store import Store
 
@@ -30,6 +34,10 @@ class LakeSink(Sink):
         default=TARGET_FILE_BYTES, compare=False, repr=False, kw_only=True
     )
     """Size at which a task ends a data file."""
+    min_file_bytes: int | None = field(default=None, compare=False, repr=False, kw_only=True)
+    """Size below which rows of epochs are held back; None: each snapshot commits them."""
+    max_delay: Duration | None = field(default=None, compare=False, repr=False, kw_only=True)
+    """Time for which they are held back at most."""
     creates_table: bool = field(default=True, compare=False, repr=False, kw_only=True)
     """Whether a start creates a missing table, with the columns of the stream."""
     home: tuple[str, str] = field(default=("", ""), compare=False, repr=False, kw_only=True)
@@ -41,6 +49,40 @@ class LakeSink(Sink):
             raise ConfigurationError(
                 f"target_file_bytes: {self.target_file_bytes} is not positive."
             )
+
+        self._check_hold_back()
+
+    def _check_hold_back(self) -> None:
+        if self.min_file_bytes is None and self.max_delay is None:
+            return
+        if self.min_file_bytes is None or self.max_delay is None:
+            raise ConfigurationError(
+                "min_file_bytes and max_delay: one is given without the other.",
+                cure="Say both: how large files are to be, and how long rows may wait for that.",
+            )
+        if not 1 <= self.min_file_bytes <= self.target_file_bytes:
+            raise ConfigurationError(
+                f"min_file_bytes: {self.min_file_bytes} is not between 1 and target_file_bytes, "
+                f"{self.target_file_bytes}."
+            )
+        if to_ms(self.max_delay, "max_delay") == 0:
+            raise ConfigurationError("max_delay: it is 0, so no row would wait.")
+        if self.max_guarantee is not Guarantee.EXACTLY_ONCE:
+            raise ConfigurationError(
+                "min_file_bytes: with a guarantee below exactly-once rows are visible after their "
+                "epoch, so none is held back.",
+                cure='Leave it out, or set guarantee="exactly-once".',
+            )
+
+    def hold_back(self) -> HoldBack | None:
+        if self.min_file_bytes is None or self.max_delay is None:
+            return None
+        return HoldBack(self.min_file_bytes, to_ms(self.max_delay, "max_delay"))
+
+    @property
+    def _gathering(self) -> Gathering | None:
+        size = self.min_file_bytes
+        return None if size is None else Gathering(size, self.target_file_bytes)
 
     @property
     def _extends(self) -> bool:

@@ -17,7 +17,7 @@ from dagster_jet.connectors.lake.keys import check_changes, check_key, check_key
 from dagster_jet.connectors.lake.lake_sink import LakeSink
 from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.core.ddl import quoted_name
-from dagster_jet.errors import PipelineError
+from dagster_jet.errors import ConfigurationError, PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -36,6 +36,11 @@ class MergingSink(LakeSink):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_key(self.mode, self.key, self.order_by)
+        if self.merges and self.min_file_bytes is not None:
+            raise ConfigurationError(
+                f"min_file_bytes: mode {self.mode!r} merges the changes of each snapshot.",
+                cure='Leave it out, or set mode="append".',
+            )
 
     @property
     def merges(self) -> bool:

@@ -119,11 +119,12 @@ def _flowing(facts: JobFacts) -> Iterator[Finding]:
         rows = counted.rows_in - before.get(sink, Counters()).rows_in
         if rows > 0:
             over = f" in the last {span(facts.clock_ms - since_ms)}" if since_ms else " so far"
+            waits = " It holds rows back until they are enough for a file." * (sink in newest.held)
             yield Finding(
                 FindingKind.FLOWING,
                 sink,
                 f"Rows are being written: {sink} got {rows:,} rows{over}; the last snapshot was "
-                f"committed {span(max(0, age_ms))} ago.",
+                f"committed {span(max(0, age_ms))} ago.{waits}",
                 since_ms=since_ms,
             )
 

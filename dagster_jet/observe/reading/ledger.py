@@ -39,7 +39,8 @@ class LedgerEntry:
     Attributes:
         sink: the sink's name.
         epoch_id: epoch of the newest retained snapshot whose output, and all output before it, is
-            committed; None: no such snapshot.
+            committed; None: no such snapshot. A sink that holds rows back has the epoch of its
+            newest output.
         decided_epoch_id: epoch of the newest decided snapshot, which the sink will reach.
         origin: origin of this information.
         note: why the place itself was not asked; "" if it was.
@@ -148,6 +149,10 @@ def newest_committed(
         own = [artifact for artifact in manifest.artifacts if artifact.sink == sink]
         if candidate is None:
             candidate = ref.epoch_id
+        if sink in manifest.held:
+            before = manifest.newest_output.get(sink)
+            candidate = None if before is None else before.artifact.epoch_id
+            own = [] if before is None else [before.artifact]
         if not own:
             continue
         if has_committed(manifest, own):

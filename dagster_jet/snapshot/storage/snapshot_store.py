@@ -44,9 +44,10 @@ class SnapshotStore:
     def load(self, ref: SnapshotRef) -> Manifest:
         """Raises `SnapshotInvalidError` unless the manifest is the one that the record names."""
         data = self.chunks.get(self._key(ref.manifest_name), every_replica=True)
-        return validate_manifest(
+        manifest = validate_manifest(
             data, job=self._job, name=ref.manifest_name, expected_checksum=ref.manifest_checksum
         )
+        return manifest.as_of(ref)
 
     def load_retained(self, refs: Sequence[SnapshotRef]) -> Retained:
         """Loads the manifests. The newest must be whole; older damaged ones are reported.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pytest
@@ -25,6 +26,7 @@ STEPS = (
     "lake.commit.before",
     "lake.commit.after",
 )
+WAITS: dict[str, Any] = {"min_file_bytes": 1 << 20, "max_delay": "1 minute"}
 
 
 @contextmanager
@@ -48,15 +50,18 @@ def without_a_log(folder: Path) -> Iterator[None]:
     away.rename(log)
 
 
+@pytest.mark.parametrize("words", [{}, WAITS], ids=["at once", "held back"])
 @pytest.mark.parametrize("by", [pytest.param((), marks=long), ("flag", "day")])
-def test_a_local_table_keeps_the_contract(tmp_path: Path, by: tuple[str, ...]) -> None:
+def test_a_local_table_keeps_the_contract(
+    tmp_path: Path, by: tuple[str, ...], words: dict[str, Any]
+) -> None:
     folder = tmp_path / "table"
     deltalake.DeltaTable.create(folder, SCHEMA, partition_by=list(by))
     check_sink(
-        partial(sinks.delta, str(folder), partition_by=by),
+        partial(sinks.delta, str(folder), partition_by=by, **words),
         partial(by_log, folder),
         log_of=None,
-        steps=STEPS,
+        steps=(*STEPS, "lake.gather.before") if words else STEPS,
         outages={"a log that cannot be read": partial(without_a_log, folder)},
         set_back={
             "an empty folder": partial(not_mounted, folder),

@@ -19,7 +19,7 @@ from dagster_jet.testing.sink_rows import SCHEMA
 from tests.long import long
 
 from .iceberg_rows import NAME, by_library, by_manifests, options_at
-from .test_delta_sink import STEPS
+from .test_delta_sink import STEPS, WAITS
 
 
 def made(folder: Path, *by: tuple[str, str]) -> None:
@@ -65,6 +65,7 @@ def without_metadata(folder: Path) -> Iterator[None]:
     (folder / "away").rename(path)
 
 
+@pytest.mark.parametrize("words", [{}, WAITS], ids=["at once", "held back"])
 @pytest.mark.parametrize(
     "by",
     [
@@ -73,15 +74,17 @@ def without_metadata(folder: Path) -> Iterator[None]:
     ],
     ids=["whole", "partitioned"],
 )
-def test_a_local_table_keeps_the_contract(tmp_path: Path, by: tuple[tuple[str, str], ...]) -> None:
+def test_a_local_table_keeps_the_contract(
+    tmp_path: Path, by: tuple[tuple[str, str], ...], words: dict[str, Any]
+) -> None:
     folder = tmp_path / "a b%20c"
     made(folder, *by)
     options: Any = options_at(folder)
     check_sink(
-        partial(sinks.iceberg, "lake", NAME, catalog_options=options),
+        partial(sinks.iceberg, "lake", NAME, catalog_options=options, **words),
         partial(by_manifests, folder),
         log_of=None,
-        steps=STEPS,
+        steps=(*STEPS, "lake.gather.before") if words else STEPS,
         outages={"files that are gone": partial(without_metadata, folder)},
         set_back={
             "an empty catalog": partial(moved_away, folder / "catalog.db"),

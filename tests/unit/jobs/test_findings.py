@@ -176,6 +176,12 @@ def test_rows_that_come_out_are_said_before_what_else_there_is() -> None:
     assert "out got 50 rows in the last 1 min 3 s" in findings[0].text
 
 
+def test_rows_that_are_held_back_are_said_to_wait() -> None:
+    newest = replace(manifest({"out": Counters(70)}), held=("out",))
+    first, *_ = found(record=record(snapshots=(ref(9, 3_000),)), manifest=newest)
+    assert first.text.endswith("It holds rows back until they are enough for a file.")
+
+
 def test_an_old_success_is_no_sign_that_rows_come_out() -> None:
     findings = found(
         record=record(snapshots=(ref(9, 61_000), ref(5, 99_000))),

@@ -3,10 +3,13 @@ only; `test_killed` asks real places."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
 from dagster_jet.observe.reading.ledger import newest_committed
-from dagster_jet.snapshot.manifest import Artifact, Manifest
+from dagster_jet.snapshot.manifest import Artifact, Manifest, NewestOutput
 from dagster_jet.snapshot.record import SnapshotRef
 
 OLD, MIDDLE, NEW = 10, 20, 30
@@ -46,3 +49,16 @@ def test_an_epoch_without_output_is_as_far_as_the_one_before(
         return manifest.epoch_id in committed
 
     assert newest_committed(retained, "out", has_committed) == expected
+
+
+def test_a_sink_that_holds_rows_back_has_the_epoch_of_its_newest_output() -> None:
+    ref, newest = snapshot(NEW, "out")
+    visible = NewestOutput(Artifact("out", OLD, "out-10", "", 1, 1, 0), 1)
+    newest = replace(newest, held=("out",), newest_output={"out": visible})
+
+    def has_committed(manifest: Manifest, artifacts: Sequence[Artifact]) -> bool:
+        return [one.epoch_id for one in artifacts] == [OLD]
+
+    assert newest_committed([(ref, newest)], "out", has_committed) == OLD
+    nothing = replace(newest, newest_output={})
+    assert newest_committed([(ref, nothing)], "out", has_committed) is None

@@ -293,6 +293,12 @@ def test_a_commit_may_be_pending_for_a_while():
     assert health.committed(fresh, NOW, LIMITS).is_well
 
 
+def test_rows_that_are_held_back_are_no_pending_commit():
+    holding = replace(record(), snapshots=(replace(REF, committed=True, holds=True),))
+    found = health.committed(holding, NOW, LIMITS)
+    assert found.is_well and "in all sinks, but for rows that sinks hold back" in found.why
+
+
 def test_ratios_count_from_the_limit_on():
     assert health.late_rows(Counters(rows_in=90, late=10), LIMITS).is_well
     late = health.late_rows(Counters(rows_in=89, late=11), LIMITS)
