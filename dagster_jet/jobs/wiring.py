@@ -296,7 +296,6 @@ def _coordinator_config(order: Order, context: ExecutionContext) -> CoordinatorC
             if effective_guarantee(config.guarantee, node.sink) is not Guarantee.EXACTLY_ONCE
         ),
         holds={n.name: rule for n in graph.sinks if (rule := n.sink.hold_back()) is not None},
-        releases_together=bool(config.epochs_table),
         suspend_on_failure=config.suspend_on_failure,
         initial_snapshot=order.options.initial_snapshot,
         renamed=order.options.renamed,

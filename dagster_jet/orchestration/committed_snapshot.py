@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CommittedSnapshot:
-    """A snapshot whose output is in all sinks.
+    """A snapshot whose output is in all sinks, but for rows that sinks hold back.
 
     Attributes:
         record: the job's execution record at the time of the read.
@@ -41,7 +41,7 @@ class CommittedSnapshot:
         return f"{self.ref.snapshot_id}{job_mark(self.record.first_execution_id)}"
 
     def rows(self, sinks: Iterable[str]) -> dict[str, int]:
-        """Returns the number of rows written to each of the sinks since the job began."""
+        """Returns the number of rows visible in each of the sinks since the job began."""
         return {sink: self._counters(sink).rows_out for sink in sinks}
 
     def as_restored(self, graph: Graph) -> ExecutionStarted:
@@ -70,7 +70,7 @@ class CommittedSnapshot:
         return SourceProgress(counters.rows_in, position, lag={}, lost=counters.lost)
 
     def _counters(self, name: str) -> Counters:
-        return self.manifest.counters.get(name, Counters())
+        return self.manifest.shown(name)
 
 
 def job_mark(first_execution_id: int) -> str:

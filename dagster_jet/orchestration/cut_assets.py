@@ -211,7 +211,7 @@ def _hours_over(
 
 def _reached_ms(found: CommittedSnapshot, pipeline: Pipeline) -> int | None:
     """Returns the time up to which all results are committed; None before the first watermark."""
-    reached = found.manifest.watermarks.get("reached_ms", {})
+    reached = found.manifest.shown_watermarks.get("reached_ms", {})
     marks = [reached.get(stage.name) for stage in pipeline.graph.stages]
     return None if None in marks else min(marks, default=None)
 

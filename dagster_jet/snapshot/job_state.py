@@ -37,8 +37,6 @@ class CoordinatorConfig:
     """Sinks below exactly-once in an exactly-once job; published after each epoch."""
     holds: Mapping[str, HoldBack] = field(default_factory=dict)
     """Sinks that hold rows back, within these bounds."""
-    releases_together: bool = False
-    """Whether a snapshot holds back all of them or none, so that their tables are one cut."""
     suspend_on_failure: bool = False
     initial_snapshot: int | str | None = None
     """Snapshot id to go back to or export to begin with; applied once
@@ -76,6 +74,8 @@ class JobState:
     back."""
     open_since_ms: dict[str, int] = field(default_factory=dict)
     """Time of the oldest open artifact, per sink that holds rows back."""
+    shown_watermarks: Mapping[str, Any] = field(default_factory=dict)
+    """Watermarks as of the newest barrier whose output was not held back."""
     releases: bool = False
     """Whether the next snapshot holds nothing back."""
     newest_output: dict[str, NewestOutput] = field(default_factory=dict)
@@ -96,16 +96,15 @@ class JobState:
         return not is_exact or artifact.sink in self.config.published_sinks
 
     def held(self, now_ms: int) -> tuple[str, ...]:
-        """Sinks whose open artifacts a snapshot holds back. The last one of an execution holds
-        nothing back."""
-        if self.releases or self.ending.asked is not None:
-            return ()
-        waiting = self.open_since_ms.items()
-        rules = self.config.holds
-        held = tuple(
-            sink for sink, ms in waiting if rules[sink].waits(*self._open(sink), now_ms - ms)
+        """Sinks whose open artifacts a snapshot holds back: all that may, or none, so that what
+        readers see is one cut. The last snapshot of an execution holds nothing back."""
+        waiting = self.open_since_ms
+        waits = all(
+            self.config.holds[sink].waits(*self._open(sink), now_ms - since_ms)
+            for sink, since_ms in waiting.items()
         )
-        return () if self.config.releases_together and len(held) < len(waiting) else held
+        is_forced = self.releases or self.ending.asked is not None
+        return tuple(waiting) if waits and not is_forced else ()
 
     def _open(self, sink: str) -> tuple[int, int]:
         sizes = [one.bytes for one in self.open_artifacts if one.sink == sink]

@@ -280,6 +280,8 @@ class Manifest:
     held: tuple[str, ...] = ()
     """Sinks whose artifacts are held back: a later snapshot names them again and commits them, or
     the next start does."""
+    watermarks_before: dict[str, Any] = field(default_factory=dict)
+    """If output is held back: watermarks of the newest snapshot that held nothing back."""
     format: int = MANIFEST_FORMAT
 
     @property
@@ -304,6 +306,22 @@ class Manifest:
     def due(self) -> tuple[Artifact, ...]:
         """Artifacts that phase 2 of this snapshot commits."""
         return tuple(one for one in self.artifacts if one.sink not in self.held)
+
+    @property
+    def shown_watermarks(self) -> dict[str, Any]:
+        """Watermarks up to which no output is held back."""
+        return self.watermarks_before if self.held else self.watermarks
+
+    def shown(self, vertex: str) -> Counters:
+        """Totals of a vertex, without rows of a sink that are held back."""
+        totals = self.counters.get(vertex, Counters())
+        held = self.held_rows(vertex)
+        return replace(totals, rows_in=totals.rows_in - held, rows_out=totals.rows_out - held)
+
+    def held_rows(self, sink: str) -> int:
+        """Number of rows of a sink that are held back."""
+        named = self.artifacts if sink in self.held else ()
+        return sum(artifact.rows for artifact in named if artifact.sink == sink)
 
     def as_of(self, ref: SnapshotRef) -> Manifest:
         """The manifest by the record's newest reference to it: what it has held back may be

@@ -143,6 +143,8 @@ class PendingSnapshot(Machine[PendingState]):
         job = self._job
         job.shards = {v: [state.at_barrier() for state in s] for v, s in job.shards.items()}
         held = () if completed else job.held(now_ms)
+        if not held:
+            job.shown_watermarks = job.watermarks
         self._manifest = Manifest(
             job=job.config.job,
             snapshot_id=snapshot_id,
@@ -164,6 +166,7 @@ class PendingSnapshot(Machine[PendingState]):
             tables=dict(job.tables),
             newest_output=dict(job.newest_output),
             held=held,
+            watermarks_before=dict(job.shown_watermarks) if held else {},
         )
         job.open_artifacts = [one for one in job.open_artifacts if one.sink in held]
         job.open_since_ms = {sink: job.open_since_ms[sink] for sink in held}

@@ -200,6 +200,7 @@ class Recovery(Machine[RecoveryState]):
         job.epoch_id = manifest.epoch_id
         job.sources = dict(manifest.sources)
         job.watermarks = dict(manifest.watermarks)
+        job.shown_watermarks = job.watermarks  # what is held back is committed first
         job.counters = dict(manifest.counters)
         self._manifest = manifest
         self.become(RecoveryState.RESTORING)

@@ -187,7 +187,6 @@ class Scenario:
                 for sink in deployment.sinks.values()
                 if self.holds_back and rng.random() < 0.7
             },
-            releases_together=self.holds_back and rng.random() < 0.5,
             snapshot_id_block=self.snapshot_id_block,
         )
 

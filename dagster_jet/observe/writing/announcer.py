@@ -25,6 +25,7 @@ from dagster_jet.observe.writing.stopwatch import EpochStopwatch, SnapshotStopwa
 from dagster_jet.ownership.activity_tracker import ActivityTracker
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
+from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.protocol import WriteOutcome
 from dagster_jet.snapshot.record import Doing
 
@@ -149,6 +150,7 @@ class Announcer:
                 phase1_ms = sum(time.ms for time in event.times)
                 self._pending = replace(
                     self._pending,
+                    stages=_shown(self._pending.stages, manifest),
                     phase1_ms=phase1_ms,
                     bytes_written=manifest.bytes_written,
                     tables=manifest.tables,
@@ -205,3 +207,12 @@ class Announcer:
         self._reports.snapshot_failed(reason, view.failures)
         execution_id = view.record.execution_id if view.record else 0
         self._emit(SnapshotFailed(self._job, execution_id, reason, view.failures))
+
+
+def _shown(stages: Mapping[str, StageProgress], manifest: Manifest) -> dict[str, StageProgress]:
+    """Returns the stages, without rows that sinks hold back."""
+    shown = dict(stages)
+    for sink in shown.keys() & set(manifest.held):
+        held, known = manifest.held_rows(sink), stages[sink]
+        shown[sink] = replace(known, rows_in=known.rows_in - held, rows_out=known.rows_out - held)
+    return shown

@@ -47,8 +47,16 @@ class RecordedJob:
         reads: Mapping[str, int] | None = None,
         reached_ms: Mapping[str, int | None] | None = None,
         artifacts: Sequence[Artifact] = (),
+        held: Mapping[str, int] | None = None,
+        reached_before_ms: Mapping[str, int | None] | None = None,
     ) -> None:
-        """A snapshot, the rows that each sink has by then, and the stages' watermarks."""
+        """A snapshot, the rows that each sink has by then, and the stages' watermarks.
+
+        Args:
+            held: rows that sinks hold back, and then the watermarks of before these.
+        """
+        waiting = (Artifact(s, snapshot_id, s, s, n, n, 0) for s, n in (held or {}).items())
+        artifacts = (*artifacts, *waiting)
         counters = {sink: Counters(rows_in=n, rows_out=n) for sink, n in rows.items()}
         sources = {source: Counters(rows_in=n) for source, n in (reads or {}).items()}
         manifest = Manifest(
@@ -65,6 +73,8 @@ class RecordedJob:
             artifacts=tuple(artifacts),
             counters={**counters, **sources},
             sinks={sink: self.places.get(sink, {}) for sink in rows},
+            held=tuple(held or ()),
+            watermarks_before={"reached_ms": dict(reached_before_ms or {})} if held else {},
         )
         data = manifest.to_bytes()
         SnapshotStore(self.jet.store, self.name).write(manifest)
@@ -77,6 +87,7 @@ class RecordedJob:
             0,
             0,
             committed,
+            bool(held),
         )
         self._write(replace(self._record, snapshots=(ref, *self._record.snapshots)))
 

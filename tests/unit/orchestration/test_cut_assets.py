@@ -123,6 +123,21 @@ def test_hours_are_reported_once_the_watermark_is_past_them(daemon: Daemon, jet:
     ]  # fmt: skip
 
 
+def test_an_hour_whose_rows_are_held_back_is_not_over(daemon: Daemon, jet: Jet) -> None:
+    job, reached, before = RecordedJob(jet), {"revenue": at(3, 10)}, {"revenue": at(1, 30)}
+    held = {"revenue_out": 4}
+    job.commits(1, rows(9), reached_ms=reached, held=held, reached_before_ms=before)
+    assert [each for each in daemon.tick() if each.startswith("sealed")] == [
+        "sealed 2026-01-01-00:00"
+    ]
+    assert not daemon.check("2026-01-01-01:00")
+    job.commits(2, rows(9), reached_ms=reached)
+    assert [each for each in daemon.tick() if each.startswith("sealed")] == [
+        "sealed 2026-01-01-01:00",
+        "sealed 2026-01-01-02:00",
+    ]  # fmt: skip
+
+
 def test_hours_after_a_rewind_are_sealed_once_more(daemon: Daemon, jet: Jet) -> None:
     job = RecordedJob(jet)
     job.commits(1, rows(1), reached_ms={"revenue": at(1, 30)})

@@ -107,6 +107,20 @@ def test_what_is_decided_and_not_in_the_sinks_yet_is_not_requested(
     assert daemon.tick() == "'shop': snapshot 1 is known"
 
 
+def test_rows_that_are_held_back_are_not_requested(
+    instance: dg.DagsterInstance, jet: Jet, tmp_path: Path
+) -> None:
+    daemon, job = Daemon(instance, tmp_path), RecordedJob(jet)
+    job.commits(1, {"out": 5, "bad": 0})
+    assert daemon.tick() == keys(jet, "1:1")
+    job.commits(2, {"out": 8, "bad": 0}, held={"out": 3})
+    assert daemon.tick() == "'shop': snapshot 2 has no new rows of bad, out"
+    job.commits(3, {"out": 9, "bad": 1}, held={"out": 4})
+    assert daemon.tick() == keys(jet, "1:3"), "the other sink has its rows"
+    job.commits(4, {"out": 9, "bad": 1})
+    assert daemon.tick() == keys(jet, "1:4")
+
+
 def test_a_job_that_goes_back_is_requested_for_its_new_rows(
     instance: dg.DagsterInstance, jet: Jet, tmp_path: Path
 ) -> None:

@@ -87,9 +87,10 @@ def test_rows_wait_for_more_of_them_and_those_of_the_other_sink_do_not() -> None
     assert [(ref.committed, ref.is_all_committed) for ref in refs] == [(True, False), (True, True)]
 
 
-def test_sinks_of_one_cut_wait_together() -> None:
+def test_sinks_that_hold_rows_back_commit_together() -> None:
+    """When the first of them is due, so that their tables are one cut."""
     rules = {"out": HoldBack(3 * BYTES, 60_000), "plain": HoldBack(100 * BYTES, 60_000)}
-    job = running_job(holds=rules, snapshot_interval_ms=0, releases_together=True)
+    job = running_job(holds=rules, snapshot_interval_ms=0)
     held = []
     for at in (10, 20, 30):
         deciding = tell(job, both(run_epoch(job, at), at))
@@ -248,3 +249,26 @@ def test_both_forms_keep_it() -> None:
     ref = manifest.ref(1, 2)
     assert (ref.holds, ref.committed) == (True, False)
     assert SnapshotRef(1, 1, 1, "m", 0, 0, 0, committed=True).is_all_committed
+
+
+def test_readers_are_told_of_what_is_visible_only() -> None:
+    """Rows, and the time up to which windows are closed: an hour is sealed by it."""
+    job = holding_job(3)
+    found = []
+    for at in (10, 20, 30):
+        epoch = run_epoch(job, at)
+        marks = {"reached_ms": {"hourly": at}}
+        deciding = tell(job, replace(both(epoch, at), watermarks=marks))
+        tell(job, decided(deciding, at=at))
+        (decide,) = deciding
+        assert isinstance(decide, Decide)
+        tell(job, completed(decide.manifest.snapshot_id, at))
+        found.append(decide.manifest)
+    assert [one.shown("out").rows_in for one in found] == [0, 0, 3]
+    assert [one.counters["out"].rows_in for one in found] == [1, 2, 3]
+    marks_of = [one.shown_watermarks.get("reached_ms") for one in found]
+    assert marks_of == [None, None, {"hourly": 30}]
+    first = found[0]
+    ref = replace(first.ref(1, 2), committed=True, holds=False)
+    assert first.as_of(ref).shown("out").rows_in == 1
+    assert first.as_of(ref).shown_watermarks == first.watermarks
