@@ -114,9 +114,12 @@ class Project:
 
 
 @contextmanager
-def started_project(folder: Path) -> Iterator[Project]:
+def started_project(folder: Path, *, lake: bool = False) -> Iterator[Project]:
     """`make dev` with an empty DAGSTER_HOME and data that nobody has made, but for the flights:
     the first files depart by themselves, the others when the test says so.
+
+    Args:
+        lake: whether the sinks are tables of a lake, as in `make demo LAKE=1`.
     """
     data = folder / "data"
     days = first_days()
@@ -125,6 +128,7 @@ def started_project(folder: Path) -> Iterator[Project]:
         flights_in_order(days), data / "departing", files_count=FILES, bad_lines_count=BAD_LINES
     )
     (folder / "waiting").mkdir()
+    (data / "lake").mkdir()
     waiting = [path.rename(folder / "waiting" / path.name) for path in files[DEPART_BY_THEMSELVES:]]
     with (folder / "said").open("wb") as said:
         process = subprocess.Popen(
@@ -135,6 +139,7 @@ def started_project(folder: Path) -> Iterator[Project]:
                 "JET_DATA": str(data),
                 "DAGSTER_HOME": str(folder / "home"),
                 "JET_REPORT_INTERVAL_SECONDS": "1",
+                **({"JET_LAKE": str(data / "lake")} if lake else {}),
             },
             stdin=subprocess.DEVNULL,
             stdout=said,

@@ -6,6 +6,8 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import dagster as dg
@@ -24,14 +26,32 @@ RUNS = "/locations/jet/jobs/airport_delays_job/runs"
 WIDTH, HEIGHT = 1600, 1000  # in less, the lineage is cut off
 
 
+LAKE = {"hourly_out": "lake_delta", "badly_delayed_out": "lake_iceberg"}
+LAKE_PICTURES = {*LAKE.values(), "lake_lineage"}
+
+
 def main() -> None:
+    wanted = set(sys.argv[1:])
+    if not wanted or wanted - LAKE_PICTURES:
+        with shown(lake=False) as (project, page):
+            take(project, page)
+    if not wanted or wanted & LAKE_PICTURES:
+        with shown(lake=True) as (project, page):
+            take_lake(project, page)
+
+
+@contextmanager
+def shown(*, lake: bool) -> Iterator[tuple[Project, Page]]:
     folder = Path(tempfile.gettempdir(), "flights")  # its name is in the pictures
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    with started_project(folder) as project, tempfile.TemporaryDirectory() as profile:
+    with (
+        started_project(folder, lake=lake) as project,
+        tempfile.TemporaryDirectory() as profile,
+    ):
         browser = start_chromium(Path(profile), WIDTH, HEIGHT)
         try:
-            take(project, Page(browser, project.url))
+            yield project, Page(browser, project.url)
         finally:
             browser.quit()
     shutil.rmtree(folder)
@@ -74,6 +94,42 @@ def take(project: Project, page: Page) -> None:
     page.click("store_safe", "*").wait_for("does not answer")
     page.wait_until(lambda: "In Progress" not in page.text, "all checks have been made")
     picture(page, "checks")
+
+
+def take_lake(project: Project, page: Page) -> None:
+    """The tables of `make demo LAKE=1`: what each commit says of its version, and the lineage with
+    their maintenance."""
+    project.wait_for("the first files are committed", lambda: project.rows_committed() > 1000)
+    page.open(SINK).click("Hide navigation", "*")
+    observe_tables(project)
+    for _ in range(2):
+        fly_and_see(project, page)
+    for asset in (*STAGES, *SINKS):
+        check(page, asset)
+    resize(page, 1300, 1060)
+    for asset, name in LAKE.items():
+        at = f"/assets/airport_delays/{asset}?view=events&time={newest_version(project, asset)}"
+        page.open(at).wait_for("rows_read", "time_travel", "details")
+        picture(page, name)
+    resize(page, WIDTH, HEIGHT)
+    page.open("/asset-groups").wait_for(*STAGES, *SINKS)
+    page.wait_for("7 / 7 Passed", "6 / 6 Passed", "1 / 1 Passed")
+    picture(page, "lake_lineage")
+
+
+def newest_version(project: Project, asset: str) -> int:
+    """The time of the newest materialization that has made a version of the table: the newest one
+    may be of rows of another table."""
+    key = dg.AssetKey([PIPELINE, asset])
+    with dg.DagsterInstance.from_config(str(project.folder / "home")) as instance:
+        records = instance.fetch_materializations(key, limit=100).records
+    made = (one for one in records if "time_travel" in materialized(one).metadata)
+    return round(next(made).timestamp * 1000)
+
+
+def materialized(record: dg.EventLogRecord) -> dg.AssetMaterialization:
+    assert record.asset_materialization is not None
+    return record.asset_materialization
 
 
 def resize(page: Page, width: int, height: int) -> None:
