@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 ROWS = 120
-"""Of a file, which is an epoch. Its staged files have 8 to 11 KB: some six are a version."""
+"""Number of rows of a file, which is an epoch. Its staged files have 8 to 11 KB."""
 TABLE = "crash.held"
 
 
@@ -208,7 +208,7 @@ def test_killed_again_and_again_while_a_start_commits_what_was_held_back(
 
 @pytest.mark.parametrize("then", [hold_child.not_waiting, hold_child.without_tables])
 def test_the_words_or_the_sinks_are_gone_at_the_next_start(world: HoldWorld, then: Any) -> None:
-    """What was held back is committed before anything else, to where it was staged for."""
+    """Rows held back are committed before anything else, to the place of their staging."""
     world.send(6)
     world.run_child(HELD)
     found = world.committed()

@@ -206,7 +206,7 @@ class ForgetsWhatIsHeldBack(PendingSnapshot):
 
 
 class LeavesWhatIsHeldBackBehind(Recovery):
-    """What a dead execution has held back is not committed by the next one."""
+    """The rows that a dead execution has held back are not committed by the next one."""
 
     def _recommit(self, manifest):
         ref = self._job.record.snapshot

@@ -187,7 +187,7 @@ def test_files_that_were_written_together_and_are_gone_are_written_again(
 
 @FORMATS
 def test_staged_files_that_a_late_request_has_committed_stay(tmp_path: Path, format: Any) -> None:
-    """Of a driver that did not ask for larger files: it commits while ours writes them."""
+    """A driver that did not ask for larger files commits while ours writes them."""
     place = Counted(tmp_path, format)
     sink = place.table.sink(**WAITS)
     made, artifacts = epochs(sink)

@@ -59,7 +59,7 @@ def both(epoch: RunEpoch, at: int) -> EpochAcked:
 
 
 def manifest_of(job: Coordinator, at: int, stop: StopKind | None = None) -> Manifest:
-    """Of the snapshot of one epoch with rows, which is decided."""
+    """The manifest of a decided snapshot with one epoch of rows."""
     commands = tell(job, both(run_epoch(job, at, stop), at))
     (decide,) = commands
     assert isinstance(decide, Decide)
