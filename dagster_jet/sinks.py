@@ -113,14 +113,12 @@ def delta(
             table. Types: text, integers, boolean, date.
         schema_evolution: what a start does if rows have a column that the table lacks: "stop", or
             "extend" to add it to the table. It is null in the rows that are there.
-        target_file_bytes: size at which a task ends a file and begins another one. A file may be
-            larger by some MB. For "append" only: a MERGE goes by the table's property
-            `delta.targetFileSize`.
+        target_file_bytes: size at which a task ends a file; it may be larger by some MB. For
+            "append" only: a MERGE goes by the table's property `delta.targetFileSize`.
         min_file_bytes: staged rows wait until their files have this size together, and are then
             written together; for "append" only. By default each snapshot commits them.
         max_delay: longest time that they wait, such as "10 minutes"; needed with `min_file_bytes`.
-        create_table: whether a start creates a missing table. False refuses the start, so that a
-            mistyped name is an error.
+        create_table: whether a start creates a missing table; False: it is refused.
         owns: as for `sql`; for "append" only. Best the columns of `partition_by`: whole files then
             go, and others are rewritten.
         guarantee: as for `files`.
