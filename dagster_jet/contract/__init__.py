@@ -34,6 +34,7 @@ from dagster_jet.contract.source_reader import (
     SplitParameters,
 )
 from dagster_jet.contract.table_definition import Table, VersionedTable
+from dagster_jet.core.hold_back import HoldBack
 
 __all__ = [
     "DECIDED_CURE",
@@ -48,6 +49,7 @@ __all__ = [
     "ConnectorPart",
     "Definition",
     "Held",
+    "HoldBack",
     "InputFate",
     "Lag",
     "Piece",
