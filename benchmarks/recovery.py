@@ -23,8 +23,7 @@ from benchmarks.race.contestants import JET, SPARK, Contestant
 from benchmarks.race.data import LAG_MS, open_views
 from benchmarks.race.engine_process import EngineProcess
 from benchmarks.race.environments import prepare
-from benchmarks.race.half_load import emissions
-from benchmarks.race.measures import latencies, percentile
+from benchmarks.race.measures import percentile
 from benchmarks.race.observer import Observer
 from benchmarks.race.oracle import compare
 from benchmarks.race.order import Order
@@ -54,11 +53,10 @@ class Found:
     engine: str
     minutes: float
     """With losses, and as many before without."""
-    p50_s: tuple[float, float]
-    """Without losses, and with them."""
-    p99_s: tuple[float, float]
+    undisturbed_s: tuple[float, ...]
+    """Longest pause between commits with rows, in each 30 seconds without losses."""
     recoveries_s: tuple[float, ...]
-    """From each kill to the first new committed row that was due after it."""
+    """The same in the 30 seconds after each kill."""
     expected: int
     lost: int
     doubled: int
@@ -70,7 +68,8 @@ def run(
 ) -> dict[str, Any]:
     """Runs the engines in turn on one cluster. Raises: EngineFailedError: an engine has ended."""
     cache = root / ".cache" / "race"
-    table = Table("engine", "kills", "p50 s", "p99 s", "kill to new row s: median, most", "rows")
+    pause = "longest pause between commits s: median, most"
+    table = Table("engine", "kills", pause, "the same after a kill s", "rows")
     found = []
     with Servers() as members, standalone(folder / "spark") as settings:
         for label in engines or RACING:
@@ -78,11 +77,10 @@ def run(
             one = _run(label, minutes, settings, members.urls, cache, folder / "losses")
             found.append(asdict(one))
             console.print(one)
-            before_and_after = (f"{a:.2f} → {b:.2f}" for a, b in (one.p50_s, one.p99_s))
-            took = one.recoveries_s
-            recovery = f"{percentile(took, 0.5):.1f}, {max(took):.1f}"
+            pauses = (one.undisturbed_s, one.recoveries_s)
+            shown = (f"{percentile(each, 0.5):.1f}, {max(each):.1f}" for each in pauses)
             rows = f"{one.expected:,}, {one.lost} lost, {one.doubled} doubled"
-            table.add_row(label, str(len(took)), *before_and_after, recovery, rows)
+            table.add_row(label, str(len(one.recoveries_s)), *shown, rows)
     console.print(table)
     return {"rate": RATE, "query": QUERY, "runs": found}
 
@@ -132,16 +130,9 @@ def _run(
         engine.kill()
         replayer.stop()
         observer.stop()
-    rows = emissions(QUERIES[QUERY], observer.seen, source, folder / "pieces")
-    due = [(at, replayer.scheduled(file)) for at, file in rows]
-    parts = [
-        latencies(due, replayer.started_at + since, replayer.started_at + until)
-        for since, until in ((WARM_S, kills_from), (kills_from, kills_to))
-    ]
-    recoveries = [
-        min((at for at, when in due if when >= killed), default=math.inf) - killed
-        for killed in killed_at
-    ]
+    commits = [look.at for look in observer.seen if look.rows]
+    slots = int(60 * minutes / KILL_EVERY_S)
+    calm = [replayer.started_at + WARM_S + n * KILL_EVERY_S for n in range(slots)]
     with duckdb.connect() as db:
         open_views(db, source, pace.events)
         verdict = compare(db, QUERIES[QUERY], answer, contestant.watch(QUERY, output).files())
@@ -149,14 +140,20 @@ def _run(
     return Found(
         engine=contestant.name,
         minutes=minutes,
-        p50_s=(percentile(parts[0], 0.5), percentile(parts[1], 0.5)),
-        p99_s=(percentile(parts[0], 0.99), percentile(parts[1], 0.99)),
-        recoveries_s=tuple(recoveries),
+        undisturbed_s=tuple(_longest_pause(commits, since) for since in calm),
+        recoveries_s=tuple(_longest_pause(commits, since) for since in killed_at),
         expected=verdict.expected,
         lost=verdict.missing,
         doubled=verdict.extra,
         load=load,
     )
+
+
+def _longest_pause(commits: Sequence[float], since: float) -> float:
+    """Seconds; a pause that goes on at the end counts as a whole."""
+    times = [since, *(at for at in commits if at > since)]
+    begun = [at for at in times if at < since + KILL_EVERY_S]
+    return max(after - at for at, after in zip(begun, [*times[1:], math.inf], strict=False))
 
 
 def _executors() -> list[psutil.Process]:

@@ -46,7 +46,6 @@ _READY: dict[str, str] = {
     """,
 }
 QUERIES_AT_PACE = tuple(_READY)
-_READY["q18"] = _READY["q1"]  # a bid, too
 _BEFORE_KILL_S = 3.0
 """Rows due so shortly before the kill wait for the restart, which has a figure of its own."""
 _LAST_LOOK_S = 0.05
