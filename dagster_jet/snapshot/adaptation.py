@@ -39,8 +39,7 @@ class Adaptation:
                 away from one that it has.
         """
         self._check(wanted, job)
-        names = self._names(saved)
-        found = {names.get(stage, stage): plan for stage, plan in saved.items()}
+        found = self._as_named(saved)
         gone = self._unusable(found, wanted)
         return {stage: plan for stage, plan in found.items() if stage not in gone}
 
@@ -87,8 +86,7 @@ class Adaptation:
                 said.append(f"renamed {old!r}: the snapshot has no state of that name")
             elif new in saved:
                 said.append(f"renamed {old!r}: the snapshot has state of {new!r} already")
-        names = self._names(saved)
-        found = {names.get(stage, stage): plan for stage, plan in saved.items()}
+        found = self._as_named(saved)
         for stage in sorted(self.dropped - self._unusable(found, wanted)):
             why = "the pipeline can use its state, which stays"
             if stage not in found:
@@ -103,6 +101,11 @@ class Adaptation:
     def _names(self, saved: Mapping[str, StagePlan]) -> dict[str, str]:
         """The renames that the snapshot needs."""
         return {old: new for old, new in self.renamed.items() if old in saved and new not in saved}
+
+    def _as_named(self, saved: Mapping[str, StagePlan]) -> dict[str, StagePlan]:
+        """The plans of a snapshot by the stages' present names."""
+        names = self._names(saved)
+        return {names.get(stage, stage): plan for stage, plan in saved.items()}
 
     def _unusable(
         self, saved: Mapping[str, StagePlan], wanted: Mapping[str, StagePlan]

@@ -9,7 +9,7 @@ fit there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -129,13 +129,13 @@ def check_json_columns(schema: str) -> None:
         ConfigurationError: no JSON is read into a column of the DDL; names it.
     """
     check_texts(schema)
-    for name, ddl in split_ddl(schema):
-        if _has_other_keys(ddl):
-            raise ConfigurationError(
-                f"schema: {name!r} is {ddl}, and keys of maps in JSON are texts.",
-                cure="Declare the keys as string, and convert them with select(), such as "
-                "transform_keys(m, (k, v) -> cast(k AS int)).",
-            )
+    _refuse(
+        schema,
+        lambda name, inside: name == "map" and split_type(inside.get("key", ""))[0] != "string",
+        "keys of maps in JSON are texts",
+        cure="Declare the keys as string, and convert them with select(), such as "
+        "transform_keys(m, (k, v) -> cast(k AS int)).",
+    )
 
 
 def check_texts(schema: str) -> None:
@@ -144,25 +144,27 @@ def check_texts(schema: str) -> None:
         ConfigurationError: a column of the DDL has texts with a length, which Spark reads from no
             source; names it.
     """
+    _refuse(
+        schema,
+        lambda name, inside: name in ("char", "character", "varchar"),
+        "Spark reads texts as string only",
+        cure="Declare it as string. Filter or cut texts that are too long: "
+        "where(length(s) <= 9), or select() with substring(s, 1, 9).",
+    )
+
+
+def _refuse(
+    schema: str, refuses: Callable[[str, Mapping[str, str]], bool], why: str, *, cure: str
+) -> None:
+    """Raises the error of a column whose type `refuses`, or a type inside of it."""
+
+    def is_refused(ddl: str) -> bool:
+        name, inside = split_type(ddl)
+        return refuses(name, inside) or any(map(is_refused, inside.values()))
+
     for name, ddl in split_ddl(schema):
-        if _has_lengths(ddl):
-            raise ConfigurationError(
-                f"schema: {name!r} is {ddl}, and Spark reads texts as string only.",
-                cure="Declare it as string. Filter or cut texts that are too long: "
-                "where(length(s) <= 9), or select() with substring(s, 1, 9).",
-            )
-
-
-def _has_lengths(ddl: str) -> bool:
-    name, inside = split_type(ddl)
-    return name in ("char", "character", "varchar") or any(map(_has_lengths, inside.values()))
-
-
-def _has_other_keys(ddl: str) -> bool:
-    name, inside = split_type(ddl)
-    if name == "map" and split_type(inside.get("key", ""))[0] != "string":
-        return True
-    return any(map(_has_other_keys, inside.values()))
+        if is_refused(ddl):
+            raise ConfigurationError(f"schema: {name!r} is {ddl}, and {why}.", cure=cure)
 
 
 def _text() -> Column:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -141,21 +141,28 @@ def test_a_lost_answer_neither_doubles_nor_loses_rows(tmp_path: Path, format: An
     assert place.files() == place.named() | {one.target for one in artifacts}
 
 
+def refused_once(committer: Any, meanwhile: Callable[[set[str]], None]) -> list[set[str]]:
+    """Lets the first try of a commit fail; returns the files that each try names."""
+    append, tried = committer.append, []
+
+    def appends(change: Any) -> None:
+        tried.append({one.target for one in change.staged})
+        if len(tried) == 1:
+            meanwhile(tried[0])
+            raise OSError("away")
+        append(change)
+
+    committer.append = appends
+    return tried
+
+
 @FORMATS
 def test_a_refused_commit_names_the_same_files_again(tmp_path: Path, format: Any) -> None:
     place = Counted(tmp_path, format)
     sink = place.table.sink(**WAITS)
     made, artifacts = epochs(sink)
     committer = committer_of(sink)
-    append, tried = committer.append, []
-
-    def is_refused_once(change: Any) -> None:
-        tried.append({one.target for one in change.staged})
-        if len(tried) == 1:
-            raise OSError("away")
-        append(change)
-
-    committer.append = is_refused_once
+    tried = refused_once(committer, lambda files: None)
     committer.commit(artifacts, by())
     place.has(*made)
     assert tried[0] == tried[1] == place.named() == place.files()
@@ -170,17 +177,12 @@ def test_files_that_were_written_together_and_are_gone_are_written_again(
     sink = place.table.sink(**WAITS)
     made, artifacts = epochs(sink)
     committer = committer_of(sink)
-    append, tried = committer.append, []
 
-    def is_refused_once(change: Any) -> None:
-        tried.append(change)
-        if len(tried) == 1:
-            for one in change.staged:
-                (place.data / one.target).unlink()
-            raise OSError("away")
-        append(change)
+    def are_removed(files: set[str]) -> None:
+        for file in files:
+            (place.data / file).unlink()
 
-    committer.append = is_refused_once
+    refused_once(committer, are_removed)
     committer.commit(artifacts, by())
     place.has(*made)
 
