@@ -73,6 +73,10 @@ class Jet:
             start.
         split_brain_protection: start a job only if more than half of the largest number of members
             that it has ever seen are reachable.
+        epochs_table: folder of a small Delta Lake table, local or ``s3://``. It names, for each
+            sink of Delta Lake and Iceberg that is exactly once, the version with the rows of the
+            newest snapshot that all sinks of the job have. None: no such table.
+        epochs_storage_options: options of its bucket, as for `sinks.files`.
         show_progress: whoever waits for a job at a terminal sees a line on standard error that says
             how far it is. ``DAGSTER_JET_PROGRESS=off`` in the environment turns it off, too.
 
@@ -100,6 +104,8 @@ class Jet:
         member_timeout: timedelta | str = "1 minute",
         scale_up_delay: timedelta | str = "10 seconds",
         split_brain_protection: bool = False,
+        epochs_table: str | None = None,
+        epochs_storage_options: Mapping[str, str | Secret] | None = None,
         show_progress: bool = True,
     ) -> None:
         if isinstance(store, str):
@@ -128,6 +134,8 @@ class Jet:
             if work_dir
             else Path(tempfile.gettempdir()) / f"dagster-jet-{getpass.getuser()}-{own}"
         )
+        self._epochs_table = epochs_table
+        self._epochs_storage_options = dict(epochs_storage_options or {})
         self._shows_progress = show_progress
         self._jobs: dict[str, PipelineJob] = {}
         self._is_closed = False
@@ -289,6 +297,8 @@ class Jet:
                 work_dir=self._work_dir / pipeline.name,
                 spark=self._spark,
                 standby=standby,
+                epochs_table=self._epochs_table,
+                epochs_storage_options=self._epochs_storage_options,
             ),
             self.session,
             on_event=on_event,

@@ -79,12 +79,6 @@ class JobConfig(BaseModel):
     max_watermark_retention: Duration | None = None
     """Largest time for which a slow source or partition may hold a stage's watermark back, by wall
     clock; later its rows are late. None: until it has caught up or is idle."""
-    epochs_table: str | None = None
-    """Folder of a small Delta Lake table, local or `s3://`, that names for each sink of Delta Lake
-    and Iceberg the version with the rows of the newest snapshot that all sinks have. Jobs may share
-    it. None: no such table."""
-    epochs_storage_options: Mapping[str, str | Secret] = Field(default_factory=dict, repr=False)
-    """Options of the bucket of `epochs_table`, as for `sinks.files`."""
     restart_attempts_max: int = Field(default=5, ge=0)
     """Number of restarts within ten minutes before the job fails."""
     parameters: Mapping[str, Any] = Field(default_factory=dict, repr=False)
@@ -104,8 +98,6 @@ class JobConfig(BaseModel):
             max_items_per_epoch: int | None = ...,
             target_epoch_duration: timedelta | str = ...,
             max_watermark_retention: timedelta | str | None = ...,
-            epochs_table: str | None = ...,
-            epochs_storage_options: Mapping[str, str | Secret] = ...,
             restart_attempts_max: int = ...,
             parameters: Mapping[str, Any] = ...,
         ) -> None: ...
@@ -137,8 +129,6 @@ class JobConfig(BaseModel):
         for name in ("snapshot_interval", "target_epoch_duration", "max_watermark_retention"):
             if (getattr(self, name) or timedelta(0)) < timedelta(0):
                 raise ValueError(f"{name} is negative")
-        if self.epochs_table is not None and self.guarantee is not Guarantee.EXACTLY_ONCE:
-            raise ValueError("epochs_table needs the guarantee exactly-once")
         return self
 
     @model_validator(mode="wrap")

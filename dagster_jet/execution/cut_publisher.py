@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dagster_jet.connectors.delta.epochs_table import EpochsTable
 from dagster_jet.connectors.lake.cut import Cut
 from dagster_jet.connectors.lake.lake_sink import LakeSink
+from dagster_jet.core.secret import Secret
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.events import CutNotWritten
@@ -91,12 +92,20 @@ class CutPublisher:
 
 
 def publisher_of(
-    context: ExecutionContext, committer: SinkCommitter, execution_id: int
+    context: ExecutionContext,
+    committer: SinkCommitter,
+    execution_id: int,
+    epochs_table: str | None,
+    storage_options: Mapping[str, str | Secret],
 ) -> tuple[Publish, Callable[[], None]]:
     """Returns the callback for snapshots that all sinks have committed, and one that ends it.
 
+    Args:
+        epochs_table: URL of the table; None: there is none.
+        storage_options: options of its bucket.
+
     Raises:
-        ConfigurationError: the epochs table cannot be where the job's settings say.
+        ConfigurationError: the epochs table cannot be there.
     """
     config, job, graph = context.config, context.job, context.graph
     sinks = [
@@ -105,10 +114,10 @@ def publisher_of(
         if isinstance(node.sink, LakeSink)
         and effective_guarantee(config.guarantee, node.sink) is Guarantee.EXACTLY_ONCE
     ]
-    if config.epochs_table is None or not sinks:
+    if epochs_table is None or not sinks:
         return lambda manifest: None, lambda: None
     home = (context.store.store_id, context.store.config.namespace)
-    table = EpochsTable.at(config.epochs_table, config.epochs_storage_options, *home, job)
+    table = EpochsTable.at(epochs_table, storage_options, *home, job)
     where = {sink: committer.destinations[sink] for sink in sinks}
     for sink, destination in where.items():
         if destination.get("path") == table.url:

@@ -320,7 +320,7 @@ class SnapshotFailed:
 
 @dataclass(frozen=True)
 class CutNotWritten:
-    """A committed snapshot is not in the epochs table (`JobConfig.epochs_table`). The job goes on,
+    """A committed snapshot is not in the epochs table (`Jet(epochs_table=)`). The job goes on,
     and tries again with the next one."""
 
     job: str

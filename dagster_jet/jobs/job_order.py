@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dagster_jet.core.secret import Secret
 from dagster_jet.execution.stopping import Until
 from dagster_jet.job_config import JobConfig
 from dagster_jet.pipeline.graph import Graph
@@ -29,3 +30,6 @@ class Order:
     """Settings of the session."""
     standby: bool = False
     """Wait, with Spark warm, until no other process has the job."""
+    epochs_table: str | None = None
+    """URL of the table that names the versions of the job's lake tables."""
+    epochs_storage_options: Mapping[str, str | Secret] = field(default_factory=dict, repr=False)

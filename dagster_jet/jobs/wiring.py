@@ -127,7 +127,13 @@ def wire(
         partial(stop.request, StopKind.RESTART),
     )
     ends, stages = order.until.input_ends, partial(_commit_stages, context)
-    publish, end_publishing = publisher_of(context, committer, claimed.execution_id)
+    publish, end_publishing = publisher_of(
+        context,
+        committer,
+        claimed.execution_id,
+        order.epochs_table,
+        order.epochs_storage_options,
+    )
     recovery = RecoveryDriver(
         context, claimed, snapshots, sources, journals, committer, progress, ends, publish
     )
@@ -278,7 +284,7 @@ def _observer(
 
 def _coordinator_config(order: Order, context: ExecutionContext) -> CoordinatorConfig:
     config, graph, shard_count = order.config, context.graph, context.runtime.shard_count
-    is_sparing = bool(config.epochs_table) or any(n.sink.commits_sparingly for n in graph.sinks)
+    is_sparing = any(node.sink.commits_sparingly for node in graph.sinks)
     return CoordinatorConfig(
         job=order.job,
         guarantee=config.guarantee,

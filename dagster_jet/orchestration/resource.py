@@ -109,6 +109,15 @@ class JetResource(dg.ConfigurableResource[Any]):
     work_dir: str | None = Field(
         default=None, description="Folder of executors' state files; a temporary one if empty."
     )
+    epochs_table: str | None = Field(
+        default=None,
+        description="Folder of a small Delta Lake table that names, for each sink of Delta Lake "
+        "and Iceberg, the version with the rows of the job's newest snapshot.",
+    )
+    epochs_storage_options: dict[str, str] = Field(
+        default_factory=dict,
+        description="Options of the bucket of `epochs_table`; a secret as `env:NAME`.",
+    )
     spark_config: dict[str, Any] = Field(default_factory=dict, description="Spark settings.")
     guarantee: str | None = Field(
         default=None, description='"exactly-once" (default), "at-least-once" or "none".'
@@ -221,6 +230,8 @@ class JetResource(dg.ConfigurableResource[Any]):
                 **self._store_settings(),
                 spark=self._spark_settings(),
                 work_dir=self.work_dir,
+                epochs_table=self.epochs_table,
+                epochs_storage_options=self.epochs_storage_options,
                 show_progress=False,
             )
         return self._jet

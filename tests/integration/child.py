@@ -175,7 +175,7 @@ def main(
         block = order["snapshot_id_block"]
         config = partial(CoordinatorConfig, snapshot_id_block=block)
         wiring.CoordinatorConfig = config  # type: ignore[attr-defined]
-    with open_jet(folder) as jet:
+    with open_jet(folder, **order.get("jet", {})) as jet:
         try:
             result = jet.run(
                 pipeline(folder),

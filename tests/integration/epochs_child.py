@@ -31,5 +31,4 @@ def pipeline(folder: Path) -> Pipeline:
 
 
 def main(folder: Path, order: dict[str, Any]) -> int:
-    config = {"epochs_table": f"{folder}/out/epochs", **order.get("config", {})}
-    return child.main(folder, {**order, "config": config}, pipeline)
+    return child.main(folder, {"jet": {"epochs_table": f"{folder}/out/epochs"}, **order}, pipeline)

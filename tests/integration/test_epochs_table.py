@@ -95,11 +95,13 @@ class EpochsWorld(World):
         rows: list[dict[str, Any]] = table.to_pylist()
         return rows
 
-    def go_on(self, until: str = "completed", **config: Any) -> JobResult:
-        settings = {"epochs_table": str(self.epochs), **child.CONFIG, **config}
-        with self.jet() as jet:
+    def go_on(
+        self, until: str = "completed", epochs: Path | None = None, guarantee: str = "exactly-once"
+    ) -> JobResult:
+        config = JobConfig(**{**child.CONFIG, "guarantee": guarantee})
+        with self.jet(epochs_table=str(epochs or self.epochs)) as jet:
             pipeline = epochs_child.pipeline(self.folder)
-            return jet.run(pipeline, JobConfig(**settings), until=until, on_event=self.see)
+            return jet.run(pipeline, config, until=until, on_event=self.see)
 
 
 @pytest.fixture
@@ -222,10 +224,18 @@ def test_a_place_that_fails_does_not_stop_the_job(epochs_world: EpochsWorld) -> 
     here.fill(files=3)
     (here.folder / "file").write_text("")
     nowhere = here.folder / "file" / "epochs"
-    here.go_on("drained", epochs_table=str(nowhere))
+    here.go_on("drained", epochs=nowhere)
     assert len(here.events_of(SnapshotCommitted)) >= 2
     told = here.events_of(CutNotWritten)
     assert told and "Not a directory" in told[-1].reason and told[-1].failures == len(told)
     # The next start writes the newest cut, although there is nothing to commit.
     assert here.go_on().status is JobStatus.COMPLETED
     assert {at["epoch"] for at in here.cut()} == {here.events_of(SnapshotCommitted)[-1].epoch_id}
+
+
+def test_a_job_that_is_not_exactly_once_has_no_cut(epochs_world: EpochsWorld) -> None:
+    here = epochs_world
+    here.fill(files=2)
+    assert here.go_on(guarantee="at-least-once").status is JobStatus.COMPLETED
+    assert (here.folder / "out" / "all").is_dir() and not here.epochs.exists()
+    assert not here.events_of(CutNotWritten)

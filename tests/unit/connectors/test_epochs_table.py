@@ -15,7 +15,6 @@ from typing import Any
 import deltalake
 import pytest
 
-from dagster_jet import JobConfig
 from dagster_jet.connectors.delta.columns import columns_of_rows
 from dagster_jet.connectors.delta.epochs_table import SCHEMA, EpochsTable
 from dagster_jet.connectors.delta.table_log import TableLog
@@ -118,11 +117,6 @@ def test_another_table_is_left_alone(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_used_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         EpochsTable.at(given["uri"], given.get("options", {}), "store", "default", "j")
-
-
-def test_it_needs_exactly_once() -> None:
-    with pytest.raises(ConfigurationError, match="epochs_table needs the guarantee exactly-once"):
-        JobConfig(epochs_table="/lake/epochs", guarantee="at-least-once")
 
 
 def test_of_several_sinks_of_one_table_the_last_commit_counts() -> None:

@@ -32,6 +32,14 @@ def test_what_run_is_given_wins_over_the_resource(tmp_path: Path) -> None:
     assert own._job_config(whole) is whole
 
 
+def test_the_library_gets_the_epochs_table(tmp_path: Path) -> None:
+    bucket = {"aws_secret_access_key": "env:LAKE_KEY"}
+    own = resource(tmp_path, epochs_table="s3://lake/epochs", epochs_storage_options=bucket)
+    with own.jet as jet:
+        assert jet._epochs_table == "s3://lake/epochs"
+        assert jet._epochs_storage_options == bucket
+
+
 def test_wrong_settings_are_refused_where_definitions_are_loaded(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="snapshot_intervall"):
         resource(tmp_path, job_config={"snapshot_intervall": "1 second"})
