@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dagster_jet.connectors.values import JsonObjects, RawValues
-from dagster_jet.connectors.values.json_objects import check_json_columns
+from dagster_jet.connectors.values.declared_types import check_json_columns
 from dagster_jet.contract import Source
 from dagster_jet.core.choices import check_known
 from dagster_jet.core.guarantee import Guarantee

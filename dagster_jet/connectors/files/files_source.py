@@ -66,7 +66,7 @@ from dagster_jet.connectors.files.row_size import RowSize, row_size
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_lines import is_readable
 from dagster_jet.connectors.files.waiting_files import WaitingFiles
-from dagster_jet.connectors.values.json_objects import check_json_columns, check_texts
+from dagster_jet.connectors.values.declared_types import check_json_columns, check_texts
 from dagster_jet.contract import (
     Acknowledges,
     BadRowRule,

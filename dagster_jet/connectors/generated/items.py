@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet.connectors.generated.numbered import NumberedReader, checked_rate, tasks_for
-from dagster_jet.connectors.values.json_objects import (
-    VALUE_COLUMN,
-    JsonObjects,
-    check_json_columns,
-)
+from dagster_jet.connectors.values.declared_types import check_json_columns
+from dagster_jet.connectors.values.json_objects import VALUE_COLUMN, JsonObjects
 from dagster_jet.contract import BadRowRule, Source, SourceFrame
 from dagster_jet.core.ddl import split_ddl
 from dagster_jet.errors import ConfigurationError

@@ -17,7 +17,7 @@ from dagster_jet.connectors.kafka.rights import check_rights
 from dagster_jet.connectors.kafka.topic_limits import TopicLimits
 from dagster_jet.connectors.values.avro_records import AvroRecords
 from dagster_jet.connectors.values.debezium_changes import DebeziumChanges
-from dagster_jet.connectors.values.json_objects import check_json_columns
+from dagster_jet.connectors.values.declared_types import check_json_columns
 from dagster_jet.contract import BadRowRule, Sink, Source
 from dagster_jet.core.choices import check_known
 from dagster_jet.core.secret import shown

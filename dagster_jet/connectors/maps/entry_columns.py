@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.connectors.values.json_objects import check_json_columns
+from dagster_jet.connectors.values.declared_types import check_json_columns
 from dagster_jet.contract import BadRowRule, SourceFrame
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import SourceError
