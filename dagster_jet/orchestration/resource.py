@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -202,15 +203,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         config.check_members(len(self.store))
 
     def _store_settings(self) -> dict[str, Any]:
-        names = (
-            "backup_count",
-            "namespace",
-            "accept_unencrypted",
-            "lease_ttl",
-            "member_timeout",
-            "scale_up_delay",
-            "split_brain_protection",
-        )
+        names = {field.name for field in fields(StoreConfig)} & type(self).model_fields.keys()
         own = {name: getattr(self, name) for name in names}
         return {**own, "encryption_keys": self._keys}
 
@@ -481,13 +474,9 @@ class JetResource(dg.ConfigurableResource[Any]):
     def _job_config(self, config: JobConfig | Mapping[str, Any] | None) -> JobConfig:
         if isinstance(config, JobConfig):
             return config
-        own = {
-            "guarantee": self.guarantee,
-            "snapshot_interval": self.snapshot_interval,
-            "target_epoch_duration": self.target_epoch_duration,
-        }
-        given = {name: value for name, value in own.items() if value is not None}
-        return JobConfig(**{**given, **self.job_config, **(config or {})})
+        names = ("guarantee", "snapshot_interval", "target_epoch_duration")
+        own = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return JobConfig(**{**own, **self.job_config, **(config or {})})
 
     def _spark_settings(self) -> dict[str, str]:
         return {
