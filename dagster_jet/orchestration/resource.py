@@ -28,7 +28,7 @@ from dagster_jet.orchestration.partition_job import (
 )
 from dagster_jet.orchestration.report_schedule import ReportSchedule
 from dagster_jet.orchestration.reported_assets import asset_reports
-from dagster_jet.orchestration.resource_settings import by_name, dotted
+from dagster_jet.orchestration.resource_settings import dotted, with_names
 from dagster_jet.orchestration.run_config import (
     RunContext,
     Until,
@@ -117,7 +117,8 @@ class JetResource(dg.ConfigurableResource[Any]):
     )
     epochs_storage_options: dict[str, str] = Field(
         default_factory=dict,
-        description="Options of the bucket of `epochs_table`; a secret as `env:NAME`.",
+        description="Options of the bucket of `epochs_table`; secrets as an EnvVar, a Secret or "
+        "`env:NAME`.",
     )
     spark_config: dict[str, Any] = Field(default_factory=dict, description="Spark settings.")
     guarantee: str | None = Field(
@@ -171,11 +172,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         if pyspark is not None:
             own = dotted(fields.get("spark_config") or {})
             fields["spark_config"] = {**dotted(pyspark.spark_config), **own}
-        if isinstance(fields.get("store"), Sequence):
-            fields["store"] = [by_name(url) for url in fields["store"]]
-        if fields.get("encryption_keys") is not None:
-            fields["encryption_keys"] = by_name(fields["encryption_keys"])
-        super().__init__(**fields)
+        super().__init__(**with_names(fields))
         self._check_settings()
 
     def _check_settings(self) -> None:

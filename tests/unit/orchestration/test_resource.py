@@ -33,11 +33,12 @@ def test_what_run_is_given_wins_over_the_resource(tmp_path: Path) -> None:
 
 
 def test_the_library_gets_the_epochs_table(tmp_path: Path) -> None:
-    bucket = {"aws_secret_access_key": "env:LAKE_KEY"}
+    bucket = {"access_key_id": dg.EnvVar("LAKE_ID"), "secret_access_key": Secret(env="LAKE_KEY")}
     own = resource(tmp_path, epochs_table="s3://lake/epochs", epochs_storage_options=bucket)
     with own.jet as jet:
         assert jet._epochs_table == "s3://lake/epochs"
-        assert jet._epochs_storage_options == bucket
+        names = {"access_key_id": "env:LAKE_ID", "secret_access_key": "env:LAKE_KEY"}
+        assert jet._epochs_storage_options == names
 
 
 def test_wrong_settings_are_refused_where_definitions_are_loaded(tmp_path: Path) -> None:
