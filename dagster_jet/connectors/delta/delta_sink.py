@@ -21,7 +21,7 @@ from dagster_jet.connectors.delta.data_file import DeltaLayout, DeltaTableFacts
 from dagster_jet.connectors.delta.delta_committer import DeltaCommitter, OwningDeltaCommitter
 from dagster_jet.connectors.delta.fitness import unfit
 from dagster_jet.connectors.delta.log_folder import LOG, check_place, options_of
-from dagster_jet.connectors.delta.maintenance import DeltaMaintenance
+from dagster_jet.connectors.delta.maintenance import DELETED_KEPT, DeltaMaintenance, kept_of
 from dagster_jet.connectors.delta.merging import MergeCommitter
 from dagster_jet.connectors.delta.partitions import refused_texts
 from dagster_jet.connectors.delta.table_log import TableLog, delta_library, errors_named
@@ -45,6 +45,7 @@ from dagster_jet.connectors.owned_rows import OwnedRows, OwnedRowsWriter, misfit
 from dagster_jet.contract import Refused, SinkWriter, TransactionId
 from dagster_jet.core.collations import refuse_collations
 from dagster_jet.core.ddl import quoted_name
+from dagster_jet.core.durations import in_words
 from dagster_jet.errors import ConfigurationError, PipelineError
 from dagster_jet.snapshot.protocol import Guarantee
 
@@ -138,7 +139,23 @@ class DeltaSink(MergingSink):
                 stage=stage,
                 cure="Leave partition_by out, or name the table's own partition columns.",
             )
+        self._check_delay(log, job, stage)
         return replace(self, table=DeltaTableFacts.of(log))
+
+    def _check_delay(self, log: TableLog, job: str, stage: str) -> None:
+        """Refuses a table whose VACUUM may remove staged files while their rows wait."""
+        rule, kept_ms = self.hold_back(), kept_of(log.properties, DELETED_KEPT)
+        if rule is None or (kept_ms is not None and kept_ms >= 2 * rule.max_delay_ms):
+            return
+        kept = "a time that is not known" if kept_ms is None else in_words(kept_ms)
+        raise ConfigurationError(
+            f"max_delay: rows may wait for {in_words(rule.max_delay_ms)}, and VACUUM of the table "
+            f"{self.url!r} removes staged files that are older than {kept}.",
+            job=job,
+            stage=stage,
+            cure=f"Set max_delay, or the table's property {DELETED_KEPT}, so that rows wait for "
+            "at most half of that time.",
+        )
 
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
         with errors_named(self.url, job, stage, is_start=True):

@@ -19,8 +19,9 @@ from dagster_jet.connectors.lake.table_maintenance import BUSY, SmallFiles, Tabl
 from dagster_jet.errors import SinkUnavailableError
 from dagster_jet.system.backoff import attempts
 
+DELETED_KEPT = "delta.deletedFileRetentionDuration"
 _KEPT = {
-    "delta.deletedFileRetentionDuration": "interval 7 days",
+    DELETED_KEPT: "interval 7 days",
     "delta.logRetentionDuration": "interval 30 days",
 }
 """Properties that say how long the past is kept, with the format's defaults."""
@@ -48,9 +49,8 @@ class DeltaMaintenance(TableMaintenance):
     def run(self, longest_outage_ms: int, target_bytes: int) -> Mapping[str, int | str]:
         with self.errors_named():
             properties = self._opened().properties
-            for name, default in _KEPT.items():
-                kept = kept_ms(properties.get(name, default))
-                self.check_kept(kept, longest_outage_ms, name)
+            for name in _KEPT:
+                self.check_kept(kept_of(properties, name), longest_outage_ms, name)
             compacted = self._compact(target_bytes)
             removed = self._vacuum()
             log = self._opened()
@@ -102,6 +102,11 @@ class DeltaMaintenance(TableMaintenance):
         found = log.table.vacuum(dry_run=True, full=True)
         folder = data_folder(self.table, self.storage_options)
         return self.remove_committed(folder, found, log.marker)
+
+
+def kept_of(properties: Mapping[str, str], name: str) -> int | None:
+    """Returns the time for which a table keeps the past; None if it is not known."""
+    return kept_ms(properties.get(name, _KEPT[name]))
 
 
 def kept_ms(text: str) -> int | None:

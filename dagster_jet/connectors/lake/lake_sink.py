@@ -12,7 +12,7 @@ from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.connectors.lake.table_maintenance import TableMaintenance
 from dagster_jet.contract import Sink
 from dagster_jet.core.choices import check_known
-from dagster_jet.core.durations import Duration, to_ms
+from dagster_jet.core.durations import Duration, in_words, to_ms
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.core.hold_back import HoldBack
 from dagster_jet.errors import ConfigurationError
@@ -20,6 +20,9 @@ from dagster_jet.store import Store
 
 S = TypeVar("S", bound="LakeSink")
 EVOLUTIONS = ("stop", "extend")
+LONGEST_DELAY_MS = 12 * 3_600_000
+"""Longest `max_delay`. Iceberg for Spark (`remove_orphan_files`) takes files that are in no version
+once they are a day old, and staged files are in none."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,16 @@ class LakeSink(Sink):
                 f"min_file_bytes: {self.min_file_bytes} is not between 1 and target_file_bytes, "
                 f"{self.target_file_bytes}."
             )
-        if to_ms(self.max_delay, "max_delay") == 0:
+        delay_ms = to_ms(self.max_delay, "max_delay")
+        if delay_ms == 0:
             raise ConfigurationError("max_delay: it is 0, so no row would wait.")
+        if delay_ms > LONGEST_DELAY_MS:
+            raise ConfigurationError(
+                f"max_delay: {in_words(delay_ms)} is longer than {in_words(LONGEST_DELAY_MS)}. "
+                "Programs that remove unknown files from a table may take staged files after a "
+                "day.",
+                cure="Let rows wait for less time.",
+            )
         if self.max_guarantee is not Guarantee.EXACTLY_ONCE:
             raise ConfigurationError(
                 "min_file_bytes: with a guarantee below exactly-once rows are visible after their "
