@@ -367,7 +367,7 @@ def race_lake(
     ] = None,
     json: Json = None,
 ) -> None:
-    """Files to Delta Lake and Kafka to Iceberg against files of Parquet; within 10 minutes."""
+    """Files to Delta Lake and Kafka to Iceberg against files of Parquet; within 20 minutes."""
     from benchmarks.lake_race import run as lake_race
 
     _race_of_parts(lake_race, part, json, quick=quick)

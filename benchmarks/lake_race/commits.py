@@ -12,7 +12,7 @@ import os
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,8 +75,12 @@ class Writer:
 
     def __init__(self, sink: Any, name: str, steps: dict[str, tuple[Any, str]]) -> None:
         self.sink = sink.at_start(_BY.job, _BY.sink, on_one_host=True)
-        self.committer: Committer = self.sink.open_committer(_BY.job, _BY.sink)
+        self.committer = self._opened()
         self._name, self._steps, self._epoch = name, steps, 0
+
+    def _opened(self) -> Committer:
+        opened: Committer = self.sink.open_committer(_BY.job, _BY.sink)
+        return opened
 
     def stage(self) -> tuple[Artifact, ...]:
         self._epoch += 1
@@ -92,10 +96,19 @@ class Writer:
         self.sink.maintenance(_BY.job, _BY.sink).run(longest_outage_ms, _TARGET_BYTES)
 
     def measured(self, state: str) -> Commits:
-        [found] = in_turn({state: self})
-        return found
+        """Measures the commits to a table in one state. The first one looks at the table for the
+        first time, and does not count. Nothing of the table stays in memory: each full collection
+        of garbage goes through all that is there, also in the commits to another table."""
+        self.commit()
+        times: list[tuple[float, dict[str, float]]] = []
+        begun = time.monotonic()
+        while len(times) < 3 or (len(times) < _COMMITS and time.monotonic() - begun < _MOST_S):
+            times.append(self._timed_commit())
+        self.committer.close()
+        self.committer = self._opened()
+        return self._summary(state, times)
 
-    def timed_commit(self) -> tuple[float, dict[str, float]]:
+    def _timed_commit(self) -> tuple[float, dict[str, float]]:
         """Returns the milliseconds that it takes, and those of each step."""
         staged = self.stage()
         with _timed(self._steps) as spent:
@@ -104,26 +117,11 @@ class Writer:
             took = 1000 * (time.perf_counter() - started)
         return took, {step: 1000 * spent[step] for step in self._steps}
 
-    def summary(self, state: str, times: Sequence[tuple[float, dict[str, float]]]) -> Commits:
+    def _summary(self, state: str, times: Sequence[tuple[float, dict[str, float]]]) -> Commits:
         took = [one for one, _ in times]
         steps = {s: statistics.median(spent[s] for _, spent in times) for s in self._steps}
         median, p95 = statistics.median(took), percentile(took, 0.95)
         return Commits(self._name, state, len(took), median, p95, steps)
-
-
-def in_turn(writers: Mapping[str, Writer]) -> list[Commits]:
-    """Lets the writers commit one after the other, by the states of their tables. The first commit
-    of each looks at its table for the first time, and does not count."""
-    times: dict[str, list[tuple[float, dict[str, float]]]] = {state: [] for state in writers}
-    for writer in writers.values():
-        writer.commit()
-    begun = time.monotonic()
-    for number in range(_COMMITS):
-        if number >= 3 and time.monotonic() - begun > _MOST_S * len(writers):
-            break
-        for state, writer in writers.items():
-            times[state].append(writer.timed_commit())
-    return [writer.summary(state, times[state]) for state, writer in writers.items()]
 
 
 def run(folder: Path, versions: int, tell: Callable[[str], None]) -> list[Commits]:
@@ -166,24 +164,19 @@ def _add_versions(folder: Path, newest: int, versions: int) -> None:
 
 
 def _of_iceberg(folder: Path, versions: int) -> Iterator[Commits]:
-    """Two tables in turn: of one the sink lets old snapshots expire, as in those that it creates;
-    the other one keeps all."""
+    """Two tables: of one the sink lets old snapshots expire, as in those that it creates; the other
+    one keeps all."""
     folder.mkdir()
     [bounded, kept] = [_created(folder / name) for name in ("bounded", "all")]
     with closing(kept.sink.catalog.open(())) as opened:
         change = opened.load_table(TABLE).transaction()
         change.remove_properties(SNAPSHOTS_KEPT).commit_transaction()
     yield bounded.measured("new")
+    few = _version(bounded.sink).metadata.properties[SNAPSHOTS_KEPT]
     for count in (*(one for one in FEWER if one < versions), versions):
-        for writer in (bounded, kept):
+        for writer, which in ((kept, "all are kept"), (bounded, f"the sink keeps {few}")):
             _fill(writer, count)
-        few = _version(bounded.sink).metadata.properties[SNAPSHOTS_KEPT]
-        yield from in_turn(
-            {
-                f"{count:,} versions, of which all are kept": kept,
-                f"{count:,} versions, of which the sink keeps {few}": bounded,
-            }
-        )
+            yield writer.measured(f"{count:,} versions, of which {which}")
 
 
 def _created(folder: Path) -> Writer:

@@ -40,8 +40,9 @@ _COMMITS = """\
 A commit of one small file, by the sink's committer, without Spark: it looks at the table, adds the
 file with its marker, and looks again. *Maintained* is after one run of the sink's maintenance
 (compaction, checkpoint). Of Iceberg the library reads and writes all snapshots of the metadata in
-each commit. A table that a sink creates says how many the sink keeps; its commits are in turn with
-those of a table that keeps all. Steps are medians, in ms."""
+each commit. A table that a sink creates says how many the sink keeps: of 100, every 26th commit
+lets 26 expire, by a request more. The table that keeps all is another one. Steps are medians, in
+ms."""
 
 
 def page(result: Mapping[str, Any]) -> str:
@@ -77,9 +78,9 @@ def _head(result: Mapping[str, Any]) -> list[str]:
     command = "python -m benchmarks lake_race" + (" --quick" if result["quick"] else "")
     return [
         "# Tables of a lake",
-        f"{result['rows']:,} rows of about 50 bytes of JSON, in files of 20,000 and in 4 "
-        f"partitions of a topic; {result['cores']} cores. Made by `{command}`; how: "
-        "[benchmarks](../README.md).",
+        f"Rows of about 50 bytes of JSON: {result['file_rows']:,} in files of 20,000, and "
+        f"{result['rows']:,} in 4 partitions of a topic; {result['cores']} cores. Made by "
+        f"`{command}`; how: [benchmarks](../README.md).",
         f"PySpark {said['pyspark']}, its Kafka connector {said['connector']}, deltalake "
         f"{said['deltalake']}, pyiceberg {said['pyiceberg']}, Kafka {said['kafka']}"
         + (f", PyFlink {said['flink']} with Iceberg {said['iceberg']}" if "flink" in said else "")
