@@ -151,6 +151,31 @@ def test_a_refused_start_leaves_waiting_rows_for_the_next(world: HoldWorld, form
     world.assert_exactly_once()
 
 
+def test_the_guarantee_changes_while_rows_wait(world: HoldWorld) -> None:
+    """Below exactly-once markers go by execution. None dies there, so no row comes twice."""
+    world.send(6)
+    world.run_child(HELD)
+    weaker = hold_child.pipeline(world.folder, {"guarantee": "at-least-once"})
+    with world.jet() as jet:
+        jet.run(weaker, JobConfig(**child.CONFIG), until="drained")
+    world.assert_exactly_once()
+    world.send(6, first=6)
+    world.run_child("record.snapshot.after:4=kill")
+    assert not any(rows - world.expected()[name] for name, rows in world.committed().items())
+    assert world.run().status is JobStatus.COMPLETED
+    world.assert_exactly_once()
+
+
+def test_a_table_is_merged_into_after_its_rows_have_waited(world: HoldWorld) -> None:
+    """The sink has another mode, which counts as another place: what waits is appended first."""
+    world.send(6)
+    world.run_child(HELD)
+    merging = hold_child.pipeline(world.folder, {"mode": "upsert", "key": "id"})
+    with world.jet() as jet:
+        jet.run(merging, JobConfig(**child.CONFIG), until="completed")
+    world.assert_exactly_once()
+
+
 def test_an_export_has_rows_that_waited_and_another_job_goes_on_from_it(world: HoldWorld) -> None:
     world.send(4)
     with world.running() as job:
