@@ -126,8 +126,30 @@ def _entry(
         note = str(error)
     except (JetError, OSError) as error:
         note = f"the sink cannot be read now: {error}"
-    recorded = next((ref.epoch_id for ref, _ in retained if ref.committed), None)
+    recorded = recorded_as_committed(retained, sink)
     return LedgerEntry(sink, recorded, decided, LedgerOrigin.RECORD, note)
+
+
+def recorded_as_committed(
+    retained: Sequence[tuple[SnapshotRef, Manifest]], sink: str
+) -> int | None:
+    """Returns the epoch up to which a sink has its output by the job's record.
+
+    Args:
+        retained: snapshots and their manifests, newest first.
+        sink: the sink's name.
+    """
+    newest = next(((ref, manifest) for ref, manifest in retained if ref.committed), None)
+    if newest is None:
+        return None
+    ref, manifest = newest
+    return _newest_visible(manifest, sink) if sink in manifest.held else ref.epoch_id
+
+
+def _newest_visible(manifest: Manifest, sink: str) -> int | None:
+    """Returns the epoch of a sink's newest output before that which the snapshot holds back."""
+    before = manifest.newest_output.get(sink)
+    return None if before is None else before.artifact.epoch_id
 
 
 def newest_committed(
@@ -150,8 +172,7 @@ def newest_committed(
         if candidate is None:
             candidate = ref.epoch_id
         if sink in manifest.held:
-            before = manifest.newest_output.get(sink)
-            candidate = None if before is None else before.artifact.epoch_id
+            before, candidate = manifest.newest_output.get(sink), _newest_visible(manifest, sink)
             own = [] if before is None else [before.artifact]
         if not own:
             continue

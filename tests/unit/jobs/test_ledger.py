@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dagster_jet.observe.reading.ledger import newest_committed
+from dagster_jet.observe.reading.ledger import newest_committed, recorded_as_committed
 from dagster_jet.snapshot.manifest import Artifact, Manifest, NewestOutput
 from dagster_jet.snapshot.record import SnapshotRef
 
@@ -62,3 +62,22 @@ def test_a_sink_that_holds_rows_back_has_the_epoch_of_its_newest_output() -> Non
     assert newest_committed([(ref, newest)], "out", has_committed) == OLD
     nothing = replace(newest, newest_output={})
     assert newest_committed([(ref, nothing)], "out", has_committed) is None
+
+
+def test_a_record_tells_no_rows_that_are_held_back() -> None:
+    """Failed before: while a place did not answer, the epoch was the snapshot's."""
+    ref, newest = snapshot(NEW, "out", "plain")
+    ref = replace(ref, committed=True, holds=True)
+    visible = NewestOutput(Artifact("out", OLD, "out-10", "", 1, 1, 0), 1)
+    newest = replace(newest, held=("out",), newest_output={"out": visible})
+    older, before = snapshot(MIDDLE, "out")
+    retained = [(ref, newest), (replace(older, committed=True), before)]
+    assert recorded_as_committed(retained, "out") == OLD
+    assert recorded_as_committed(retained, "plain") == NEW
+    nothing = replace(newest, newest_output={})
+    assert recorded_as_committed([(ref, nothing)], "out") is None
+    assert (
+        recorded_as_committed([(replace(ref, committed=False), newest), *retained[1:]], "out")
+        == MIDDLE
+    )
+    assert recorded_as_committed([], "out") is None
