@@ -43,7 +43,8 @@ def settings(
     or under Dagster all on local threads and files.
 
     With servers every other round holds its transactions, and there are two rounds at least. Lake
-    tables are in each of the places in turn, and each turn holds in the others."""
+    tables are in each of the places in turn, and each turn holds in the others. In two places of
+    four rows wait for larger files, and in the others in the next turn."""
     rng = random.Random(seed)
     servers = not dagster and (kafka or three_sinks or bool(lake) or postgres)
     plain = not (servers or dagster)
@@ -61,6 +62,7 @@ def settings(
             lake=lake[number % len(lake)] if lake else "",
             postgres=postgres,
             held=bool((number + (number // len(lake) if len(lake) > 1 else 0)) & 1) and servers,
+            waits=bool(lake) and bool((number // 2 + number // len(lake)) & 1),
         )
         for number in range(rounds)
     ]
@@ -161,6 +163,11 @@ def _kind(setting: Setting) -> type[Round]:
     return KafkaRound if setting.kafka else Round
 
 
+def _places(setting: Setting) -> str:
+    tables = f"{setting.lake}, rows wait" if setting.waits else setting.lake
+    return tables or ("redis" if setting.redis else "files")
+
+
 def _table(verdicts: list[Verdict]) -> Table:
     victims = [
         victim
@@ -174,7 +181,7 @@ def _table(verdicts: list[Verdict]) -> Table:
         table.add_row(
             str(verdict.setting.seed),
             verdict.setting.master,
-            verdict.setting.lake or ("redis" if verdict.setting.redis else "files"),
+            _places(verdict.setting),
             "held" if verdict.setting.held else "",
             *(str(verdict.kills[victim]) for victim in victims),
             str(verdict.starts),

@@ -22,10 +22,12 @@ from .three_sinks_driver import number
 SPACE = "soak"
 TABLES: dict[str, Any] = {"plain": {}, "keyed": {"mode": "upsert", "key": "k"}}
 """Options of the tables in either format: all rows, and the newest of each key."""
+WAITING = {"min_file_bytes": 120_000, "max_delay": "7 seconds"}
+"""Words by which rows of appends wait: for some epochs, or for some seconds."""
 TOPIC = "raw"
 
 
-def pipeline(folder: Path, *, held: bool = False) -> Pipeline:
+def pipeline(folder: Path, *, held: bool = False, waits: bool = False) -> Pipeline:
     """`places.json` in the folder says where the servers and the tables are."""
     os.environ["LAKE_TOKEN"] = TOKEN
     places = json.loads((folder / "places.json").read_text())
@@ -43,7 +45,8 @@ def pipeline(folder: Path, *, held: bool = False) -> Pipeline:
             name="numbered",
         )
     )
-    for name, how in TABLES.items():
+    for name, mode in TABLES.items():
+        how = {**mode, **(WAITING if waits and not mode else {})}
         delta = sinks.delta(f"{places['delta']}/{name}", storage_options=places["storage"], **how)
         numbered.write_to(delta, name=f"delta_{name}")
         iceberg = sinks.iceberg(
@@ -60,7 +63,8 @@ def pipeline(folder: Path, *, held: bool = False) -> Pipeline:
 
 
 def main(folder: Path, order: dict[str, Any]) -> int:
-    return drive(folder, order, pipeline(folder, held=order["held"]), max_items_per_epoch=24)
+    p = pipeline(folder, held=order["held"], waits=order["waits"])
+    return drive(folder, order, p, max_items_per_epoch=24)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,8 @@ POINTS = (
 )
 TOGETHER = ("lake.together.before", "lake.together.after")
 """Around the request of a catalog that changes several tables at once."""
+WAITING = ("lake.gather.before", "lake.gather.written", "lake.gather.after")
+"""Around the files with the rows of those that have waited."""
 _ARMED = 0.9
 """Share of the starts that die at one of them."""
 _SERVER_TOO, _WITHIN_S = 0.5, 20.0
@@ -122,7 +124,7 @@ class LakeRound(KafkaRound):
         self._recoveries = Recoveries(tables, seed)
         self._beside: list[Beside] = [self._other, self._maintenance, self._recoveries]
         if isinstance(catalog, RestCatalog):
-            self._cuts = CutWatch(self._tables, seed, catalog)
+            self._cuts = CutWatch(self._tables, seed, catalog, waits=self.setting.waits)
             self._beside.append(self._cuts)
 
     def _open_place(self) -> Place:
@@ -173,7 +175,8 @@ class LakeRound(KafkaRound):
         self._is_armed = not self._fed.is_set() and self._rng.random() < _ARMED
         if not self._is_armed:
             return {}
-        points = (*POINTS, *TOGETHER) if self.setting.has_rest_catalog else POINTS
+        points = [*POINTS, *(TOGETHER if self.setting.has_rest_catalog else ())]
+        points += WAITING * 2 if self.setting.waits else ()
         rule = f"{self._rng.choice(points)}:{self._rng.choice((1, 1, 2, 3))}=kill"
         return {"JET_FAIL_POINTS": rule, "JET_FAIL_POINT_LOG": str(self.folder / "points")}
 
@@ -290,12 +293,16 @@ class LakeRound(KafkaRound):
         points = Counter(self._points())
         if not points and time.monotonic() < self._until:
             verdict.broken.append("no start has died at a named point")
+        together = self._tables.most_epochs("plain")
+        if self.setting.waits and together < 2:
+            verdict.broken.append("no version has rows of two epochs: they have not waited")
         verdict.notes += (
             f"points: {', '.join(f'{name} {n}' for name, n in sorted(points.items()))}\n"
             f"{self._late_requests()}{self._recoveries.seen} recoveries; "
             f"{cuts.notes() if cuts else ''}"
             f"others' rows: {sum(c.total() for c in self._other.appended.values())}; "
-            f"maintenance: {dict(self._maintenance.done)}\n{watch.notes()}"
+            f"maintenance: {dict(self._maintenance.done)}; "
+            f"at most {together} epochs in a version\n{watch.notes()}"
         )
 
     def _late_requests(self) -> str:

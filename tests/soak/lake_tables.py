@@ -125,6 +125,12 @@ class LakeTables:
             found[f"iceberg_{name}"] = partial(self._of_iceberg, name)
         return found
 
+    def most_epochs(self, name: str) -> int:
+        """Returns the largest number of epochs that a version of a Delta Lake table has added."""
+        spans = (one.get("dagster_jet.epochs") for one in self.opened(name).history())
+        ends = (span.split("-") for span in spans if span)
+        return max((int(last) - int(first) + 1 for first, last in ends), default=0)
+
     def _of_delta(self, name: str) -> int:
         owner = Owner(*self.home, JOB, f"delta_{name}")
         if name not in self._opened:
@@ -282,20 +288,24 @@ class Maintenance(Beside):
 
 
 class CutWatch(Beside):
-    """Looks whether the tables of one catalog show one cut."""
+    """Looks whether the tables of one catalog show one cut. A table whose rows wait may be behind
+    the other one, and is never ahead."""
 
     every_s = (0.02, 0.2)
 
-    def __init__(self, tables: LakeTables, seed: int, catalog: RestCatalog) -> None:
+    def __init__(
+        self, tables: LakeTables, seed: int, catalog: RestCatalog, *, waits: bool = False
+    ) -> None:
         super().__init__(tables, seed)
-        self._catalog = catalog
+        self._catalog, self._waits = catalog, waits
         self.looks, self.cuts, self.mixed = 0, set[int](), list[dict[str, int]]()
 
     def once(self) -> None:
         marks = self._catalog.marks()
         self.looks += 1
         self.cuts |= set(marks.values())
-        if len(set(marks.values())) > 1:
+        is_behind = self._waits and marks.get("plain", 0) <= marks.get("keyed", 0)
+        if len(set(marks.values())) > 1 and not is_behind:
             self.mixed.append(marks)
 
     def notes(self) -> str:
@@ -319,6 +329,11 @@ class Recoveries(Beside):
     seen = 0
     _read = 0
 
+    def __init__(self, tables: LakeTables, seed: int) -> None:
+        super().__init__(tables, seed)
+        self._with_rows: set[int] = set()
+        """Epochs with rows. Others leave no marker."""
+
     def once(self) -> None:
         with (self.tables.folder / "driver.out").open("rb") as said:
             said.seek(self._read)
@@ -326,16 +341,20 @@ class Recoveries(Beside):
         for line in lines:
             if not line.endswith(b"\n"):
                 return
+            if found := re.match(rb"EpochCompleted\(.*epoch_id=(\d+), rows=(\d+)", line):
+                epoch = int(found[1])
+                (self._with_rows.add if int(found[2]) else self._with_rows.discard)(epoch)
             if found := re.match(rb"ExecutionStarted\(.*restored_epoch_id=(\d+)", line):
                 self._check(int(found[1]))
             self._read += len(line)
 
-    def _check(self, epoch: int) -> None:
+    def _check(self, restored: int) -> None:
+        epoch = max((one for one in self._with_rows if one <= restored), default=0)
         if not any(self._are_at(epoch) for _ in range(3)):
             self.failures.append(f"after the recovery of epoch {epoch} a table lacks it")
         self.seen += 1
 
     def _are_at(self, epoch: int) -> bool:
-        """An epoch without rows leaves no marker. A commit may come between two of the reads."""
+        """A commit may come between two of the reads."""
         found = {read() for read in self.tables.readers().values()}
         return min(found) >= epoch or len(found) == 1

@@ -60,6 +60,8 @@ class Setting:
     """Rows come from Kafka and go to tables of PostgreSQL. Under Dagster: its storage is there."""
     held: bool = False
     """Sinks of Kafka and PostgreSQL write into transactions that are held over the snapshot."""
+    waits: bool = False
+    """Rows of lake tables that are appended to wait for larger files, and many tasks write them."""
     dagster: bool = False
     """The job runs under Dagster, whose processes are the victims."""
 
@@ -78,13 +80,14 @@ class Setting:
 
     @property
     def tasks(self) -> int | None:
-        if self.lake:
+        if self.lake and not self.waits:
             return 2
         return TASKS if self.has_servers else None
 
     @property
     def master(self) -> str:
-        return "local-cluster[2,1,512]" if self.cluster else "local[2]"
+        cores = TASKS if self.waits else 2
+        return "local-cluster[2,1,512]" if self.cluster else f"local[{cores}]"
 
     @property
     def victims(self) -> list[str]:
@@ -192,6 +195,7 @@ class Round:
             "master": self.setting.master,
             "until": until,
             "held": self.setting.held,
+            "waits": self.setting.waits,
             "tasks": self.setting.tasks,
         }
         with open(self.folder / "driver.out", "ab") as said:

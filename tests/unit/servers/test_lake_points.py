@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.integration.crash_table import all_points
 from tests.soak.__main__ import settings
-from tests.soak.lake_round import POINTS, TOGETHER
+from tests.soak.lake_round import POINTS, TOGETHER, WAITING
 from tests.soak.round import LAKE_PLACES
 
 
 def test_the_soak_kills_at_points_that_there_are() -> None:
-    points = (*POINTS, *TOGETHER)
+    points = (*POINTS, *TOGETHER, *WAITING)
     assert {*points} <= all_points() and len({*points}) == len(points)
 
 
@@ -22,6 +22,15 @@ def test_the_kills_are_shared_among_the_places_with_and_without_held_transaction
         place: sum(r.kills for r in rounds if r.lake == place) for place in LAKE_PLACES
     } == dict.fromkeys(LAKE_PLACES, 50)
     assert {one.lake for one in settings(8, 1, lake=LAKE_PLACES)} == {*LAKE_PLACES}
+
+
+def test_rows_wait_in_each_place_and_do_not() -> None:
+    for kills, places in ((200, LAKE_PLACES), (100, ("s3",))):
+        rounds = settings(kills, 1, lake=places)
+        assert {(one.lake, one.waits) for one in rounds} == {
+            (place, waits) for place in places for waits in (False, True)
+        }
+    assert not any(one.waits for one in settings(200, 1, kafka=True))
 
 
 def test_only_a_server_of_a_catalog_is_killed() -> None:
