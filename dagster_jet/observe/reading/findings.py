@@ -211,9 +211,12 @@ def _since(facts: JobFacts) -> int | None:
 
 def _commits(facts: JobFacts) -> Iterator[Finding]:
     snapshot, report, activity = facts.record.snapshot, facts.report, facts.activity
-    if snapshot is None or snapshot.committed:
+    if snapshot is None:
         return
     age_ms = facts.clock_ms - snapshot.taken_at_ms
+    if snapshot.committed:
+        yield from () if facts.is_live else _held_back(facts, snapshot.taken_at_ms)
+        return
     if facts.is_live and age_ms < QUIET_AFTER_MS:
         return
     errors = {sink: c.error for sink, c in report.committing.items()} if report else {}
@@ -236,6 +239,22 @@ def _commits(facts: JobFacts) -> Iterator[Finding]:
             if facts.is_live
             else "The next start commits it.",
             snapshot.taken_at_ms,
+        )
+
+
+def _held_back(facts: JobFacts, since_ms: int) -> Iterator[Finding]:
+    """Rows of a job that is down: nobody commits them when they are old enough."""
+    manifest = facts.manifest
+    if manifest is None:
+        return
+    for sink in manifest.held:
+        yield Finding(
+            FindingKind.COMMIT_PENDING,
+            sink,
+            f"{manifest.held_rows(sink):,} rows of {sink} are decided and held back, and no "
+            "execution commits them.",
+            "The next start commits them.",
+            since_ms,
         )
 
 

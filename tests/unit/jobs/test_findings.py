@@ -19,7 +19,7 @@ from dagster_jet.observe.reading.profile import profile_of
 from dagster_jet.observe.writing.progress_report import ProgressReport
 from dagster_jet.observe.writing.recent_timings import RecentTimings, Timing
 from dagster_jet.ownership.supervision import Intent, Supervision
-from dagster_jet.snapshot.manifest import Counters, Manifest
+from dagster_jet.snapshot.manifest import Artifact, Counters, Manifest
 from dagster_jet.snapshot.record import (
     Activity,
     Doing,
@@ -159,6 +159,16 @@ def test_decided_output_of_a_dead_job_waits_for_the_next_start() -> None:
     )
     assert [(f.kind, f.subject) for f in findings][1:] == [(FindingKind.COMMIT_PENDING, "out")]
     assert findings[1].cure == "The next start commits it."
+
+
+def test_a_job_that_is_down_has_rows_that_are_held_back() -> None:
+    staged = tuple(Artifact(sink, 9, f"{sink}-9", "", 1_200, 1, 0) for sink in ("out", "plain"))
+    newest = replace(manifest({}), held=("out",), artifacts=staged)
+    findings = found(record=record(JobStatus.FAILED, failure="boom"), manifest=newest)
+    assert kinds(findings)[1:] == [FindingKind.COMMIT_PENDING]
+    assert findings[1].text.startswith("1,200 rows of out are decided and held back")
+    assert findings[1].cure == "The next start commits them."
+    assert FindingKind.COMMIT_PENDING not in kinds(found(manifest=newest))
 
 
 # --- at work ------------------------------------------------------------------------------------
