@@ -17,7 +17,7 @@ from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.connectors.lake.statistics import Statistics
 from dagster_jet.connectors.partitioned_rows import in_pieces
 from dagster_jet.contract import SinkWriter, TransactionId
-from dagster_jet.errors import SinkError
+from dagster_jet.errors import SinkError, SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.failpoint import fail_point
 
@@ -165,8 +165,16 @@ class DataWriter(SinkWriter):
         try:
             yield
         except OSError as error:
+            message = f"a file of the table {self.table!r} cannot be written: {error}."
+            if self.beginning:
+                raise SinkUnavailableError(
+                    message,
+                    stage=self.transaction.sink,
+                    cure="Bring the place back, free some space or correct the permissions. "
+                    "Nothing is lost: it is tried again.",
+                ) from error
             raise SinkError(
-                f"a file of the table {self.table!r} cannot be written: {error}.",
+                message,
                 stage=self.transaction.sink,
                 cure="Free some space or correct the permissions; meanwhile the job restarts from "
                 "its last snapshot.",

@@ -4,8 +4,10 @@ changes the table meanwhile, each row comes once."""
 from __future__ import annotations
 
 import os
+import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +21,13 @@ from pyiceberg.types import LongType
 
 from dagster_jet import sinks
 from dagster_jet.contract import TransactionId
-from dagster_jet.errors import ArtifactLostError, ConfigurationError, SinkMismatchError
+from dagster_jet.errors import (
+    ArtifactLostError,
+    ConfigurationError,
+    Reaction,
+    SinkMismatchError,
+    SinkUnavailableError,
+)
 from dagster_jet.snapshot.manifest import Artifact
 
 from . import delta_table, iceberg_table
@@ -165,6 +173,33 @@ def _clean_by_library(place: Counted) -> None:
         place.table.now.optimize.compact()
         place.table.now.vacuum(0, dry_run=False, enforce_retention_duration=False)
         place.table.now.create_checkpoint()
+
+
+@contextmanager
+def nothing_fits(bytes: int) -> Iterator[None]:
+    """Lets files have at most so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@FORMATS
+def test_a_commit_that_cannot_write_its_files_is_tried_again(tmp_path: Path, format: Any) -> None:
+    """Failed before: the job restarted, as if a task of an epoch could not write, and its start
+    could not either."""
+    place = Counted(tmp_path, format)
+    sink = place.table.sink(**WAITS)
+    made, artifacts = epochs(sink)
+    committer = committer_of(sink)
+    with pytest.raises(SinkUnavailableError, match="cannot be written") as told, nothing_fits(50):
+        committer.commit(artifacts, by())
+    assert told.value.reaction is Reaction.RETRY
+    assert place.files() == {one.target for one in artifacts}
+    committer.commit(artifacts, by())
+    place.has(*made)
 
 
 # --- what changes the table -----------------------------------------------------------------------
