@@ -52,6 +52,8 @@ _HEADER = re.compile(
 _MALFORMED = ("MALFORMED_RECORD_IN_PARSING", "Malformed records are detected")
 _OVERFLOW = "[ARITHMETIC_OVERFLOW"
 _OTHER_PYTHON = "[PYTHON_VERSION_MISMATCH]"
+_NO_WORKER = re.compile(r"Error from python worker:\n.*?(No module named '?[\w.]+'?)", re.DOTALL)
+"""Text of the process that forks workers (`worker_daemon.py`) if it cannot import something."""
 _LOST = (
     "ExecutorLostFailure",
     "FetchFailed",
@@ -103,6 +105,14 @@ def translate(
         return _passing(refused, text, job, scratch)
     if (unread := _unread(text, job)) is not None:
         return unread
+    if unstarted := _NO_WORKER.search(text):
+        return MissingEnvironmentError(
+            f"Spark's Python workers cannot be started: {unstarted[1]}.",
+            job=job,
+            cure="Install the same image, or the same packages, on the executors as on the driver. "
+            "If the executors get them with the job, set spark.python.daemon.module to "
+            "pyspark.daemon.",
+        )
     if any(mark in text for mark in _LOST):
         return ExecutorLostError(f"Spark lost a worker: {_first_line(text)}", job=job)
     if _OVERFLOW in text:

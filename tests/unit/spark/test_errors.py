@@ -15,6 +15,7 @@ from dagster_jet.errors import (
     ExecutorLostError,
     InputLostError,
     JetError,
+    MissingEnvironmentError,
     PipelineError,
     ProcessorError,
     Reaction,
@@ -91,6 +92,20 @@ def test_an_overflow_is_not_cured_by_turning_ansi_mode_off():
     said = "[ARITHMETIC_OVERFLOW] long overflow. If necessary set ansi.enabled to false"
     found = translate(Exception(f"Job aborted.\n{said}\n"), "p", [])
     assert type(found) is ResultError and found.cure.startswith("Cast to decimal or double")
+
+
+def test_executors_without_the_engine_are_no_lost_workers():
+    text = """Lost task 0.0 in stage 0.0 (TID 0) (host executor 1): org.apache.spark.SparkException:
+Error from python worker:
+  /usr/bin/python3: Error while finding module specification for \
+'dagster_jet.spark.tasks.worker_daemon' (ModuleNotFoundError: No module named 'dagster_jet')
+PYTHONPATH was:
+  /opt/spark/python/lib/pyspark.zip
+org.apache.spark.SparkException: EOFException occurred while reading the port number
+"""
+    found = translate(Exception(text), "p", [])
+    assert type(found) is MissingEnvironmentError
+    assert "No module named 'dagster_jet'" in str(found) and "pyspark.daemon" in found.cure
 
 
 @pytest.mark.parametrize(
