@@ -59,6 +59,8 @@ VICTIM = "0"
 WINDOW_MS, ROLLUP_MS, GAP_MS, LAG_MS = 1_000, 4_000, 150, 400
 RATE, KEYS = 200, 7
 """Rows per second, and number of keys, in the job that gets another executor."""
+DIE_AT_ONCE = 3
+"""Executors of this job that die as soon as they have joined."""
 PATIENCE_S, QUIET_S = 60.0, 3.0
 SPARK = {
     "spark.master": "local-cluster[2,2,1024]",
@@ -219,7 +221,8 @@ def join_while_placing(session: SparkSession) -> tuple[int, bool]:
     try:
         placement.place()
         homes = executors_with(session, placement.shards(), 8)
-        until = time.monotonic() + QUIET_S
+        # Without shards it gets warm first.
+        until = time.monotonic() + (QUIET_S if len(homes) == 2 else PATIENCE_S)
         while time.monotonic() < until and not placement.is_outgrown:
             time.sleep(0.1)
         return len(homes), placement.is_outgrown
@@ -241,12 +244,14 @@ def run_as_another_version(jet: Jet, folder: Path) -> str:
     raise AssertionError("it has run")
 
 
-def lose_one_and_get_another(jet: Jet, folder: Path) -> tuple[list[list[str]], list[str]]:
-    """Kills an executor of a job that keeps up. The job goes on where it can, and spreads over both
-    once the one that replaces it is warm.
+def lose_one_and_get_another(jet: Jet, folder: Path) -> tuple[list[list[str]], list[str], int]:
+    """Kills an executor of a job that keeps up, and `DIE_AT_ONCE` of those that replace it, each as
+    soon as it has joined. The job goes on where it can, and spreads over both once one that
+    replaces it is warm.
 
     Returns:
-        By execution, the executors that had shards; and what the log says of spreading.
+        By execution, the executors that had shards; what the log says of spreading; and how many
+        have joined and died.
     """
     spreads: list[str] = []
     log = logging.getLogger("dagster_jet.execution.epoch_driver")
@@ -262,32 +267,44 @@ def lose_one_and_get_another(jet: Jet, folder: Path) -> tuple[list[list[str]], l
     counted.write_to(out, name="out")
     homes: list[set[str]] = []
     killed: list[int] = []
-    began = time.monotonic()
+    session, began = jet.session(), time.monotonic()
+
+    def lose_them() -> None:
+        killed.append(kill_an_executor())
+        for _ in range(DIE_AT_ONCE):
+            wait_until(lambda: len(executors(session)) == 2, "one is left, beside the driver")
+            wait_until(lambda: len(executors(session)) == 3, "another executor joins", 60)
+            killed.append(kill_an_executor(-1))
+
+    losing = threading.Thread(target=lose_them, daemon=True)
 
     def see(event: JobEvent) -> None:
         if isinstance(event, ExecutionStarted):
             homes.append(set())
-        elif isinstance(event, SnapshotCommitted) and len(homes) == 1 and not killed:
-            killed.append(kill_an_executor())
+        elif isinstance(event, SnapshotCommitted) and losing.ident is None:
+            losing.start()
         elif isinstance(event, EpochCompleted):
             for run in (folder / "work").glob(f"**/{p.name}/{event.execution_id}/*/*/*.arrow"):
                 homes[-1].add(run.parts[-3])
-            is_over = len(homes) > 1 and len(homes[-1]) == 2
-            if is_over or time.monotonic() - began > 120:
+            is_over = bool(spreads) and len(homes[-1]) == 2
+            if is_over or time.monotonic() - began > 240:
                 threading.Thread(target=jet.job(p.name).suspend).start()
 
     jet.run(p, JobConfig(parallelism=4), until="stopped", on_event=see)
-    return [sorted(each) for each in homes], spreads
+    return [sorted(each) for each in homes], spreads, len(killed) - 1
 
 
-def kill_an_executor() -> int:
-    """Kills one of this process's `local-cluster`; returns its pid."""
-    for process in psutil.Process().children(recursive=True):
-        is_dead = process.status() == psutil.STATUS_ZOMBIE
-        if not is_dead and "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
-            process.kill()
-            return process.pid
-    raise AssertionError("no executor is there")
+def kill_an_executor(number: int = 0) -> int:
+    """Kills one of this process's `local-cluster`, by the order of starts; returns its pid."""
+    there = [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if process.status() != psutil.STATUS_ZOMBIE
+        and "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
+    ]
+    victim = sorted(there, key=psutil.Process.create_time)[number]
+    victim.kill()
+    return victim.pid
 
 
 class Watch:
@@ -334,7 +351,7 @@ def main(folder: Path, parallelism: int) -> None:
         assert opened is not None and is_local(opened())
     with Jet(store=members, spark=SPARK, work_dir=folder / "work") as jet:
         result = jet.run(pipeline(folder), config, until="completed", on_event=watch)
-        joined, spreads = lose_one_and_get_another(jet, folder)
+        joined, spreads, died = lose_one_and_get_another(jet, folder)
         refused = run_as_another_version(jet, folder)
         waited_s, said = lose_the_last_to_work(jet.session(), folder / "done")
         while_placing = lose_one_while_placing(jet.session())
@@ -345,6 +362,7 @@ def main(folder: Path, parallelism: int) -> None:
         "restarts": result.restarts,
         "failures": watch.failures,
         "joined": joined,
+        "died_at_once": died,
         "refused": refused,
         "noticed_s": round(watch.noticed_s, 1),
         "recovered_s": round(watch.recovered_s, 1),

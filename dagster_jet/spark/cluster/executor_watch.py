@@ -10,7 +10,6 @@ elsewhere, where they do not find their runs. None of this could succeed.
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError
 
 from dagster_jet.errors import ExecutorLostError
-from dagster_jet.spark.cluster.session import executors, executors_dead, tasks_running
+from dagster_jet.spark.cluster.session import executors, executors_dead
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,9 +26,6 @@ SESSION_GONE = (Py4JError, OSError, AttributeError)
 """Errors of a call after the JVM has died, or after the session was stopped and left None."""
 
 _POLL_S = 0.2
-_LAST_TASKS_S = 1.0
-"""Grace period for tasks of living executors before they are cancelled. A cancelled one keeps its
-core until Spark ends its Python process, and the next one starts another."""
 _NAMELESS = "one that started and ended within an epoch"
 
 
@@ -90,14 +86,11 @@ class ExecutorWatch:
             return self._gone
 
     def _run(self) -> None:
-        lost_at: float | None = None
         while not self._closed.wait(_POLL_S):
             try:
-                if not self._look():
-                    continue
-                lost_at = lost_at or time.monotonic()
-                if time.monotonic() - lost_at > _LAST_TASKS_S or not tasks_running(self._session):
-                    # Repeatedly: the epoch may be between two of its jobs.
+                if self._look():
+                    # Repeatedly: the epoch may be between two of its jobs. Tasks of living
+                    # executors have `spark.python.task.killTimeout` to end in peace.
                     self._session.sparkContext.cancelJobsWithTag(self._tag)
             except SESSION_GONE:
                 return  # the jobs are gone as well

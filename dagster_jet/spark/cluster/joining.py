@@ -1,7 +1,9 @@
 """Warms up executors that join while a job runs, so that a restart may give them shards.
 
 A restart after a loss uses the executors that are left. One that replaces a lost one joins seconds
-later, and its JVM and Python need seconds more before they are of use. Rows do not wait for it.
+later, and its JVM and Python need seconds more before they are of use. Rows do not wait for it: it
+is warmed up as soon as it has joined, and the warm-up holds its cores, because Spark gives a free
+core the next task that has no place, such as the one that reads an epoch's rows.
 """
 
 from __future__ import annotations
@@ -18,15 +20,16 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from dagster_jet.spark.cluster.executor_watch import SESSION_GONE
-from dagster_jet.spark.cluster.session import executor_ids, rows_on
+from dagster_jet.spark.cluster.session import executors, executors_known, frame_of, rows_on
 from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
     from pyspark.sql import SparkSession
 
 _logger = logging.getLogger(__name__)
 
-_LOOK_EVERY_S = 0.2
+_LOOK_EVERY_S = 0.1
 _AGAIN_S = 5.0
 """Seconds from a warm-up that failed to the next one."""
 _ALONE_S = 30.0
@@ -36,23 +39,21 @@ _ALONE_S = 30.0
 class JoiningExecutors:
     """Looks for executors from its creation on, on a thread of its own."""
 
-    def __init__(self, session: SparkSession, placed: frozenset[str], wanted: int) -> None:
+    def __init__(self, session: SparkSession, at_first: frozenset[str], wanted: int) -> None:
         """
         Args:
-            placed: host and port of the executors that have shards, or could have got some, and of
-                the driver.
+            at_first: host and port of the executors that are there, and of the driver.
             wanted: the number of all that are asked for.
         """
-        self._session, self._placed, self._wanted = session, placed, wanted
+        self._session, self._at_first, self._wanted = session, at_first, wanted
         self._closed, self._ready = threading.Event(), threading.Event()
         self._tag = f"jet-joining-{uuid.uuid4().hex}"
-        if len(placed) < wanted:
+        if len(at_first) < wanted:
             threading.Thread(target=self._run, name="jet-joining", daemon=True).start()
 
     @property
     def are_ready(self) -> bool:
-        """Whether there are more executors than have shards, all of them warm, and no other one is
-        expected soon."""
+        """Whether executors have joined, all are warm, and no other one is expected soon."""
         return self._ready.is_set()
 
     def close(self) -> None:
@@ -62,13 +63,14 @@ class JoiningExecutors:
             self._session.sparkContext.cancelJobsWithTag(self._tag)
 
     def _run(self) -> None:
-        warm, joined_at = set(self._placed), time.monotonic()
+        warm, joined_at = set(self._at_first), time.monotonic()
         self._session.sparkContext.addJobTag(self._tag)
         while not self._closed.wait(_LOOK_EVERY_S):
             try:
-                there = executor_ids(self._session)
-                for place in there.keys() - warm:
-                    _warm_up(self._session, place, there[place])
+                there = executors(self._session)
+                known = {} if there <= warm else executors_known(self._session)
+                for place in known.keys() & there - warm:
+                    _warm_up(self._session, known[place])
                     warm.add(place)
                     joined_at = time.monotonic()
             except SESSION_GONE:
@@ -78,16 +80,18 @@ class JoiningExecutors:
                 self._closed.wait(_AGAIN_S)
                 continue
             is_last = time.monotonic() - joined_at > _ALONE_S
-            if len(there) > len(self._placed) and (len(there) >= self._wanted or is_last):
+            have_joined = len(there) > len(self._at_first) and there <= warm
+            if have_joined and (len(there) >= self._wanted or is_last):
                 self._ready.set()
                 return
 
 
-def _warm_up(session: SparkSession, place: str, executor: str) -> None:
+def _warm_up(session: SparkSession, executor: JavaObject) -> None:
     """Runs small tasks like an epoch's on this executor: they start Python, load the library, and
     write and read a shuffle."""
-    rows = rows_on(session, place, executor)
-    made = rows.mapInArrow(OwnTask(_load), "id int")
+    rows = rows_on(session, executor)
+    rows.countAsync()  # holds the cores until the frames are made
+    made = frame_of(session, rows).mapInArrow(OwnTask(_load), "id int")
     counts = made.repartition(2, "id").groupBy("id").count()
     counts.mapInArrow(OwnTask(_load), "id int").collect()
 

@@ -107,8 +107,8 @@ class Anchored:
         self._wanted = 1 + executors_wanted(session)  # and the driver
         self._await_executors()
         self._watch = ExecutorWatch(session)
+        self._joining = JoiningExecutors(session, self._watch.at_first, self._wanted)
         self._are_placed = False
-        self._joining: JoiningExecutors | None = None
 
     def place(self) -> None:
         """Places the shards by a Spark job of its own, unless another one has: two tasks that need
@@ -170,16 +170,16 @@ class Anchored:
     @property
     def is_outgrown(self) -> bool:
         """Whether warm executors without shards are there: a restart would give them some."""
-        if self._joining is None:
-            placed = self._watch.at_first
-            if executors(self._session) - placed:  # one has joined since, and may have some
-                placed |= executors_with(self._session, self._anchors, self._shards)
-            self._joining = JoiningExecutors(self._session, placed, self._wanted)
-        return self._joining.are_ready
+        return self._joining.are_ready and self._have_none
+
+    @cached_property
+    def _have_none(self) -> bool:
+        """Whether executors that have joined got no shards while these were placed."""
+        placed = executors_with(self._session, self._anchors, self._shards)
+        return not executors(self._session) <= placed | self._watch.at_first
 
     def close(self) -> None:
-        if self._joining is not None:
-            self._joining.close()
+        self._joining.close()
         self._watch.close()
         if "_anchors" in vars(self):
             self._anchors.unpersist()

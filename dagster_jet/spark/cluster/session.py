@@ -17,6 +17,7 @@ from dagster_jet.spark.cluster import class_archive, jit, jvm_log
 from dagster_jet.spark.tasks import worker_daemon
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
@@ -33,18 +34,18 @@ DEFAULTS: Mapping[str, str] = {
     "spark.python.worker.reuse": "true",
     # TCP's delayed ack costs 40 ms in every Python stage.
     "spark.python.unix.domain.socket.enabled": "true",
-    # Tasks that are cancelled when an executor is lost keep their core so long; 2 s by default.
+    # When an executor is lost, tasks of the others are cancelled. They may end for so long, then
+    # their Python process is killed; 2 s by default.
     "spark.python.task.killTimeout": "500ms",
     # PySpark would make several more JVM calls per expression to find the source line for
     # errors. It decides once per process, so this cannot be set per session.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.python.daemon.module": worker_daemon.__name__,
 }
 """Settings of a Spark that we start."""
 
-LOCAL_DEFAULTS: Mapping[str, str] = {
-    # Not on a cluster: its machines may get the engine with the job, after the daemon's start.
-    "spark.python.daemon.module": worker_daemon.__name__,
-}
+_SENT_FILES = "spark.submit.pyFiles"
+"""If the engine is among them, workers find it, but the process that forks them does not."""
 
 SQL_DEFAULTS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
@@ -164,17 +165,30 @@ def start_jvm(settings: Mapping[str, str]) -> Mapping[str, str]:
     """
     _require_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    wanted = {**DEFAULTS, **settings}
-    if _is_on_this_host(wanted["spark.master"]):
-        wanted = {**LOCAL_DEFAULTS, **wanted}
-        _use_loopback_if_unnamed()
     archive = class_archive.for_this_machine()
-    for name in class_archive.OPTIONS if _is_on_this_host(wanted["spark.master"]) else ():
-        wanted[name] = class_archive.options_with(archive, jit.options_with(wanted.get(name, "")))
+    wanted = with_defaults(settings, archive)
+    if _is_on_this_host(wanted["spark.master"]):
+        _use_loopback_if_unnamed()
     class_archive.make_later(archive)
-    wanted = {**wanted, **_required(wanted["spark.master"])}
     jvm_log.start_jvm(wanted)
     return wanted
+
+
+def with_defaults(
+    settings: Mapping[str, str], archive: class_archive.ClassArchive | None
+) -> Mapping[str, str]:
+    """The settings of a Spark that we start.
+
+    Args:
+        archive: this machine's; executors elsewhere have other files.
+    """
+    daemon = {"spark.python.daemon.module": "pyspark.daemon"} if settings.get(_SENT_FILES) else {}
+    wanted = {**DEFAULTS, **daemon, **settings}
+    for name in class_archive.OPTIONS:
+        wanted[name] = jit.options_with(wanted.get(name, ""))
+        if "driver" in name or _is_on_this_host(wanted["spark.master"]):
+            wanted[name] = class_archive.options_with(archive, wanted[name])
+    return {**wanted, **_required(wanted["spark.master"])}
 
 
 def _start(settings: Mapping[str, str]) -> SparkContext:
@@ -294,15 +308,22 @@ def _is_on_this_host(master: str) -> bool:
 
 def executors(session: SparkSession) -> frozenset[str]:
     """Host and port of every live executor, and of the driver."""
-    status = session.sparkContext._jsc.sc().getExecutorMemoryStatus()
-    return frozenset(str(status.keySet().mkString(",")).split(","))
+    context = session.sparkContext._jsc.sc()
+    status = context.getExecutorMemoryStatus()
+    there = frozenset(str(status.keySet().mkString(",")).split(","))
+    if len(there) > context.statusStore().executorList(True).size():
+        # Spark's block manager keeps an executor that died between its registration and its first
+        # offer of cores. Asked for in this case only: there are several calls for each executor.
+        there &= executors_known(session).keys()
+    return there
 
 
-def executor_ids(session: SparkSession) -> dict[str, str]:
-    """Spark's id of every live executor, and of the driver, by host and port."""
+def executors_known(session: SparkSession) -> dict[str, JavaObject]:
+    """Spark's summary of every live executor, and of the driver, by host and port. An executor that
+    has joined gets one a moment later, and has no port in it at first."""
     known = session.sparkContext._jsc.sc().statusStore().executorList(True)
     each = [known.apply(number) for number in range(known.size())]
-    return {str(executor.hostPort()): str(executor.id()) for executor in each}
+    return {str(executor.hostPort()): executor for executor in each}
 
 
 def executors_with(session: SparkSession, frame: DataFrame, partitions: int) -> frozenset[str]:
@@ -312,45 +333,43 @@ def executors_with(session: SparkSession, frame: DataFrame, partitions: int) -> 
     homes = {
         str(context.getPreferredLocs(rows, number).mkString(",")) for number in range(partitions)
     }
-    each = executor_ids(session).items()
-    return frozenset(place for place, name in each if _location(place, name) in homes)
+    each = executors_known(session).items()
+    return frozenset(place for place, executor in each if _location(executor) in homes)
 
 
-def _location(place: str, executor: str) -> str:
+def _location(executor: JavaObject) -> str:
     """As Spark writes the place of a task."""
-    return f"executor_{place.rpartition(':')[0]}_{executor}"
+    return f"executor_{str(executor.hostPort()).rpartition(':')[0]}_{executor.id()}"
 
 
-def rows_on(session: SparkSession, place: str, executor: str) -> DataFrame:
-    """A few rows that Spark reads on this executor, and nowhere else as long as that lives."""
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import IntegerType, StructField, StructType
-
+def rows_on(session: SparkSession, executor: JavaObject) -> JavaObject:
+    """A row for each core of an executor of `executors_known`, two at least, as Spark's RDD. It is
+    read on this executor, and nowhere else as long as that lives."""
     jvm, context = session._jvm, session.sparkContext._jsc.sc()
-    assert jvm is not None
+    gateway = session.sparkContext._gateway
+    assert jvm is not None and gateway is not None
     to_seq = jvm.PythonUtils.toSeq
-    preferred = to_seq([_location(place, executor)])
+    preferred = to_seq([_location(executor)])
     row = jvm.org.apache.spark.sql.RowFactory.create
     of_row = jvm.scala.reflect.ClassTag.apply(
         jvm.java.lang.Class.forName("org.apache.spark.sql.Row")
     )
-    gateway = session.sparkContext._gateway
-    assert gateway is not None
     rows = []
-    for number in range(2):
+    for number in range(max(2, int(executor.totalCores()))):
         values = gateway.new_array(jvm.java.lang.Object, 1)
         values[0] = number
         rows.append(jvm.scala.Tuple2(row(values), preferred))
-    placed = context.makeRDD(to_seq(rows), of_row).toJavaRDD()
+    return context.makeRDD(to_seq(rows), of_row).toJavaRDD()
+
+
+def frame_of(session: SparkSession, rows: JavaObject) -> DataFrame:
+    """The rows of `rows_on` as a frame."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
     schema = StructType([StructField("id", IntegerType())]).json()
     java = session._jsparkSession
-    return DataFrame(java.createDataFrame(placed, java.parseDataType(schema)), session)
-
-
-def tasks_running(session: SparkSession) -> int:
-    """Number of tasks that run on live executors."""
-    each = session.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
-    return sum(int(executor.numRunningTasks()) for executor in each)
+    return DataFrame(java.createDataFrame(rows, java.parseDataType(schema)), session)
 
 
 def executors_dead(session: SparkSession) -> int:
