@@ -63,8 +63,11 @@ class Administration:
         answer."""
         library, administration = client_library(), admin_library()
         places = {number: library.TopicPartition(topic, number) for number in partitions}
+        known = library.TopicCollection([topic])
 
         def call(client: Any) -> dict[int, int]:
+            # A client that is not connected yet looks for leaders once, and again after 3 s.
+            client.describe_topics(known, request_timeout=_CALL_S)[topic].result(_CALL_S)
             futures = client.list_offsets(
                 dict.fromkeys(places.values(), administration.OffsetSpec.latest()),
                 isolation_level=library.IsolationLevel.READ_UNCOMMITTED,

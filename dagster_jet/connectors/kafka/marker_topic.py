@@ -41,13 +41,17 @@ def _await_topic(admin: Administration, topic: str) -> None:
     began = time.monotonic()
     while True:
         try:
-            admin.call(
+            described = admin.call(
                 lambda client: client.describe_topics(asked, request_timeout=_CALL_S)[topic].result(
                     _CALL_S
                 )
             )
-            admin.ends(topic, range(PARTITIONS))
-            return
+            is_led = all(partition.leader is not None for partition in described.partitions)
+            # The client looks for leaders that there are not again after 3 s.
+            if is_led or time.monotonic() - began > _CALL_S:
+                admin.ends(topic, range(PARTITIONS))
+                return
+            time.sleep(_PAUSE_S)
         except library.KafkaException as error:
             raised = error_of(error)
             if raised is not None and is_refusal(raised):

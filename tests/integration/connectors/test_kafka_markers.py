@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from dagster_jet import sinks
 from dagster_jet.connectors.kafka import marker_topic, markers
+from dagster_jet.connectors.kafka.admin_client import Administration
 from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.markers import PARTITIONS, Marker, MarkerReader, Owner
 from dagster_jet.contract import CommitContext, TransactionId
@@ -44,6 +46,16 @@ def store(tmp_path: Path) -> Iterator[Store]:
     config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0)
     with Store.open(config) as store:
         yield store
+
+
+def test_a_new_client_gets_the_ends_at_once(kafka: KafkaWorld, topic: str) -> None:
+    """Failed before: one start of ten waited for 3 s."""
+    began = []
+    for _ in range(40):
+        began.append(time.monotonic())
+        Administration(Cluster(kafka.servers)).ends(topic, [3])
+    began.append(time.monotonic())
+    assert max(after - before for before, after in pairwise(began)) < 2.9
 
 
 def test_a_dead_job_keeps_no_other_from_starting(kafka: KafkaWorld, topic: str, store: Store):

@@ -184,6 +184,10 @@ class Moving(Untold):
         self.clients += 1
         return self
 
+    def describe_topics(self, topics: Any, **_: Any) -> dict[str, Future[Any]]:
+        self._why = None
+        return super().describe_topics(topics)
+
     def list_offsets(self, asked: Mapping[Any, Any], **_: Any) -> dict[Any, Future[Any]]:
         self._why = moving if self.clients <= self._refusals else None
         return {place: self._answer(SimpleNamespace(offset=7)) for place in asked}
