@@ -65,6 +65,7 @@ class QueueReader(SourceReader):
 
     def acknowledge(self, messages: Mapping[str, Any]) -> None:
         with self._connected() as queue:
+            queue.execute("begin immediate")  # one for all: each by itself would wait for the disk
             ids = [(message_id,) for message_id in messages]
             queue.executemany("delete from messages where id = ?", ids)
         self.read.acknowledged(messages)
@@ -80,7 +81,7 @@ class QueueReader(SourceReader):
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
             uri = f"file:{self.source.path}?mode=rw"
-            self._connection = sqlite3.connect(uri, uri=True, isolation_level=None)
+            self._connection = sqlite3.connect(uri, timeout=1, uri=True, isolation_level=None)
         return self._connection
 
     # --- on the execution's threads ---
