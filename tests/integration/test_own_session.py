@@ -66,7 +66,7 @@ print(result.status.value)
 
 def test_a_users_session_is_not_changed(world: World) -> None:
     """Another program has started this process's Spark, with settings of its own."""
-    world.fill()
+    world.fill(files=2)
     run = subprocess.run(
         [sys.executable, "-c", USERS, str(world.folder)],
         capture_output=True,
