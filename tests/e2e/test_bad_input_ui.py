@@ -167,6 +167,7 @@ def test_a_pipeline_that_does_not_build(tmp_path: Path) -> None:
     )
 
 
+@long
 def test_two_jobs_of_one_name(tmp_path: Path) -> None:
     with shown(tmp_path, SHOP + TWICE) as ui:
         error = ui.location()

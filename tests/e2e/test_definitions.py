@@ -20,7 +20,9 @@ BIN = Path(sys.executable).parent
     [
         ["dg", "check", "defs"],
         pytest.param(["dagster", "definitions", "validate"], marks=long),
-        ["dagster", "definitions", "validate", "--workspace", "workspace.yaml"],
+        pytest.param(
+            ["dagster", "definitions", "validate", "--workspace", "workspace.yaml"], marks=long
+        ),
     ],
     ids=" ".join,
 )

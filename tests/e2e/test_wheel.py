@@ -277,6 +277,7 @@ with dg.build_sensor_context(repository_def=repository) as context:
 """
 
 
+@long
 def test_a_stream_of_another_engine_is_watched_with_what_is_declared(
     with_dg: Path, tmp_path: Path
 ) -> None:

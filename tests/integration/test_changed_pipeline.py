@@ -169,6 +169,7 @@ def test_a_stage_that_is_added_begins_empty_and_the_others_go_on(
     assert max(totals) == 3 * 12, "what was read before it was there is not read again"
 
 
+@long
 def test_a_key_of_another_type_is_planned_and_refused(world: World, pipeline: Pipelines) -> None:
     world.fill(2)
     with world.jet() as jet:

@@ -104,6 +104,7 @@ def test_killed_and_started_again_with_other_shards(world: CountersWorld, rules:
     assert world.repeated() > 0 or rules == AFTER_DECISION
 
 
+@long
 def test_an_execution_restarts_in_the_same_process(world: CountersWorld) -> None:
     """A task fails behind its steps; the driver, and what it has summed, live on."""
     with world.rules_in_workers("files.prepare.after:2=raise"):

@@ -133,7 +133,7 @@ def test_f4_a_worker_that_saves_beside_the_next_epoch_cannot(world: World) -> No
     world.assert_exactly_once()
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", [pytest.param("before", marks=long), "after"])
 def test_f7_outcome_of_the_decision_unknown(world: World, moment: str) -> None:
     """Neither committed nor cleaned up: the restart goes by what the record says."""
     world.fill()
@@ -196,7 +196,7 @@ class Interrupt(BaseException):
     """Unexpected exception on the driver's thread."""
 
 
-@pytest.mark.parametrize("how", ["interrupted", "cancelled"])
+@pytest.mark.parametrize("how", [pytest.param("interrupted", marks=long), "cancelled"])
 def test_f10_a_commit_that_is_given_up_is_the_next_starts(
     world: World, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -494,7 +494,7 @@ def test_f18_more_members_lost_than_backups(world: World) -> None:
     ("moment", "kind"),
     [
         (ExecutionStarted, StopKind.SHUTDOWN),
-        (EpochCompleted, StopKind.SHUTDOWN),
+        pytest.param(EpochCompleted, StopKind.SHUTDOWN, marks=long),
         pytest.param(SnapshotCommitted, StopKind.SHUTDOWN, marks=long),
         (EpochCompleted, StopKind.SUSPEND),
         # The kind is a word of the record that is decided.

@@ -89,7 +89,7 @@ def delta_world(tmp_path: Path, spark: SparkSession, fail_points: FailPoints) ->
     return DeltaWorld(tmp_path, fail_points, spark)
 
 
-@pytest.mark.parametrize("crash", long_but_for(LAKE_KILLED, "F3", "F9-lake.commit.after"), ids=str)
+@pytest.mark.parametrize("crash", long_but_for(LAKE_KILLED, "F3"), ids=str)
 def test_killed(delta_world: DeltaWorld, crash: Crash) -> None:
     delta_world.fill()
     delta_world.run_child(crash.rules, sharded=crash.sharded)

@@ -400,6 +400,7 @@ def test_drained_again_and_again_then_completed(world: World) -> None:
     assert {e.source for e in world.events_of(InputIgnored)} == {"left", "right"}, "and says so"
 
 
+@long  # those below are killed, too
 @pytest.mark.parametrize("guarantee", ["none", "at-least-once"])
 def test_weaker_guarantees_without_a_crash(world: World, guarantee: str) -> None:
     world.fill(files=4)
@@ -454,7 +455,7 @@ def test_asked_to_suspend_by_another_process(world: World) -> None:
     world.assert_exactly_once()
 
 
-@pytest.mark.parametrize("kind", [StopKind.SUSPEND, StopKind.RESTART])
+@pytest.mark.parametrize("kind", [StopKind.SUSPEND, pytest.param(StopKind.RESTART, marks=long)])
 def test_asked_by_another_process_during_a_back_off(
     world: World, monkeypatch: pytest.MonkeyPatch, kind: StopKind
 ) -> None:
@@ -591,6 +592,7 @@ def test_back_to_an_older_snapshot(world: World) -> None:
     assert_written_again(world, abandoned)
 
 
+@long
 def test_back_from_the_end(world: World) -> None:
     """A completed job goes back when it is told to, once, and is completed again."""
     wanted, abandoned = run_past_a_snapshot(world, files=2, until="completed")

@@ -21,6 +21,7 @@ from dagster_jet.exports.export import Export
 from dagster_jet.exports.export_list import collect_export_garbage
 from dagster_jet.snapshot.record import JobStatus, StopCause
 from dagster_jet.testing.failpoints import FailPoints
+from tests.long import long
 
 from . import child, export_child, oracle
 from .crash_table import DELETING_KILLED, EXPORTING_KILLED, IMPORTING_KILLED
@@ -231,6 +232,7 @@ def test_a_job_elsewhere_is_cancelled_at_its_last_snapshot_and_goes_on_from_it(
     assert record is not None and record.timeline == 2
 
 
+@long
 def test_a_source_is_renamed_where_another_job_begins(exporting: ExportingWorld) -> None:
     """The files that the first job has read are not read again, however often the other one is
     started: its journal has places of its own."""

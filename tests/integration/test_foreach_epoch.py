@@ -91,9 +91,7 @@ def loaded(world: World) -> LoadedWorld:
 
 
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize(
-    "crash", long_but_for(FOREACH_KILLED, "F3", "F9-foreach.called@5"), ids=str
-)
+@pytest.mark.parametrize("crash", long_but_for(FOREACH_KILLED, "F9-foreach.called@5"), ids=str)
 def test_killed_around_the_function(loaded: LoadedWorld, crash: Crash) -> None:
     """The successor is killed as well once it has called the function for what was decided."""
     loaded.fill(files=4)

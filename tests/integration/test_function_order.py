@@ -116,7 +116,7 @@ def expected_kept(rows: list[dict[str, Any]], order: str, keep: str) -> Counter[
     "rows_per_epoch", [pytest.param(ROWS, marks=long), pytest.param(170, marks=long), 450]
 )
 @pytest.mark.parametrize("ttl_ms", [pytest.param(None, marks=long), TTL_MS])
-@pytest.mark.parametrize("order", ["event time", "arrival"])
+@pytest.mark.parametrize("order", ["event time", pytest.param("arrival", marks=long)])
 def test_results_are_those_of_one_row_after_the_other(
     world: World,
     many_tasks: None,

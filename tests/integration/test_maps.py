@@ -91,7 +91,7 @@ def assert_totals(world: MapWorld, jet: Jet) -> None:
     assert dict(jet.map("newest").items()) == newest
 
 
-@pytest.mark.parametrize("crash", long_but_for(MAPS_KILLED, "F3", "F9-maps.apply"), ids=str)
+@pytest.mark.parametrize("crash", long_but_for(MAPS_KILLED, "F9-maps.apply"), ids=str)
 def test_files_to_windows_to_maps_killed(world: MapWorld, crash: Crash) -> None:
     fill_totals(world)
     world.run_child(crash.rules, pipeline="totals", sharded=crash.sharded)

@@ -58,6 +58,7 @@ def test_a_member_is_lost_and_the_store_is_repaired_around_it(world: World) -> N
         feed(world, 7)
 
 
+@long
 def test_a_member_comes_back_empty_and_is_filled_again(world: World) -> None:
     with running(world) as (_, store):
         world.lose_member("b")

@@ -12,6 +12,7 @@ from dagster_jet import JobConfig, JobResult
 from dagster_jet.execution.events import SnapshotCommitted
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
+from tests.long import long
 
 from . import child, one_pass_child
 from .oracle import Rows, by_manifest, committed, input_rows
@@ -53,7 +54,7 @@ class OnePassWorld(World):
     "rules",
     [
         "files.prepare.after:6=kill",  # the second file of the second epoch
-        "files.commit.renamed:6=kill",
+        pytest.param("files.commit.renamed:6=kill", marks=long),
     ],
 )
 def test_killed_between_two_sinks(

@@ -407,7 +407,7 @@ def iso(time_ms: int) -> str:
     return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-QUICK = ("sliding", "named_timers", "join_bounded_anti")
+QUICK = ("named_timers", "join_bounded_anti")
 
 
 @pytest.mark.parametrize(
@@ -417,7 +417,8 @@ QUICK = ("sliding", "named_timers", "join_bounded_anti")
         # In one task. An outer join has the rows of all joins without bounds.
         pytest.param("deduplicate_last", True, marks=long),
         pytest.param("bounded_session", True, marks=long),
-        *((name, True) for name in ("session", "join_outer")),
+        ("session", True),
+        pytest.param("join_outer", True, marks=long),
     ],
 )
 def test_operator_over_restarts_at_other_parallelism(
@@ -539,6 +540,7 @@ def restless_batches(
     return everything
 
 
+@long
 def test_late_rows_of_functions_processors_and_both_sides_of_a_join(world: World) -> None:
     """A ttl of 0 is one; what a sink takes the processor does not get; an outer join shows all
     that is in time; both sides have columns of their own."""

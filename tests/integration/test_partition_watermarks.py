@@ -126,6 +126,7 @@ def test_a_slow_partition_a_quiet_one_and_one_without_rows(world: World, before:
     assert "slow" in {stage.held_back_partition for stage in seen}
 
 
+@long
 def test_without_idle_time_out_they_hold_back_until_the_end(world: World) -> None:
     fill_log(world.folder / "in")
     run_log(world, "0 ms", lambda rows: rows, until="drained")

@@ -17,6 +17,7 @@ from dagster_jet.connectors.files import old_markers
 from dagster_jet.connectors.files.old_markers import OldMarkers
 from dagster_jet.errors import ConfigurationError, OutputLostError
 from dagster_jet.execution.events import OutputLost
+from tests.long import long
 
 from .oracle import committed, input_rows, rows_of
 from .world import World
@@ -58,7 +59,7 @@ def found(folder: Path) -> Counter[Any]:
     return committed(folder, COLUMNS)
 
 
-@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("guarantee", ["exactly-once", pytest.param("at-least-once", marks=long)])
 def test_a_folder_that_is_empty_is_refused_until_it_is_back(world: World, guarantee: str) -> None:
     quiet, away = world.folder / "quiet", world.folder / "away"
     for number in (0, 2):

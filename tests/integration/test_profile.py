@@ -13,6 +13,7 @@ import pytest
 
 from dagster_jet import JobConfig
 from dagster_jet.execution.events import EpochCompleted, SnapshotCommitted
+from tests.long import long
 
 from . import child
 from .world import World, wait_until
@@ -102,7 +103,9 @@ def test_a_job_that_runs_elsewhere_and_one_that_has_ended(world: World) -> None:
     world.assert_exactly_once()
 
 
-@pytest.mark.parametrize("config", [{"guarantee": "none"}, {"guarantee": "at-least-once"}])
+@pytest.mark.parametrize(
+    "config", [{"guarantee": "none"}, pytest.param({"guarantee": "at-least-once"}, marks=long)]
+)
 def test_below_exactly_once_sinks_commit_between_epochs(
     world: World, config: Mapping[str, Any]
 ) -> None:

@@ -127,8 +127,7 @@ def kill_and_see(project: Project, page: Page) -> None:
 def test_a_cancelled_run_takes_its_snapshot_and_stays_down(project: Project, page: Page) -> None:
     project.wait_for("it is running", project.is_running)
     before = project.observer.runs()
-    page.open(f"/runs/{before[-1].run_id}").click("Terminate").click("Terminate 1 run")
-    page.wait_for("Canceled")
+    terminate(page, before[-1])
     record = project.record()
     assert record.status is JobStatus.NOT_RUNNING
     assert record.lease is None
@@ -142,19 +141,9 @@ def test_a_cancelled_run_takes_its_snapshot_and_stays_down(project: Project, pag
     assert len(project.observer.runs()) == len(before)
 
 
-def test_materialize_all_reads_what_is_there_and_ends(project: Project, page: Page) -> None:
-    rows, record = project.fly(), project.record()
-    before = len(batches(project))  # of the checks
-    page.open("/asset-groups").click("Materialize all (4)")
-    project.wait_for("its run is there", lambda: len(batches(project)) == before + 1)
-    page.open(f"/runs/{batches(project)[-1].run_id}").wait_for("Success", "RUN_SUCCESS")
-    assert project.rows_committed() == rows
-    assert project.record().execution_id == record.execution_id + 1
-    assert intent(project) == "paused", "as before"
-
-
-def batches(project: Project) -> list[Run]:
-    return project.observer.runs("__ASSET_JOB")
+def terminate(page: Page, run: Run) -> None:
+    page.open(f"/runs/{run.run_id}").click("Terminate").click("Terminate 1 run")
+    page.wait_for("Canceled")
 
 
 def last_skip_reason(page: Page) -> str:
@@ -221,6 +210,26 @@ def test_one_too_many_from_the_launchpad_ends_softly(project: Project, page: Pag
     assert project.run_statuses() == [*statuses, "SUCCESS"]
     fly_and_see(project, page)
     assert project.record().execution_id == has_it
+
+
+@long  # `tests/e2e/test_same_run.py` runs what the button runs, without a browser
+def test_materialize_all_reads_what_is_there_and_ends(project: Project, page: Page) -> None:
+    (running,) = [run for run in project.observer.runs() if run.status == "STARTED"]
+    terminate(page, running)
+    rows, record = project.fly(), project.record()
+    before = len(batches(project))  # of the checks
+    page.open("/asset-groups").click("Materialize all (4)")
+    project.wait_for("its run is there", lambda: len(batches(project)) == before + 1)
+    page.open(f"/runs/{batches(project)[-1].run_id}").wait_for("Success", "RUN_SUCCESS")
+    assert project.rows_committed() == rows
+    assert project.record().execution_id == record.execution_id + 1
+    assert intent(project) == "paused", "as before"
+    page.open(LAUNCHPAD).wait_for("No errors").click("Launch Run")
+    project.wait_for("it runs again", lambda: project.is_running(record.execution_id + 1))
+
+
+def batches(project: Project) -> list[Run]:
+    return project.observer.runs("__ASSET_JOB")
 
 
 def test_every_row_is_there_once(project: Project) -> None:

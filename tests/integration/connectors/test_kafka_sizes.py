@@ -16,6 +16,7 @@ from dagster_jet.connectors.kafka.held_rows import HeldTransaction
 from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import Reaction, RowsRefusedError, SinkError
 from dagster_jet.store import Store, StoreConfig
+from tests.long import long
 
 from .kafka_world import KafkaWorld
 
@@ -100,8 +101,17 @@ class Letters:
         self.delivered.append(memo)
 
 
-@MODES
-@pytest.mark.parametrize("found_by", ["settings", "trying", "trying in small batches"])
+@pytest.mark.parametrize(
+    ("found_by", "transactions"),
+    [
+        ("settings", "held"),
+        ("trying in small batches", "roll-forward"),
+        pytest.param("settings", "roll-forward", marks=long),
+        pytest.param("trying", "held", marks=long),
+        pytest.param("trying", "roll-forward", marks=long),
+        pytest.param("trying in small batches", "held", marks=long),
+    ],
+)
 def test_decided_messages_that_are_refused_are_left_out(
     kafka: KafkaWorld,
     store: Store,

@@ -23,6 +23,7 @@ from dagster_jet.connectors.trial import forget
 from dagster_jet.execution import epoch_driver
 from dagster_jet.spark.plans.repeatable import repeat
 from dagster_jet.testing import collected
+from tests.long import long
 
 from .. import child
 from ..world import World
@@ -147,6 +148,7 @@ def test_held_transactions_keep_the_order_of_each_key(jet: Jet, kafka: KafkaWorl
     assert by_key(found(kafka, topic)) == by_key(rows())
 
 
+@long
 def test_held_transactions_keep_the_order_of_the_only_partition(
     jet: Jet, kafka: KafkaWorld
 ) -> None:

@@ -246,6 +246,7 @@ def test_rabbitmq_is_asked_and_tried(ask: Any) -> None:
     assert code == 2 and "--queue is missing" in said
 
 
+@long  # the restarts of databases are not, nor what a RabbitMQ as it runs is asked
 def test_rabbitmq_after_a_restart(ask: Any) -> None:
     question = "Does it come again after the server was restarted?"
     folder = own_folder("rabbitmq")

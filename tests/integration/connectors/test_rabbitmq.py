@@ -585,6 +585,7 @@ def test_a_server_that_is_killed_is_waited_for_in_place(world: RabbitWorld) -> N
         stop(own)
 
 
+@long
 def test_a_message_that_is_held_for_longer_than_the_server_waits_counts_once(
     world: RabbitWorld,
 ) -> None:

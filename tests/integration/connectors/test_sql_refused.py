@@ -16,7 +16,7 @@ from dagster_jet.events import OutputRefused
 from dagster_jet.system import failpoint
 from tests.integration.connectors.secret_urls import as_secret
 from tests.integration.connectors.sql_job import SqliteDatabase
-from tests.long import long_but_for
+from tests.long import long, long_but_for
 from tests.servers.mariadb import mariadb
 from tests.servers.postgres import PASSWORD, postgres
 
@@ -127,8 +127,17 @@ def test_what_only_the_database_knows_is_got_rid_of_by_name(place: Any, kind: st
     assert {(one.sink, one.rows, one.dead_letter_sink) for one in told} == {("out", 4, "refused")}
 
 
-@pytest.mark.parametrize("order_by", [None, "parent"])
-@pytest.mark.parametrize("kind", ["postgresql", "mariadb", "sqlite"])
+@pytest.mark.parametrize(
+    ("kind", "order_by"),
+    [
+        ("postgresql", "parent"),
+        ("mariadb", "parent"),
+        ("sqlite", None),
+        pytest.param("postgresql", None, marks=long),
+        pytest.param("mariadb", None, marks=long),
+        pytest.param("sqlite", "parent", marks=long),
+    ],
+)
 def test_a_refused_row_of_an_upsert_does_not_stand_for_its_key(
     place: Any, kind: str, order_by: str | None
 ) -> None:

@@ -50,7 +50,13 @@ def without_a_log(folder: Path) -> Iterator[None]:
     away.rename(log)
 
 
-@pytest.mark.parametrize("words", [{}, WAITS], ids=["at once", "held back"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param({}, id="at once"),
+        pytest.param(WAITS, marks=long, id="held back"),  # one of Iceberg is not
+    ],
+)
 @pytest.mark.parametrize("by", [pytest.param((), marks=long), ("flag", "day")])
 def test_a_local_table_keeps_the_contract(
     tmp_path: Path, by: tuple[str, ...], words: dict[str, Any]

@@ -12,6 +12,7 @@ from dagster_jet.connectors.delta.epochs_table import EpochsTable
 from dagster_jet.connectors.delta.log_folder import options_of
 from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.errors import SinkError
+from tests.long import long
 from tests.servers.members import AwsServer
 from tests.servers.proxy import Proxy
 
@@ -73,6 +74,7 @@ def test_a_late_write_is_refused(s3: S3Folder) -> None:
     assert shown(s3) == {"j": 3}
 
 
+@long  # the same client as in test_delta_bucket.py
 def test_a_write_whose_answer_is_lost(s3: S3Folder, server: AwsServer) -> None:
     table_of(s3).write(cut(1))
     with Proxy(urlsplit(server.endpoint_url).port or 0, is_http=True) as proxy:

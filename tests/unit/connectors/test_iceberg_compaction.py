@@ -201,7 +201,9 @@ def test_files_of_a_dead_run_stay_while_its_request_may_land(
     assert table.ids() == [1, 2, 3] and operations(table)[-1] == "replace"
 
 
-@pytest.mark.parametrize("point", ["lake.compact.written", "lake.compact.after"])
+@pytest.mark.parametrize(
+    "point", [pytest.param("lake.compact.written", marks=long), "lake.compact.after"]
+)
 def test_killed(table: Table, point: str) -> None:
     """The table has changed completely or not at all; the next run removes what is left."""
     fill(table, *range(1, 6))

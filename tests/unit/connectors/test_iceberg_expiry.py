@@ -20,6 +20,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 from dagster_jet import sinks
 from dagster_jet.connectors.iceberg.table_version import SNAPSHOTS_KEPT
 from dagster_jet.snapshot.manifest import Artifact
+from tests.long import long
 
 from .delta_table import SCHEMA, by, rows, stage
 from .iceberg_rows import NAME, metadata_at, metadata_of, options_at
@@ -211,7 +212,9 @@ def test_files_that_a_younger_past_needs_stay(table: Table) -> None:
     assert table.ids() == [*range(1, 10)]
 
 
-@pytest.mark.parametrize("point", ["lake.expire.before", "lake.expire.after"])
+@pytest.mark.parametrize(
+    "point", [pytest.param("lake.expire.before", marks=long), "lake.expire.after"]
+)
 def test_killed(table: Table, point: str) -> None:
     """The rows are there, and the next commit and maintenance leave nothing behind."""
     fill(table, range(1, 6))

@@ -16,6 +16,7 @@ from dagster_jet.connectors.iceberg import IcebergSink
 from dagster_jet.connectors.lake.lake_committer import Change
 from dagster_jet.connectors.lake.staged_names import marker_of
 from dagster_jet.errors import ConfigurationError
+from tests.long import long
 
 from .delta_table import SCHEMA, by, rows, stage
 from .iceberg_table import APPLICATION, commit, has_committed
@@ -87,7 +88,10 @@ def test_a_server_that_ignores_the_condition_is_refused(s3: S3Folder) -> None:
     assert table.rows().keys() == {1, 2}
 
 
-@pytest.mark.parametrize("is_ahead", [True, False], ids=["same-epoch", "other-writer"])
+@pytest.mark.parametrize(
+    "is_ahead",
+    [pytest.param(True, marks=long, id="same-epoch"), pytest.param(False, id="other-writer")],
+)
 def test_an_update_that_is_late_is_refused(s3: S3Folder, *, is_ahead: bool) -> None:
     """Another update lands after the late one has read the table and written its metadata."""
     table = GlueTable(s3)

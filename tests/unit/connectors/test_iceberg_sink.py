@@ -65,7 +65,13 @@ def without_metadata(folder: Path) -> Iterator[None]:
     (folder / "away").rename(path)
 
 
-@pytest.mark.parametrize("words", [{}, WAITS], ids=["at once", "held back"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param({}, marks=long, id="at once"),  # one of Delta Lake is not
+        pytest.param(WAITS, id="held back"),
+    ],
+)
 @pytest.mark.parametrize(
     "by",
     [

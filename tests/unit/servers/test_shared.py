@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.long import long
 from tests.servers import ToStart, free_port, shared_server, stop, wait_until
 from tests.servers.shared import FOLDER, launch
 
@@ -116,7 +117,7 @@ def test_it():
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGTERM, marks=long), signal.SIGKILL])
 def test_what_a_cut_off_run_has_started_ends(tmp_path: Path, how: int) -> None:
     """Failed before: browsers, webservers and warm-up processes stayed, and slowed what came."""
     (tmp_path / "test_cut_off.py").write_text(CUT_OFF)
