@@ -113,6 +113,7 @@ def test_definitions_components_materializations_and_ticks(oldest: Path, paths: 
     assert f" {len(newer)} deselected" in said, "each is still there"
 
 
+@long
 def test_this_code_location_is_loaded(oldest: Path, tmp_path: Path) -> None:
     """A code server of the oldest Dagster loads this code location, as `dagster dev` starts it."""
     (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n", encoding="utf-8")

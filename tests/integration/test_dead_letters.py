@@ -105,6 +105,7 @@ def assert_counted(world: DeadLetterWorld, result: JobResult) -> None:
     assert last["balances"].rows_out == FILES * ROWS - dead
 
 
+@long  # that of letters that other readers get is not
 @pytest.mark.parametrize(
     ("rules", "sharded"),
     [

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.long import long
+
 SCRIPT = """
 import sys, time
 from pathlib import Path
@@ -57,7 +59,10 @@ def run(folder: Path, pipeline: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("pipeline", "code", "said"),
-    [("whole", 0, "the program ends while left runs"), ("broken", 1, "job 'left' has failed: ")],
+    [
+        ("whole", 0, "the program ends while left runs"),
+        pytest.param("broken", 1, "job 'left' has failed: ", marks=long),
+    ],
 )
 def test_a_script_ends_without_closing(tmp_path: Path, pipeline: str, code: int, said: str) -> None:
     done = run(tmp_path, pipeline)

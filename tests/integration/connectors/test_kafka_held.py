@@ -221,7 +221,10 @@ def test_an_aborted_transaction_beside_an_open_one_is_not_waited_for(held: Held)
     assert held.values() == [10, 11, 20]
 
 
-@pytest.mark.parametrize("together", [True, False], ids=["decided together", "one by one"])
+@pytest.mark.parametrize(
+    "together",
+    [pytest.param(True, id="decided together"), pytest.param(False, marks=long, id="one by one")],
+)
 def test_rows_that_are_produced_again_stay_before_those_of_the_next_epoch(
     held: Held, together: bool
 ) -> None:
@@ -314,7 +317,7 @@ def test_a_task_of_a_dead_execution_leaves_nothing_open(held: Held) -> None:
     assert held.values() == [10, 11, 12] and not held.open()
 
 
-@pytest.mark.parametrize("transactions", ["roll-forward", "held"])
+@pytest.mark.parametrize("transactions", ["roll-forward", pytest.param("held", marks=long)])
 def test_a_key_is_in_the_partition_where_java_puts_it(
     store: Store, kafka: KafkaWorld, transactions: str
 ) -> None:

@@ -141,6 +141,7 @@ def test_a_drained_run_reads_all_that_is_there(
     assert world.rows() == Counter((v,) for v in range(count)) and queue.left() == 0
 
 
+@long  # that of a queue of RabbitMQ is not
 def test_a_job_completes_with_all_that_is_there(world: SqsWorld, queue: SqsQueue) -> None:
     queue.send([{"v": v} for v in range(90)])
     world.use(queue)

@@ -27,6 +27,7 @@ from dagster_jet.store import (
 )
 from dagster_jet.store.members import bulkhead, fan_out
 from dagster_jet.store.members.member import Versioned
+from tests.long import long
 from tests.servers.members import RedisServer
 
 
@@ -142,7 +143,7 @@ class SlowMember(MemoryMember):
         return super().get_versioned(key)
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=long)])
 def test_a_register_moves_to_slow_members_that_are_needed(count: int) -> None:
     """The others answer at once that they do not hold it yet, which decides nothing."""
     quick = [MemoryMember(uuid.uuid4().hex) for _ in range(count)]

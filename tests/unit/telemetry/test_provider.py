@@ -13,6 +13,7 @@ import pytest
 
 from dagster_jet.observe.metrics import provider
 from dagster_jet.observe.metrics.provider import exporters_wanted
+from tests.long import long
 
 ROOT = Path(__file__).parents[3]
 PRELUDE = """
@@ -144,7 +145,10 @@ def test_a_port_that_another_process_has_is_one_sentence(
     assert "Give every process a port of its own" in said.getMessage()
 
 
-@pytest.mark.parametrize("answers", [False, None], ids=["refuses", "never answers"])
+@pytest.mark.parametrize(
+    "answers",
+    [pytest.param(False, marks=long, id="refuses"), pytest.param(None, id="never answers")],
+)
 def test_a_collector_that_is_down_delays_neither_the_job_nor_the_end_of_its_process(
     tmp_path: Path, answers: bool | None
 ) -> None:
