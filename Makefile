@@ -11,7 +11,7 @@ SERVERS := .cache/.servers
 # Hundreds of processes import what is here: each would compile it anew where this is set.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo check test lint docs bench soak dev screenshots clean
+.PHONY: setup demo check quick test lint docs bench soak dev screenshots clean
 
 setup: $(STAMP)
 
@@ -57,8 +57,11 @@ $(SERVERS): $(STAMP) $(wildcard tests/servers/*.py)
 	$(BIN)/python -m tests.servers
 	@touch $@
 
-# What needs no Spark: lint, types, unit tests, the simulations. About five minutes on two cores.
-check: $(STAMP) lint
+# What needs no Spark: lint, types, unit tests, the simulations. Lint has one core, and runs beside.
+check: $(STAMP)
+	$(MAKE) --no-print-directory -j 2 lint quick
+
+quick: $(STAMP)
 	$(BIN)/pytest -n 2 --dist loadfile -m 'not long' tests/unit tests/simulation
 
 # What is needed first comes two at a time: each of it waits for the network, or has one core.

@@ -87,7 +87,7 @@ def on_both(cases: Iterable[str], *quick: str) -> pytest.MarkDecorator:
     )
 
 
-@on_both(prepared_cases.CASES, "sessions")
+@on_both(prepared_cases.CASES)  # on a cluster: test_frames_of_small_epochs_are_made_once
 def test_a_watermark_is_no_part_of_a_small_epochs_frames(
     tmp_path: Path, case: str, run: Run
 ) -> None:

@@ -332,6 +332,7 @@ def test_a_table_and_maps(world: World, cells: Sequence[Cell]) -> None:
         finish(made)
 
 
+@long  # tables and maps are staged, too
 @pytest.mark.usefixtures("interpreted", "quick_restarts")
 @parts(STAGED_IN_TOPICS, STAGED_IN_TOPICS[:1])
 def test_a_topic(world: World, cells: Sequence[Cell]) -> None:

@@ -138,6 +138,7 @@ def test_a_job_without_further_input_commits_at_once(
     world.assert_nothing_left()
 
 
+@long
 def test_every_drained_run_ends_with_everything_committed(world: TwoPhaseWorld) -> None:
     for turn, parallelism in enumerate((2, 3, 1)):
         world.fill(files=1, first=6 + turn)

@@ -77,6 +77,7 @@ class UpsertWorld(DeltaWorld):
     pipeline = staticmethod(delta_child.upsert_pipeline)
 
 
+@long  # that of Iceberg is not
 @pytest.mark.usefixtures("interpreted")
 def test_killed(tmp_path: Path, spark: SparkSession, fail_points: FailPoints) -> None:
     world, crash = (
