@@ -310,7 +310,7 @@ def test_the_last_windows_close_by_the_clock_in_a_lull(world: World) -> None:
     assert oracle.committed(out, WINDOW_COLUMNS) == expected
 
 
-@long  # test_enriched.py
+@long  # another table is in test_enriched.py
 def test_enriched_with_a_table(world: World) -> None:
     """A key of it is there twice, which is refused unless it is asked for, or does not matter."""
     for number in range(2):
@@ -401,7 +401,7 @@ def test_drained_again_and_again_then_completed(world: World) -> None:
     assert {e.source for e in world.events_of(InputIgnored)} == {"left", "right"}, "and says so"
 
 
-@long  # those below are killed, too
+@long  # the same with a crash is below
 @pytest.mark.parametrize("guarantee", ["none", "at-least-once"])
 def test_weaker_guarantees_without_a_crash(world: World, guarantee: str) -> None:
     world.fill(files=4)
@@ -577,7 +577,7 @@ def assert_written_again(world: World, abandoned: Mapping[str, oracle.Rows]) -> 
         assert found[name] == expected[name] + abandoned[name], name
 
 
-@long  # once and killed: below
+@long  # the same with a kill is below
 def test_back_to_an_older_snapshot(world: World) -> None:
     """A new timeline: what came after the snapshot is processed and written again, nothing else."""
     wanted, abandoned = run_past_a_snapshot(world, files=2)

@@ -521,7 +521,7 @@ def test_messages_that_retention_removes_while_a_task_is_about_to_read_them(
     assert not expired
 
 
-@long  # both are alone in the tests around it
+@long  # uneven partitions and new ones have a test each
 def test_uneven_partitions_and_a_new_one_while_the_job_runs(kafka: KafkaWorld, jet: Jet):
     """Without an allowed lag a row is late as soon as another partition has closed its window."""
     from confluent_kafka.admin import NewPartitions
