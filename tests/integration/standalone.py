@@ -26,40 +26,67 @@ def standalone(folder: Path, workers: int = 2) -> Iterator[Mapping[str, str]]:
     them."""
     folder.mkdir(parents=True)
     with ExitStack() as running:
-        place = ["--host", HOST, "--port", "0", "--webui-port", "0"]
         log = folder / "master.log"
-        running.enter_context(_jvm(f"{_DEPLOY}.master.Master", place, log))
-        wait_until(lambda: _URL.search(log.read_text()) is not None, "the master is there")
-        found = _URL.search(log.read_text())
-        assert found is not None
-        url = found[1]
+        url = running.enter_context(master(log, HOST))
         for number in range(workers):
-            work = ["--cores", "1", "--memory", "1g", "--work-dir", str(folder / f"work-{number}")]
+            command, environment = worker(url, HOST, folder / f"work-{number}")
             said = folder / f"worker-{number}.log"
-            running.enter_context(_jvm(f"{_DEPLOY}.worker.Worker", [*place, *work, url], said))
-        wait_until(lambda: log.read_text().count(_JOINED) == workers, "the workers are there")
-        yield {
-            "spark.master": url,
-            "spark.executor.memory": "768m",
-            "spark.executor.instances": str(workers),
-            "spark.driver.host": HOST,
-            "spark.driver.bindAddress": HOST,
-        }
+            running.enter_context(_process(command, environment, said))
+        await_workers(log, workers)
+        yield settings(url, HOST, workers)
 
 
 @contextmanager
-def _jvm(main: str, arguments: list[str], log: Path) -> Iterator[None]:
+def master(log: Path, host: str) -> Iterator[str]:
+    """Yields the URL of a master."""
+    command, environment = _jvm("master.Master", host)
+    with _process(command, environment, log):
+        wait_until(lambda: _URL.search(log.read_text()) is not None, "the master is there")
+        found = _URL.search(log.read_text())
+        assert found is not None
+        yield found[1]
+
+
+def worker(url: str, host: str, folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of a worker of one core."""
+    own = ["--cores", "1", "--memory", "1g", "--work-dir", str(folder)]
+    return _jvm("worker.Worker", host, *own, url)
+
+
+def await_workers(log: Path, workers: int) -> None:
+    """Waits until so many have joined, by the log of the master."""
+    wait_until(lambda: log.read_text().count(_JOINED) == workers, "the workers are there")
+
+
+def settings(url: str, host: str, workers: int) -> dict[str, str]:
+    """Those of a session whose driver is on this host."""
+    return {
+        "spark.master": url,
+        "spark.executor.memory": "768m",
+        "spark.executor.instances": str(workers),
+        "spark.driver.host": host,
+        "spark.driver.bindAddress": host,
+    }
+
+
+def _jvm(main: str, host: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
     environment = {
         **os.environ,
         "SPARK_HOME": str(HOME),
-        "SPARK_LOCAL_IP": HOST,
+        "SPARK_LOCAL_IP": host,
         "SPARK_SCALA_VERSION": "2.13",  # as spark-class says
         # Functions of modules of the tests travel by name; executors hand this on.
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
     options = ["-Xmx256m", "-Dspark.master.rest.enabled=false"]
-    command = [str(java), *options, "-cp", f"{HOME}/jars/*", main, *arguments]
+    place = ["--host", host, "--port", "0", "--webui-port", "0"]
+    start = [str(java), *options, "-cp", f"{HOME}/jars/*", f"{_DEPLOY}.{main}"]
+    return [*start, *place, *arguments], environment
+
+
+@contextmanager
+def _process(command: list[str], environment: dict[str, str], log: Path) -> Iterator[None]:
     with open(log, "wb") as said:
         process = subprocess.Popen(command, stdout=said, stderr=said, env=environment)
     try:

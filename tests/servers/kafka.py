@@ -27,7 +27,7 @@ _JAVA = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+controller.quorum.voters=1@{host}:{controller}
 listeners={listeners}
 advertised.listeners={advertised}
 controller.listener.names=CONTROLLER
@@ -83,7 +83,7 @@ def network(name: str) -> Proxy:
     return Proxy(ports[name], port=ports[f"{name}_proxy"])
 
 
-def prepared(folder: Path) -> ToStart:
+def prepared(folder: Path, host: str = "127.0.0.1") -> ToStart:
     """Starts a broker in a folder; one that was there before keeps its data and ports."""
     jars = fetch_jars("kafka", "org.apache.kafka", "kafka_2.13", VERSION)
     properties = folder / "server.properties"
@@ -99,7 +99,7 @@ def prepared(folder: Path) -> ToStart:
         (folder / "server.pem").write_bytes(key.read_bytes() + certificate.read_bytes())
         properties.write_text(
             _PROPERTIES.format(
-                **_listeners(ports), folder=folder, controller=ports["controller"],
+                **_listeners(ports, host), folder=folder, host=host, controller=ports["controller"],
                 user=USER, password=PASSWORD,
             )
         )  # fmt: skip
@@ -109,21 +109,21 @@ def prepared(folder: Path) -> ToStart:
             capture_output=True,
         )
         (folder / "ports").write_text(json.dumps(ports))
-    servers = f"127.0.0.1:{ports['port']}"
+    servers = f"{host}:{ports['port']}"
     return ToStart(
         [*command, "kafka.Kafka", str(properties)],
         lambda: answers(servers),
         {
             "servers": servers,
-            "sasl_servers": f"127.0.0.1:{ports['sasl']}",
-            "tls_servers": f"127.0.0.1:{ports['tls']}",
+            "sasl_servers": f"{host}:{ports['sasl']}",
+            "tls_servers": f"{host}:{ports['tls']}",
             "certificate": f"{folder}/certificate.pem",
             **ports,
         },
     )
 
 
-def _listeners(ports: dict[str, int]) -> dict[str, str]:
+def _listeners(ports: dict[str, int], host: str) -> dict[str, str]:
     """Settings of the broker: where it listens, and what it tells its clients of that."""
     own = {
         "PLAINTEXT": ports["port"],
@@ -136,7 +136,7 @@ def _listeners(ports: dict[str, int]) -> dict[str, str]:
     del told["CONTROLLER"]
 
     def places(of: dict[str, int]) -> str:
-        return ",".join(f"{name}://127.0.0.1:{port}" for name, port in of.items())
+        return ",".join(f"{name}://{host}:{port}" for name, port in of.items())
 
     named = [f"{n}:{n if 'SASL' in n else 'PLAINTEXT'}" for n in (*own, *through)]
     return {
