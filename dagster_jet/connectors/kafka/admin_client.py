@@ -36,15 +36,28 @@ class Administration:
         self._client: Any = None
         self.last_error = LastError()
 
-    def call(self, call: Callable[[Any], T], *, repeats_s: float = MOVES_S) -> T:
-        """Calls with a client, again while the error is `is_moving`; raises the last error."""
+    def call(
+        self,
+        call: Callable[[Any], T],
+        *,
+        repeats_s: float = MOVES_S,
+        prepare: Callable[[Any], object] | None = None,
+    ) -> T:
+        """Calls with a client, again while the error is `is_moving`; raises the last error.
+
+        Args:
+            prepare: first call of each new client.
+        """
         began = time.monotonic()
         while True:
             client, self._client = self._client, None
-            if client is None:
+            is_new = client is None
+            if is_new:
                 settings = self._cluster.settings(error_cb=self.last_error)
                 client = admin_library().AdminClient(settings)
             try:
+                if is_new and prepare is not None:
+                    prepare(client)
                 answer = call(client)
             except client_library().KafkaException as error:
                 client.poll(0)  # delivers background errors
@@ -65,9 +78,11 @@ class Administration:
         places = {number: library.TopicPartition(topic, number) for number in partitions}
         known = library.TopicCollection([topic])
 
-        def call(client: Any) -> dict[int, int]:
-            # A client that is not connected yet looks for leaders once, and again after 3 s.
+        def connect(client: Any) -> None:
+            """A client that is not connected yet looks for leaders once, and again after 3 s."""
             client.describe_topics(known, request_timeout=_CALL_S)[topic].result(_CALL_S)
+
+        def call(client: Any) -> dict[int, int]:
             futures = client.list_offsets(
                 dict.fromkeys(places.values(), administration.OffsetSpec.latest()),
                 isolation_level=library.IsolationLevel.READ_UNCOMMITTED,
@@ -78,7 +93,7 @@ class Administration:
                 for number, place in places.items()
             }
 
-        return self.call(call)
+        return self.call(call, prepare=connect)
 
     def close(self) -> None:
         self._client = None

@@ -65,10 +65,10 @@ def test_a_sinks_markers_are_in_one_partition() -> None:
 
 def test_a_marker_topic_that_is_not_there_is_not_one_without_markers() -> None:
     class Admin:
-        def describe_topics(self, asked: Any, **_: Any) -> dict[Any, Future[Any]]:
+        def list_offsets(self, asked: Any, **_: Any) -> dict[Any, Future[Any]]:
             answer: Future[Any] = Future()
             answer.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
-            return {"markers": answer}
+            return dict.fromkeys(asked, answer)
 
         def poll(self, _: float) -> None:
             """Nothing else has happened."""
