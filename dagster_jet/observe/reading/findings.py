@@ -215,7 +215,8 @@ def _commits(facts: JobFacts) -> Iterator[Finding]:
         return
     age_ms = facts.clock_ms - snapshot.taken_at_ms
     if snapshot.committed:
-        yield from () if facts.is_live else _held_back(facts, snapshot.taken_at_ms)
+        if not facts.is_live:
+            yield from _held_back(facts, snapshot.taken_at_ms)
         return
     if facts.is_live and age_ms < QUIET_AFTER_MS:
         return
