@@ -14,10 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +32,11 @@ from dagster_jet.jobs.pipeline_job import PipelineJob
 from tests.servers.kafka import prepared
 from tests.servers.members import RedisServer
 
-from . import child
 from .connectors.kafka_child import kafka_pipeline
+from .connectors.kafka_job import found_in, wanted_of
 from .connectors.kafka_world import KafkaWorld
 from .hosts import DRIVER, Host, be_the_driver, hosts
-from .oracle import Rows, difference, windowed
+from .oracle import difference
 from .standalone import await_workers, master, settings
 from .world import wait_until
 
@@ -108,23 +106,6 @@ class Watch:
         return round(time.monotonic() - began, 1)
 
 
-def expected(rows: list[dict[str, Any]]) -> dict[str, Rows]:
-    big = [(row["k"], row["ts"], row["v"]) for row in rows if row["v"] >= child.BIG]
-    return {"counts": windowed(rows, child.WINDOW_MS), "big": Counter(big)}
-
-
-COLUMNS = {
-    "counts": ("k", "window_start", "window_end", "n", "total"),
-    "big": ("k", "ts", "v"),
-}
-
-
-def _plain(value: Any) -> Any:
-    """Times as the oracle has them, in ms."""
-    is_time = isinstance(value, str) and value.endswith("Z")
-    return round(datetime.fromisoformat(value).timestamp() * 1000) if is_time else value
-
-
 def lose_hosts(jet: Jet, folder: Path, stream: Stream, workers: list[Host]) -> dict[str, Any]:
     watch = Watch()
     job = jet.submit(kafka_pipeline(folder), JobConfig(), until="stopped", on_event=watch)
@@ -182,11 +163,10 @@ def main(folder: Path) -> None:
         with Jet(store=members, spark=spark, work_dir=own / "jet") as jet:
             report = lose_hosts(jet, folder, stream, workers)
         assert not any((own / "work").glob("*")), "the hosts share a folder"
-        wanted = expected(stream.rows)
-        for name, columns in COLUMNS.items():
-            rows = world.rows(place[name])
-            found: Rows = Counter(tuple(_plain(row[column]) for column in columns) for row in rows)
-            report[name] = {"rows": found.total(), "wrong": difference(found, wanted[name])}
+        found = found_in(world, place)
+        for name, wanted in wanted_of(stream.rows).items():
+            wrong = difference(found[name], wanted)
+            report[name] = {"rows": found[name].total(), "wrong": wrong}
     print(json.dumps(report, default=str), flush=True)
 
 

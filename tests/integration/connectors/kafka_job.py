@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from dagster_jet import JobConfig, JobResult
 
 from .. import child
-from ..oracle import windowed
+from ..oracle import Rows, windowed
 from ..world import START_OPTIONS, World, random_rows
 from . import kafka_child
 from .held_transactions import open_transactions
@@ -59,20 +60,10 @@ class KafkaPipelineWorld(World):
             )
 
     def found(self) -> dict[str, Counter[tuple[Any, ...]]]:
-        counts = self.kafka.rows(self.place["counts"])
-        ends = [(r["k"], _ms(r["window_start"]), _ms(r["window_end"])) for r in counts]
-        return {
-            "counts": Counter(
-                (*end, r["n"], r["total"]) for end, r in zip(ends, counts, strict=True)
-            ),
-            "big": Counter((r["k"], r["ts"], r["v"]) for r in self.kafka.rows(self.place["big"])),
-        }
+        return found_in(self.kafka, self.place)
 
     def wanted(self) -> dict[str, Counter[tuple[Any, ...]]]:
-        return {
-            "counts": Counter(windowed(self.sent, child.WINDOW_MS)),
-            "big": Counter((r["k"], r["ts"], r["v"]) for r in self.sent if r["v"] >= child.BIG),
-        }
+        return wanted_of(self.sent)
 
     def marked(self, sink: str, epochs: set[int]) -> set[int]:
         """Those of the epochs that have a marker, in the topic that only this world's sinks use."""
@@ -109,6 +100,24 @@ class KafkaPipelineWorld(World):
         for name, rows in wanted.items():
             missing, surplus = rows - found[name], found[name] - rows
             assert not missing and not surplus, (name, missing, surplus)
+
+
+def found_in(kafka: KafkaWorld, topics: Mapping[str, Any]) -> dict[str, Rows]:
+    """The committed rows of both topics that the job writes."""
+    counts = kafka.rows(topics["counts"])
+    ends = [(r["k"], _ms(r["window_start"]), _ms(r["window_end"])) for r in counts]
+    return {
+        "counts": Counter((*end, r["n"], r["total"]) for end, r in zip(ends, counts, strict=True)),
+        "big": Counter((r["k"], r["ts"], r["v"]) for r in kafka.rows(topics["big"])),
+    }
+
+
+def wanted_of(sent: Sequence[dict[str, Any]]) -> dict[str, Rows]:
+    """The rows that the job makes of these."""
+    return {
+        "counts": Counter(windowed(sent, child.WINDOW_MS)),
+        "big": Counter((r["k"], r["ts"], r["v"]) for r in sent if r["v"] >= child.BIG),
+    }
 
 
 def _ms(text: Any) -> int:
