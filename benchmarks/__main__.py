@@ -1,7 +1,7 @@
 """`python -m benchmarks [COMMAND] [options]`: the race without a command; windowed_count,
 operators, functions, costs, latency, recovery, pass_through, kafka_read, kafka_race, lake_race,
 lake_merges, snapshot_cost, manifest_cost, restore_cost, partition_tops, profile_small_epoch,
-snapshot_steps, cluster_epochs, state, store, event_log, ten_streams, nexmark."""
+snapshot_steps, cluster_epochs, cluster_race, state, store, event_log, ten_streams, nexmark."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import cluster_epochs, function_race, operator_race, snapshot_steps
+from benchmarks import cluster_race as cluster_racing
 from benchmarks import costs as promise_costs
 from benchmarks import latency as latencies
 from benchmarks import manifest_cost as manifests
@@ -245,6 +246,21 @@ def small_epochs_on_a_cluster(
     """Small epochs on a standalone cluster of two workers, beside Structured Streaming."""
     with scratch() as folder:
         found = cluster_epochs.run(folder, rounds=rounds or 1, only=stages, console=console)
+        save(json, found)
+
+
+@app.command("cluster_race")
+def race_on_a_cluster(
+    query: Annotated[list[str] | None, typer.Option(help="Repeatable; q5, q8 and q11.")] = None,
+    minutes: Annotated[float, typer.Option(help="At a steady pace; 0: backlogs only.")] = 2.0,
+    json: Json = None,
+) -> None:
+    """NEXMark queries on a standalone cluster of two workers, beside Structured Streaming."""
+    root = Path(__file__).parent.parent
+    with scratch() as folder:
+        found = cluster_racing.run(
+            root, folder, queries=query or [], minutes=minutes, console=console
+        )
         save(json, found)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,12 @@ def run_backlog(
     folder: Path,
     settings: dict[str, Any],
     timeout_s: float = 240,
+    cluster: Mapping[str, Any] | None = None,
 ) -> Run:
     """Runs until the answer is whole, kills, checks, measures; removes all it wrote.
+
+    Args:
+        cluster: `spark` and `members` of the order; None: all runs in the engine's own process.
 
     Raises:
         WrongAnswerError: its times do not count.
@@ -79,7 +84,8 @@ def run_backlog(
     loop_ms, load = cpu_loop_ms(), os.getloadavg()[0]
     shutil.rmtree(folder, ignore_errors=True)
     output = folder / "out"
-    order = Order(query, str(source), str(output), str(folder / "state"), LAG_MS, settings)
+    state = str(folder / "state")
+    order = Order(query, str(source), str(output), state, LAG_MS, settings, **(cluster or {}))
     folder.mkdir(parents=True)
     process = EngineProcess(contestant, environment, order, folder / "log.txt")
     observer = Observer(contestant.watch(query, output))

@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -113,17 +113,24 @@ def run_paced(
     settings: dict[str, Any],
     seed: int = 7,
     standby: bool = False,
+    cluster: Mapping[str, Any] | None = None,
 ) -> Paced:
-    """`standby`: a second process waits before the first one is killed.
+    """Runs to the end of the schedule with one kill; wrong rows are counted, not raised.
 
-    Raises: EngineFailedError, TimeOutError; wrong rows are counted, not raised."""
+    Args:
+        standby: a second process waits before the first one is killed.
+        cluster: `spark` and `members` of the order; None: all runs in the engine's own process.
+
+    Raises: EngineFailedError, TimeOutError.
+    """
     pace = Pace(rate, schedule.ends_at_s)
     source, answer = pace.write(cache), pace.stream.answer(cache, query)
     loop_ms, load = cpu_loop_ms(), os.getloadavg()[0]
     shutil.rmtree(folder, ignore_errors=True)
     output, inbox = folder / "out", folder / "in"
     inbox.mkdir(parents=True)
-    order = Order(query, str(inbox), str(output), str(folder / "state"), LAG_MS, settings)
+    state = str(folder / "state")
+    order = Order(query, str(inbox), str(output), state, LAG_MS, settings, **(cluster or {}))
     observer = Observer(contestant.watch(query, output), period_s=0.01)
     replayer = Replayer(source, inbox)
     first = EngineProcess(contestant, environment, order, folder / "log-1.txt")
