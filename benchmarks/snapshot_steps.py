@@ -86,6 +86,7 @@ def _measure(
         manifests, sink = SnapshotStore(store, "j"), sinks.files(str(output), format="json")
         sink.claim_place("j", "out")
         table, chain = _state(store.partition_count), ()
+        chunks = store.handle().map(manifests.map_name)  # as tasks have it
         for number in range(1, snapshots + WARM_UP + 1):
             execution = record.execution_id
             transaction = TransactionId("j", "out", 1, execution, number, 0, "a")
@@ -95,7 +96,7 @@ def _measure(
             name = ChunkSetName("counts", number, execution, 0, "a")
             with step("state"):
                 written = write_chunk_set(
-                    manifests.chunks,
+                    chunks,
                     name,
                     table,
                     (),

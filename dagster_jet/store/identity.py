@@ -126,6 +126,10 @@ class VerifiedMember:
         """See ``Member.get_versioned``."""
         return self._verified().get_versioned(key)
 
+    def written_last(self, key: bytes) -> Versioned | None:
+        """See ``Member.written_last``."""
+        return self._verified().written_last(key)
+
     def list_versioned(self, prefix: bytes) -> list[bytes]:
         """See ``Member.list_versioned``."""
         return self._verified().list_versioned(prefix)

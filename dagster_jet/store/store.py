@@ -143,15 +143,20 @@ class Store:
                 self._view = view
             return is_new
 
-    def map(self, name: str) -> ReplicatedMap:
-        """Return a map of the configured namespace. Its writes check the table."""
+    def map(self, name: str, *, check_writes: bool = True) -> ReplicatedMap:
+        """Return a map of the configured namespace.
+
+        Args:
+            check_writes: check the table after every write. False for values that count only once
+                a register names them which was claimed before this call.
+        """
         view = self._view
         return ReplicatedMap(
             view.members,
             view.metadata.routing,
             map_prefix(self.config.namespace, name),
             check=view.check_routes,
-            check_writes=True,
+            check_writes=check_writes,
             sealer=view.sealer,
             on_damage=view.damage_notes.add,
         )

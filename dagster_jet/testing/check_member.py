@@ -16,6 +16,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from dagster_jet.store.members.member import MAX_KEY_BYTES, Member, Replacement, Versioned
 
@@ -295,6 +296,23 @@ def _closing_twice_is_no_error(member: Member) -> None:
     member.close()
 
 
+def _what_was_written_last_is_still_there_or_nothing_is_set(
+    make_member: MakeMember, member: Member
+) -> None:
+    """A set at the version of written_last fails unless its bytes are still there."""
+    key = b"w/last"
+    with closing(make_member()) as other:
+        _expect(member.compare_and_set(key, 0, b"ours"), True)
+        last = member.written_last(key)
+        if last is not None:
+            _expect(last, Versioned(1, b"ours"))
+        _expect(other.written_last(key), None)
+        _expect(other.compare_and_set(key, 1, b"theirs"), True)
+        _expect(member.compare_and_set(key, 1, b"late"), False)
+        _expect(member.written_last(key), None)
+        _expect(member.get_versioned(key), Versioned(2, b"theirs"))
+
+
 _CLAUSES: tuple[Callable[[Member], None], ...] = (
     _an_empty_member_answers,
     _values_come_back_in_order,
@@ -313,7 +331,10 @@ _CLAUSES: tuple[Callable[[Member], None], ...] = (
     _closing_twice_is_no_error,
 )
 
-_PAIR_CLAUSES: tuple[Callable[[MakeMember, Member], None], ...] = (_replacing_is_won_by_one,)
+_PAIR_CLAUSES: tuple[Callable[[MakeMember, Member], None], ...] = (
+    _replacing_is_won_by_one,
+    _what_was_written_last_is_still_there_or_nothing_is_set,
+)
 
 
 def _count_in_process(make_member: MakeMember) -> None:

@@ -39,6 +39,9 @@ class SnapshotStore:
         """The map of the chunks, for tasks that read them."""
         self.chunks = store.map(self.map_name)
         """Chunks, their indexes and manifests."""
+        # A job's own values count once its record names them, which was claimed before. Its write
+        # fails after a change of the members, so a check of each value asks the same twice.
+        self._new = store.map(self.map_name, check_writes=map_name is not None)
         self._texts = ChunkSetTexts()
 
     def load(self, ref: SnapshotRef) -> Manifest:
@@ -70,7 +73,7 @@ class SnapshotStore:
     def write(self, manifest: Manifest) -> int:
         """Writes a manifest and returns its checksum, for the record. Called by one thread."""
         data = manifest.to_bytes(self._texts)
-        self.chunks.put_all({self._key(manifest.name): data})
+        self._new.put_all({self._key(manifest.name): data})
         return checksum(data)
 
     def read_state(self, manifest: Manifest, vertex: str) -> pa.Table | None:
@@ -91,7 +94,7 @@ class SnapshotStore:
         assert epoch.snapshot_id is not None
         count = self._partition_count
         return write_chunk_set(
-            self.chunks,
+            self._new,
             ChunkSetName(source, epoch.snapshot_id, epoch.execution_id, 0, "driver"),
             turn.placed(rows, source, count),
             turn.full_partitions(source, count),

@@ -165,6 +165,10 @@ class DynamoDbMember:
         self._seen_versions.check(key, versioned, at_least)
         return versioned
 
+    def written_last(self, key: bytes) -> Versioned | None:
+        """See ``Member.written_last``: versions are compared here, not bytes."""
+        return None
+
     def list_versioned(self, prefix: bytes) -> list[bytes]:
         """See ``Member.list_versioned``."""
         return self._listed(_VERSIONED, prefix)

@@ -121,6 +121,10 @@ class FileMember:
 
         return self._looked(work, None)
 
+    def written_last(self, key: bytes) -> Versioned | None:
+        """See ``Member.written_last``: versions are compared here, not bytes."""
+        return None
+
     def list_versioned(self, prefix: bytes) -> list[bytes]:
         """See ``Member.list_versioned``; a consistent snapshot of the keys."""
 

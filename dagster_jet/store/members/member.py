@@ -122,6 +122,14 @@ class Member(Protocol):
     def get_versioned(self, key: bytes) -> Versioned | None:
         """Return the newest version of a versioned value, None if it was never set."""
 
+    def written_last(self, key: bytes) -> Versioned | None:
+        """Return what this object's last ``compare_and_set`` of the key has written; no request.
+
+        Only a member whose ``compare_and_set`` at that version fails unless exactly these bytes
+        are still there returns it, which spares a read, and only for a moment: a set without an
+        answer leaves a doubt, so that a read should be the first to meet an outage. None: read.
+        """
+
     def list_versioned(self, prefix: bytes) -> list[bytes]:
         """Return every key of a versioned value that starts with ``prefix``, in byte order.
 

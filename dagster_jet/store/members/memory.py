@@ -92,6 +92,10 @@ class MemoryMember:
         with room.lock:
             return room.versioned.get(key)
 
+    def written_last(self, key: bytes) -> Versioned | None:
+        """See ``Member.written_last``: versions are compared here, not bytes."""
+        return None
+
     def list_versioned(self, prefix: bytes) -> list[bytes]:
         """See ``Member.list_versioned``."""
         room = self._room()

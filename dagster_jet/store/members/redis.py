@@ -154,6 +154,10 @@ class RedisMember:
         version, value = self._server.run(_GET_VERSIONED, keys, (), repeatable=True)
         return None if version is None else Versioned(int(version), value)
 
+    def written_last(self, key: bytes) -> Versioned | None:
+        """See ``Member.written_last``: versions are compared here, not bytes."""
+        return None
+
     def list_versioned(self, prefix: bytes) -> list[bytes]:
         """See ``Member.list_versioned``."""
         return self._listed(self._versioned_keys, prefix)

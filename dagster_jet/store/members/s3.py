@@ -21,8 +21,10 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from dagster_jet.errors import StoreUnavailableError
 from dagster_jet.store.members import s3_group
@@ -36,6 +38,17 @@ from dagster_jet.system.backoff import attempts
 EXAMPLE = "s3://bucket/prefix?region=eu-west-1"
 
 _VERSION = struct.Struct(">QH")
+_WRITTEN_LAST_S = 1.0
+"""So long after a set the next one needs no read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A set of this object: the content, its ETag, and the time by the monotonic clock."""
+
+    stored: Versioned
+    etag: str
+    at: float
 
 
 class S3Member:
@@ -64,6 +77,8 @@ class S3Member:
         self._seen_versions = SeenVersions(self._member_id)
         self._etags: dict[str, tuple[int, str]] = {}
         """By versioned object: the version last seen here, and its ETag."""
+        self._written: dict[bytes, _Written] = {}
+        """By key: what the last ``compare_and_set`` here has written."""
 
     @property
     def member_id(self) -> str:
@@ -138,6 +153,13 @@ class S3Member:
         self._seen_versions.check(key, versioned, at_least)
         return versioned
 
+    def written_last(self, key: bytes) -> Versioned | None:
+        """See ``Member.written_last``: the condition is the ETag of that very PUT."""
+        written = self._written.get(key)
+        if written is None or time.monotonic() > written.at + _WRITTEN_LAST_S:
+            return None
+        return written.stored
+
     def list_versioned(self, prefix: bytes) -> list[bytes]:
         """See ``Member.list_versioned``: a LIST, and one GET for each object."""
 
@@ -153,17 +175,21 @@ class S3Member:
     def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
         """See ``Member.compare_and_set``: one conditional PUT, after a GET if needed."""
         name = self._versioned + s3_group.name_of(key)
-        condition = {"IfNoneMatch": "*"}
         with self._aws.errors_named():
             self._bucket.check_conditions()
-            known = self._etags.pop(name, None)  # if no answer comes, another content may be there
-            if expected_version:
-                if known is None or known[0] != expected_version:
+            # If no answer comes, another content may be there.
+            read, written = self._etags.pop(name, None), self._written.pop(key, None)
+            if not expected_version:
+                condition = {"IfNoneMatch": "*"}
+            elif written is not None and written.stored.version == expected_version:
+                condition = {"IfMatch": written.etag}
+            else:
+                if read is None or read[0] != expected_version:
                     current = self._read_versioned(name)
                     if current is None or current[1].version != expected_version:
                         return False
-                    known = current[1].version, current[2]
-                condition = {"IfMatch": known[1]}
+                    read = current[1].version, current[2]
+                condition = {"IfMatch": read[1]}
             body = _VERSION.pack(expected_version + 1, len(key)) + key + value
             place = {"Bucket": self._bucket.name, "Key": name, **condition}
             answer = self._aws.set_once(
@@ -171,7 +197,8 @@ class S3Member:
                 refused=("PreconditionFailed", "412", *GONE),
             )
         if answer is not None:
-            self._etags[name] = expected_version + 1, answer["ETag"]
+            stored = Versioned(expected_version + 1, value)
+            self._written[key] = _Written(stored, answer["ETag"], time.monotonic())
         return answer is not None
 
     def ping(self) -> None:

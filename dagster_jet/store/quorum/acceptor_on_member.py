@@ -19,6 +19,7 @@ from dagster_jet.errors import StoreError, StoreUnavailableError, StoreUnwritabl
 from dagster_jet.store.identity import disown
 from dagster_jet.store.members.member import Member, Versioned
 from dagster_jet.store.register import (
+    Accept,
     AcceptorState,
     Choose,
     Read,
@@ -58,9 +59,12 @@ def ask(member: Member, name: str, request: Request, member_id: str) -> Reply | 
     After a crash inside, the request is carried out or not; at most an empty register is left.
     """
     key = _PREFIX + name.encode()
+    # An owner's next write may begin with what it wrote last: the set fails if that is not there
+    # any more. Any other answer but "granted, and set" is that of a state that was read.
+    own = member.written_last(key) if isinstance(request, Accept) else None
     for _ in range(_RACES_MAX):
         try:
-            stored = member.get_versioned(key)
+            stored = own or member.get_versioned(key)
             state = _state_in(member, name, stored)
             begins = state.configuration < request.configuration
             floor = 0
@@ -74,6 +78,10 @@ def ask(member: Member, name: str, request: Request, member_id: str) -> Reply | 
         except (StoreUnavailableError, StoreUnwritableError) as error:
             return Silence(error, may_have_applied=False)
         new, reply = acceptor_step(state, request, floor, member_id)
+        if own is not None and (new == state or reply.status is not ReplyStatus.GRANTED):
+            own = None
+            continue
+        own = None
         if reply.status is ReplyStatus.FORGETFUL:
             disown(member)
         if new == state:

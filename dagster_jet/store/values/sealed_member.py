@@ -57,6 +57,13 @@ class SealedMember:
             return stored
         return Versioned(stored.version, self._unsealed(key, stored))
 
+    def written_last(self, key: bytes) -> Versioned | None:
+        """See ``Member.written_last``."""
+        stored = self._member.written_last(key)
+        if stored is None or key == IDENTITY_KEY:
+            return stored
+        return Versioned(stored.version, self._unsealed(key, stored))
+
     def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
         """See ``Member.compare_and_set``."""
         if key != IDENTITY_KEY:

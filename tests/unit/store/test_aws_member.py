@@ -13,7 +13,12 @@ import pytest
 from botocore.exceptions import ConnectionClosedError
 from botocore.httpsession import URLLib3Session
 
-from dagster_jet.errors import ConfigurationError, StoreUnavailableError, StoreUnwritableError
+from dagster_jet.errors import (
+    ConfigurationError,
+    FencedError,
+    StoreUnavailableError,
+    StoreUnwritableError,
+)
 from dagster_jet.snapshot.storage.chains import read_chain
 from dagster_jet.snapshot.storage.chunks import (
     PARTITION_COLUMN,
@@ -22,7 +27,7 @@ from dagster_jet.snapshot.storage.chunks import (
     write_chunk_set,
 )
 from dagster_jet.store import MapKey, ReplicatedMap, Store, StoreConfig, create_table, open_member
-from dagster_jet.store.members import dynamodb, member_id_of
+from dagster_jet.store.members import dynamodb, member_id_of, s3
 from dagster_jet.store.members.dynamodb import DynamoDbMember
 from dagster_jet.store.members.member import Replacement, Versioned
 from dagster_jet.store.members.s3 import S3Member
@@ -298,6 +303,34 @@ def test_an_owner_that_has_just_written_does_not_read_again(server: AwsServer, s
     assert own.compare_and_set(b"k", 3, b"4"), "it reads what it has not seen"
     for member in (own, other):
         member.close()
+
+
+def test_an_owner_of_a_register_reads_once_and_then_only_writes(
+    server: AwsServer, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = StoreConfig((s3_url,), backup_count=0)
+    with Store.open(config) as store, Store.open(config) as other:
+        owned = store.register("job").claim(1, "a")
+        owned.write(b"1")
+        with Requests(server) as requests:
+            owned.write(b"2")
+            owned.write(b"3")
+        assert requests.seen == {"PUT": 2}
+        found = other.register("job").read()
+        assert found is not None and found.value == b"3"
+        monkeypatch.setattr(s3, "_WRITTEN_LAST_S", -1.0)
+        with Requests(server) as requests:
+            owned.write(b"4")
+        assert requests.seen == {"GET": 1, "PUT": 1}, "after a while a read meets an outage first"
+        monkeypatch.undo()
+        owned.write(b"5")
+        newer = other.register("job").claim(2, "b")
+        assert newer.value == b"5"
+        with pytest.raises(FencedError):
+            owned.write(b"zombie")
+        newer.write(b"6")
+        found = store.register("job").read()
+        assert found is not None and found.value == b"6"
 
 
 def test_a_group_that_becomes_empty_is_deleted(server: AwsServer, s3_url: str) -> None:
