@@ -127,8 +127,9 @@ class VerifiedMember:
         return self._verified().get_versioned(key)
 
     def written_last(self, key: bytes) -> Versioned | None:
-        """See ``Member.written_last``."""
-        return self._verified().written_last(key)
+        """See ``Member.written_last``; nothing before the identity is verified."""
+        is_used = self._is_verified and not self._is_older
+        return self._member.written_last(key) if is_used else None
 
     def list_versioned(self, prefix: bytes) -> list[bytes]:
         """See ``Member.list_versioned``."""
