@@ -39,7 +39,7 @@ EXAMPLE = "s3://bucket/prefix?region=eu-west-1"
 
 _VERSION = struct.Struct(">QH")
 _WRITTEN_LAST_S = 1.0
-"""So long after a set the next one needs no read."""
+"""Seconds after a set in which the next one needs no read."""
 
 
 @dataclass(frozen=True, slots=True)
