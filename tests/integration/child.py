@@ -130,7 +130,7 @@ def attach() -> None:
         {
             name: value
             for name, value in os.environ.items()
-            if name.startswith("JET_") and not name.startswith("JET_FAIL_POINT")
+            if name.startswith(("JET_", "AWS_")) and not name.startswith("JET_FAIL_POINT")
         }
     )
     SparkSession(context)

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -56,7 +55,7 @@ from .crash_table import (
     Crash,
     points_wanted_by,
 )
-from .world import OUTPUTS, World, wait_until
+from .world import OUTPUTS, World, is_stopped, wait_until
 
 if TYPE_CHECKING:
     from pyspark import StatusTracker
@@ -451,11 +450,6 @@ def test_f17_phase_2_of_a_dead_execution_ends_too_late(
     assert (world.record(), world.visible()) == (record, visible)
     world.run()
     world.assert_exactly_once()
-
-
-def is_stopped(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat").read_text("utf-8")
-    return stat.rpartition(")")[2].split()[0] == "T"
 
 
 # --- F18: more members lost than backups ----------------------------------------------------------

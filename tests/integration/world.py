@@ -64,6 +64,11 @@ def random_rows(number: int, rows: int, seed: int, keys: int = 5) -> list[dict[s
     ]
 
 
+def is_stopped(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat").read_text("utf-8")
+    return stat.rpartition(")")[2].split()[0] == "T"
+
+
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
     """Polls a condition; fails loudly when it does not come true."""
     deadline = time.monotonic() + timeout_s

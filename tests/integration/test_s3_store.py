@@ -1,0 +1,117 @@
+"""A job whose store is a bucket of moto's server: its one member decides by conditional requests.
+The driver is killed, or sleeps until another one has taken over; the verdict is the rows."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dagster_jet import Jet
+from dagster_jet.ownership.record_keeper import read_record
+from dagster_jet.snapshot.record import JobStatus
+from dagster_jet.testing.failpoints import FailPoints
+from tests.long import long_but_for
+from tests.servers.members import AwsServer
+
+from . import child
+from .crash_table import AFTER_DECISION, Crash
+from .world import World, is_stopped, wait_until
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerProcess
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.usefixtures("interpreted")
+
+BUCKET = "store"
+ENDPOINT = "JET_TEST_STORE_ENDPOINT"
+CRASHES = (
+    Crash("start", "claim.after:1=kill"),
+    Crash("F6", "manifest.after:3=kill"),
+    Crash("F8", AFTER_DECISION),
+    Crash("S8", "record.committed.after:2=kill"),
+)
+
+
+class StoreInBucket(World):
+    """A world whose store is one member, `s3://store/<name of the folder>`."""
+
+    @property
+    def url(self) -> str:
+        return f"s3://{BUCKET}/{self.folder.name}?endpoint_url={os.environ[ENDPOINT]}"
+
+    def start_child(self, rules: str, *, own_jvm: bool = False, **order: Any) -> ForkServerProcess:
+        place = {"members": [self.url], "backup_count": 0}
+        return super().start_child(rules, own_jvm=own_jvm, jet=place, **order)
+
+    def jet(self, members: Sequence[str] = "abc", backup_count: int = 1, **settings: Any) -> Jet:
+        return super().jet([self.url], 0, **settings)
+
+
+@pytest.fixture(scope="module")
+def server(spark: SparkSession) -> Iterator[AwsServer]:
+    """Known to this process, to its children, and to all their tasks."""
+    with AwsServer() as started:
+        started.create_bucket(BUCKET)
+        known = {ENDPOINT: started.endpoint_url, **started.environment}
+        before = {name: os.environ.get(name) for name in known}
+        os.environ.update(known)
+        spark.sparkContext.environment.update(known)
+        yield started
+        for name, value in before.items():
+            del spark.sparkContext.environment[name]
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@pytest.fixture
+def world(
+    tmp_path: Path, spark: SparkSession, fail_points: FailPoints, server: AwsServer
+) -> StoreInBucket:
+    return StoreInBucket(tmp_path, fail_points, spark)
+
+
+@pytest.mark.parametrize("crash", long_but_for(CRASHES, "F8"), ids=str)
+def test_killed(world: StoreInBucket, crash: Crash) -> None:
+    world.fill()
+    world.run_child(crash.rules, sharded=crash.sharded)
+    world.assert_nothing_doubled()
+    assert world.run().status is JobStatus.COMPLETED
+    world.assert_exactly_once()
+
+
+def test_a_sleeping_driver_wakes_up_too_late(world: StoreInBucket) -> None:
+    """It sleeps right after a write of the record: it begins the next one with what it wrote."""
+    world.fill()
+    seen = len(world.fail_points.reached)
+    sleeper = world.start_child("record.snapshot.after:3=freeze", own_jvm=True)
+    try:
+        wait_until(
+            lambda: (
+                "record.snapshot.after" in world.fail_points.reached[seen:]
+                and is_stopped(sleeper.pid)
+            ),
+            "the child sleeps",
+        )
+        assert world.run().status is JobStatus.COMPLETED
+        world.assert_exactly_once()
+        with world.jet() as jet:
+            record = read_record(jet.store, child.JOB)
+        os.kill(sleeper.pid, signal.SIGCONT)
+        sleeper.join(60)
+        assert sleeper.exitcode == 3, world.child_output.read_text()
+    finally:
+        sleeper.kill()
+        sleeper.join()
+    assert "ended by FencedError" in world.child_output.read_text("utf-8")
+    with world.jet() as jet:
+        assert read_record(jet.store, child.JOB) == record
+    world.assert_exactly_once()
