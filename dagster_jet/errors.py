@@ -126,6 +126,9 @@ class MissingEnvironmentError(ConfigurationError):
 class StoreError(JetError):
     """Base class of errors between the engine and the store's members."""
 
+    was_not_applied = False
+    """True if the failed write has certainly changed nothing; otherwise that is not known."""
+
 
 class StoreUnavailableError(StoreError):
     """Too few members answered; the operation had no effect that counts."""

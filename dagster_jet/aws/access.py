@@ -16,7 +16,9 @@ from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConnectTimeoutError,
     CredentialRetrievalError,
+    EndpointConnectionError,
     InvalidRegionError,
     NoCredentialsError,
     NoRegionError,
@@ -58,12 +60,12 @@ class AwsFailure:
     Attributes:
         cause: an outage passes by itself, all others need an operator.
         text: the message of the service or boto3, without a full stop.
-        is_doubtful: the request may have been carried out anyway.
+        is_doubtful: the request may have been carried out anyway; None: it may be repeated.
     """
 
     cause: Cause
     text: str
-    is_doubtful: bool = False
+    is_doubtful: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,8 @@ _NOT_DONE = frozenset(
     )
 )
 """Error codes that mean that nothing was done."""
+_NOT_SENT = (EndpointConnectionError, ConnectTimeoutError)
+"""No connection was made."""
 
 
 _own = threading.local()
@@ -228,9 +232,9 @@ class AwsAccess:
                     raise self._named(error, is_doubtful=_is_servers_fault(error)) from error
                 failure = error
             except BotoCoreError as error:
-                raise self._named(error, is_doubtful=True) from error
+                raise self._named(error, is_doubtful=not isinstance(error, _NOT_SENT)) from error
         assert failure is not None
-        raise self._named(failure) from failure
+        raise self._named(failure, is_doubtful=False) from failure
 
     @contextmanager
     def errors_named(self) -> Iterator[None]:
@@ -280,7 +284,7 @@ class AwsAccess:
         except BotoCoreError as error:
             raise self._named(error) from error
 
-    def _named(self, error: Exception, *, is_doubtful: bool = False) -> Exception:
+    def _named(self, error: Exception, *, is_doubtful: bool | None = None) -> Exception:
         text = str(error).strip().rstrip(".")
         cause = Cause.OUTAGE
         if isinstance(error, ClientError):

@@ -42,6 +42,11 @@ def member_access(service: str, url: NetworkUrl, member_id: str, timeout_s: floa
     """
 
     def as_error(failure: AwsFailure) -> StoreError:
+        error = named(failure)
+        error.was_not_applied = failure.is_doubtful is False
+        return error
+
+    def named(failure: AwsFailure) -> StoreError:
         if failure.cause is not Cause.OUTAGE:
             return StoreUnwritableError(
                 f"the store member {member_id} cannot be used: {failure.text}.",

@@ -178,7 +178,7 @@ class S3Member:
         with self._aws.errors_named():
             self._bucket.check_conditions()
             # If no answer comes, another content may be there.
-            read, written = self._etags.pop(name, None), self._written.pop(key, None)
+            read, written = self._etags.pop(name, None), self._written.get(key)
             if not expected_version:
                 condition = {"IfNoneMatch": "*"}
             elif written is not None and written.stored.version == expected_version:
@@ -196,10 +196,15 @@ class S3Member:
                 lambda: self._aws.once.put_object(Body=body, **place),
                 refused=("PreconditionFailed", "412", *GONE),
             )
-        if answer is not None:
-            stored = Versioned(expected_version + 1, value)
-            self._written[key] = _Written(stored, answer["ETag"], time.monotonic())
-        return answer is not None
+        if answer is None:
+            self._written.pop(key, None)
+            return False
+        stored, now = Versioned(expected_version + 1, value), time.monotonic()
+        self._seen_versions.check(key, stored, 0)
+        if any(now > one.at + _WRITTEN_LAST_S for one in list(self._written.values())):
+            self._written = {}  # of many registers, few are written all the time
+        self._written[key] = _Written(stored, answer["ETag"], now)
+        return True
 
     def ping(self) -> None:
         """See ``Member.ping``."""

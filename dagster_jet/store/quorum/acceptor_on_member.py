@@ -62,6 +62,8 @@ def ask(member: Member, name: str, request: Request, member_id: str) -> Reply | 
     # An owner's next write may begin with what it wrote last: the set fails if that is not there
     # any more. Any other answer but "granted, and set" is that of a state that was read.
     own = member.written_last(key) if isinstance(request, Accept) else None
+    # A set that lost a race may be one that a proxy has sent twice: then the first has won.
+    is_lost = False
     for _ in range(_RACES_MAX):
         try:
             stored = own or member.get_versioned(key)
@@ -76,7 +78,7 @@ def ask(member: Member, name: str, request: Request, member_id: str) -> Reply | 
                     stored = Versioned(1, b"")
                 floor = floor_of(member)
         except (StoreUnavailableError, StoreUnwritableError) as error:
-            return Silence(error, may_have_applied=False)
+            return Silence(error, may_have_applied=is_lost)
         new, reply = acceptor_step(state, request, floor, member_id)
         if own is not None and (new == state or reply.status is not ReplyStatus.GRANTED):
             own = None
@@ -91,11 +93,12 @@ def ask(member: Member, name: str, request: Request, member_id: str) -> Reply | 
                 return reply
         except (StoreUnavailableError, StoreUnwritableError) as error:
             # Crash window: the member may have applied it before it or the connection broke.
-            return Silence(error, may_have_applied=True)
+            return Silence(error, may_have_applied=is_lost or not error.was_not_applied)
+        is_lost = True
     lost = StoreUnavailableError(
         f"{member.member_id} lost {_RACES_MAX} races for the register {name!r}."
     )
-    return Silence(lost, may_have_applied=False)
+    return Silence(lost, may_have_applied=True)
 
 
 def state_of(member: Member, name: str) -> AcceptorState:

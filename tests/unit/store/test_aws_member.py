@@ -10,7 +10,12 @@ from typing import Any
 import boto3
 import pyarrow as pa
 import pytest
-from botocore.exceptions import ConnectionClosedError
+from botocore.exceptions import (
+    ClientError,
+    ConnectionClosedError,
+    EndpointConnectionError,
+    ReadTimeoutError,
+)
 from botocore.httpsession import URLLib3Session
 
 from dagster_jet.errors import (
@@ -331,6 +336,50 @@ def test_an_owner_of_a_register_reads_once_and_then_only_writes(
         newer.write(b"6")
         found = store.register("job").read()
         assert found is not None and found.value == b"6"
+
+
+def test_a_bucket_that_is_put_back_behind_the_owners_writes_is_noticed(
+    server: AwsServer, s3_url: str
+) -> None:
+    bucket = boto3.client("s3", endpoint_url=server.endpoint_url)
+    prefix = f"{s3_url.removeprefix('s3://bucket/').partition('?')[0]}/versioned/"
+    with Store.open(StoreConfig((s3_url,), backup_count=0)) as store:
+        owned = store.register("job").claim(1, "a")
+        owned.write(b"1")
+        listed = bucket.list_objects_v2(Bucket="bucket", Prefix=prefix)["Contents"]
+        names = [found["Key"] for found in listed]
+        older = {n: bucket.get_object(Bucket="bucket", Key=n)["Body"].read() for n in names}
+        for number in range(2, 12):
+            owned.write(b"%d" % number)
+        for name, body in older.items():
+            bucket.put_object(Bucket="bucket", Key=name, Body=body)
+        for use in (store.register("job").read, lambda: store.register("job").claim(2, "b")):
+            with pytest.raises(StoreUnavailableError):
+                use()
+
+
+@pytest.mark.parametrize(
+    ("failure", "was_not_applied"),
+    [
+        (EndpointConnectionError(endpoint_url="https://there"), True),
+        (ClientError({"Error": {"Code": "AccessDenied"}}, "PutObject"), True),
+        (ReadTimeoutError(endpoint_url="https://there"), False),
+    ],
+    ids=["refused connection", "refused request", "no answer"],
+)
+def test_a_set_says_whether_it_was_certainly_not_applied(
+    s3_url: str, monkeypatch: pytest.MonkeyPatch, failure: Exception, was_not_applied: bool
+) -> None:
+    def put_object(**_: Any) -> Any:
+        raise failure
+
+    member = S3Member(s3_url)
+    assert member.compare_and_set(b"k", 0, b"1")
+    monkeypatch.setattr(member._aws.once, "put_object", put_object)
+    with pytest.raises((StoreUnavailableError, StoreUnwritableError)) as raised:
+        member.compare_and_set(b"k", 1, b"2")
+    assert raised.value.was_not_applied is was_not_applied
+    member.close()
 
 
 def test_a_group_that_becomes_empty_is_deleted(server: AwsServer, s3_url: str) -> None:

@@ -21,11 +21,25 @@ from dagster_jet.store.values.envelope import seal, unseal
 
 
 class MuteMember(MemoryMember):
-    """Carries out a compare-and-set, and then its answer is lost."""
+    """A member with faults, each while its flag is set."""
 
     mute = False
+    """A compare-and-set is carried out, and its answer is lost."""
+    refuses = False
+    """A compare-and-set is refused: certainly nothing was done."""
+    twice = False
+    """A proxy sends a compare-and-set again, which then loses to itself, and goes away."""
 
     def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
+        if self.refuses:
+            error = StoreUnavailableError(f"{self.member_id} refuses.")
+            error.was_not_applied = True
+            raise error
+        if self.twice:
+            super().compare_and_set(key, expected_version, value)
+            again = super().compare_and_set(key, expected_version, value)
+            self.reachable = False
+            return again
         done = super().compare_and_set(key, expected_version, value)
         if self.mute:
             raise StoreUnavailableError(f"{self.member_id} was cut off.")
@@ -216,6 +230,33 @@ def test_a_write_that_reached_nobody_may_be_repeated(members: list[MuteMember]) 
         member.reachable = True
     owned.write(b"another v1")
     assert owned.sequence == 1
+
+
+def test_a_write_that_was_refused_may_be_repeated(members: list[MuteMember]) -> None:
+    views = [OwnView(member) for member in members]
+    owned = client(views, "job").claim(1, "a")
+    owned.write(b"v1")
+    for member in members:
+        member.refuses = True
+    with pytest.raises(StoreUnavailableError):
+        owned.write(b"v2")
+    for member in members:
+        member.refuses = False
+    owned.write(b"another v2")
+    assert owned.sequence == 2
+
+
+def test_a_set_that_was_sent_twice_and_then_cannot_be_read_is_in_doubt(
+    members: list[MuteMember],
+) -> None:
+    owned = client(members, "job").claim(1, "a")
+    for member in members:
+        member.twice = True
+    with pytest.raises(WriteOutcomeUnknownError):
+        owned.write(b"v1")
+    for member in members:
+        member.twice, member.reachable = False, True
+    assert client(members, "job").claim(2, "b").value == b"v1"
 
 
 def test_after_an_unknown_write_the_owner_must_claim_again(
