@@ -311,6 +311,12 @@ def counted(environ, start_response):
         return received(environ, start_response)
     if environ.get("HTTP_X_AMZ_TARGET") == "AWSGlue.UpdateTable" and "VersionId" not in ignored:
         return updated(environ, start_response)
+    # Read before: a client that sleeps in the middle of its request holds up nobody.
+    if environ.get("wsgi.input_terminated"):
+        body = environ["wsgi.input"].read()
+    else:
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    environ = {**environ, "wsgi.input": io.BytesIO(body)}
     with one_by_one:
         counts[environ["REQUEST_METHOD"]] += 1
         return moto(environ, start_response)
