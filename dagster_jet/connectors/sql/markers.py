@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dagster_jet.connectors.sink_owner import SinkOwner
@@ -47,40 +48,7 @@ class Markers:
     place: SqlPlace
 
     def tables(self) -> Mapping[str, Any]:
-        alchemy = sqlalchemy()
-        types, columns = alchemy, alchemy.Column
-        metadata = alchemy.MetaData()
-        epochs = alchemy.Table(
-            EPOCHS,
-            metadata,
-            columns("id", types.String(64), primary_key=True),
-            columns("job", types.String(500), nullable=False),
-            columns("sink", types.String(500), nullable=False),
-            columns("timeline", types.BigInteger, nullable=False),
-            columns("epoch", types.BigInteger, nullable=False),
-            schema=self.place.schema,
-        )
-        held = alchemy.Table(
-            HELD,
-            metadata,
-            columns("transaction", types.String(128), primary_key=True),
-            columns("held", types.String(64), nullable=False),
-            columns("job", types.String(500), nullable=False),
-            columns("sink", types.String(500), nullable=False),
-            columns("execution", types.BigInteger, nullable=False),
-            columns("epoch", types.BigInteger, nullable=False),
-            columns("is_committed", types.Boolean, nullable=False),
-            schema=self.place.schema,
-        )
-        refused = alchemy.Table(
-            REFUSED,
-            metadata,
-            columns("id", types.String(64), primary_key=True),
-            columns("epoch", types.BigInteger, primary_key=True, autoincrement=False),
-            columns("memo", types.Text, nullable=False),
-            schema=self.place.schema,
-        )
-        return {EPOCHS: epochs, HELD: held, REFUSED: refused}
+        return _tables(self.place.schema)
 
     def ddl(self, connection: Connection) -> dict[str, str]:
         """CREATE statement by table."""
@@ -167,3 +135,42 @@ class Fence:
         chosen = sqlalchemy().select(table.c.timeline, table.c.epoch).where(table.c.id == self.id)
         row = connection.execute(chosen.with_for_update() if lock else chosen).one_or_none()
         return None if row is None else (row[0], row[1])
+
+
+@cache
+def _tables(schema: str | None) -> Mapping[str, Any]:
+    """Made once: a statement of a table that is made anew is compiled anew."""
+    alchemy = sqlalchemy()
+    types, columns = alchemy, alchemy.Column
+    metadata = alchemy.MetaData()
+    epochs = alchemy.Table(
+        EPOCHS,
+        metadata,
+        columns("id", types.String(64), primary_key=True),
+        columns("job", types.String(500), nullable=False),
+        columns("sink", types.String(500), nullable=False),
+        columns("timeline", types.BigInteger, nullable=False),
+        columns("epoch", types.BigInteger, nullable=False),
+        schema=schema,
+    )
+    held = alchemy.Table(
+        HELD,
+        metadata,
+        columns("transaction", types.String(128), primary_key=True),
+        columns("held", types.String(64), nullable=False),
+        columns("job", types.String(500), nullable=False),
+        columns("sink", types.String(500), nullable=False),
+        columns("execution", types.BigInteger, nullable=False),
+        columns("epoch", types.BigInteger, nullable=False),
+        columns("is_committed", types.Boolean, nullable=False),
+        schema=schema,
+    )
+    refused = alchemy.Table(
+        REFUSED,
+        metadata,
+        columns("id", types.String(64), primary_key=True),
+        columns("epoch", types.BigInteger, primary_key=True, autoincrement=False),
+        columns("memo", types.Text, nullable=False),
+        schema=schema,
+    )
+    return {EPOCHS: epochs, HELD: held, REFUSED: refused}

@@ -20,6 +20,8 @@ CONNECT_S, LOCK_S = 10, 20
 IDLE_S = 120
 """Seconds after which the server ends a session that is idle in a transaction, so that a frozen
 process or a stalled network does not hold the fence. MySQL has no such setting."""
+KEPT_S = 60
+"""Longest age, in seconds, of a connection that is used again: routers forget idle ones."""
 _DRIVERS = {
     "postgresql": "psycopg", "mysql": "pymysql", "mariadb": "pymysql", "sqlite": "pysqlite",
 }  # fmt: skip
@@ -91,23 +93,35 @@ class SqlPlace:
             )
         return found.set(drivername=f"{family}+{tested}")
 
-    def engine(self) -> Engine:
-        """Creates an engine without a connection pool."""
+    def engine(self, *, keeps_connection: bool = False) -> Engine:
+        """Creates an engine.
+
+        Args:
+            keeps_connection: it keeps one connection, which it tests before each use. SQLite's are
+                opened anew: they belong to a thread.
+        """
         alchemy, url = sqlalchemy(), self.parsed()
         arguments: dict[str, Any] = {}
         family = url.get_backend_name()
+        pool: dict[str, Any] = {"poolclass": alchemy.pool.NullPool}
+        if keeps_connection and family != "sqlite":
+            pool = {
+                "pool_size": 1, "max_overflow": 0, "pool_pre_ping": True, "pool_recycle": KEPT_S,
+            }  # fmt: skip
         if family == "postgresql":
             arguments = {
                 "connect_timeout": CONNECT_S, "tcp_user_timeout": 30_000, "keepalives_idle": 10,
                 "keepalives_interval": 5, "keepalives_count": 3, "client_encoding": "UTF8",
             }  # fmt: skip
+            if keeps_connection:  # PgBouncer before 1.21 mixes up statements that psycopg prepares
+                arguments["prepare_threshold"] = None
         elif family in ("mysql", "mariadb"):
             arguments = {"connect_timeout": CONNECT_S, "read_timeout": 60, "write_timeout": 60}
         elif family == "sqlite":
             arguments = {"timeout": 2, "isolation_level": None}
         try:
             engine: Engine = alchemy.create_engine(
-                url, poolclass=alchemy.pool.NullPool, connect_args=arguments, hide_parameters=True
+                url, connect_args=arguments, hide_parameters=True, **pool
             )
         except (ImportError, alchemy.exc.NoSuchModuleError) as error:
             driver = url.drivername.rpartition("+")[2]

@@ -8,7 +8,7 @@ committed. The marker also shows whether a commit succeeded whose connection bro
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pyarrow as pa
 from dagster_jet.connectors.change_columns import table_columns
 from dagster_jet.connectors.owned_rows import OwnedRows
 from dagster_jet.connectors.sql.failures import ErrorKind, as_sink_errors
+from dagster_jet.connectors.sql.kept_connection import KeptConnection
 from dagster_jet.connectors.sql.markers import EPOCHS, REFUSED, REPEATABLE, Fence, Markers, Owner
 from dagster_jet.connectors.sql.mirror import Mirror
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class SqlCommitter(Committer):
-    """Committer of one execution; connects for every commit."""
+    """Committer of one execution; its commits share a connection."""
 
     place: SqlPlace
     mode: str
@@ -50,6 +51,10 @@ class SqlCommitter(Committer):
     creates_table: bool
     area: StoreArea
     owner: Owner
+    _kept: KeptConnection = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._kept = KeptConnection(self.place)
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
         if not artifacts:
@@ -59,9 +64,11 @@ class SqlCommitter(Committer):
         errors = as_sink_errors(self.place, context.job, context.sink, may_leave_out=not is_mirror)
         markers, refused = Markers(self.place), context.refused
         leaves_out = refused is not None and refused.may_leave_out
-        with errors, self.place.connected() as connection:
-            names = (EPOCHS, *[REFUSED] * leaves_out)
-            create_markers(connection, markers, context.job, context.sink, *names)
+        with errors, self._kept.connected() as connection:
+            names = {EPOCHS, *[REFUSED] * leaves_out} - self._kept.found
+            if names:
+                create_markers(connection, markers, context.job, context.sink, *sorted(names))
+                self._kept.found |= names
             for epoch_id, segments in epochs:
                 self._commit_epoch(connection, epoch_id, segments, context)
             if leaves_out or (context.recovering and not markers.missing(connection, REFUSED)):
@@ -94,7 +101,9 @@ class SqlCommitter(Committer):
         context: CommitContext,
     ) -> None:
         fence, line = self._fence(context)
-        fence.ensure(connection)
+        if fence.id not in self._kept.found:
+            fence.ensure(connection)
+            self._kept.found.add(fence.id)
         rows = staged_rows(segments, context)
         if self.creates_table:
             rows = self._with_table(connection, rows)
@@ -182,6 +191,9 @@ class SqlCommitter(Committer):
 
     def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
         return remove_orphans(self.area, context.execution_id, keep)
+
+    def close(self) -> None:
+        self._kept.close()
 
 
 @dataclass

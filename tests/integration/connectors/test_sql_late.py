@@ -21,7 +21,7 @@ from dagster_jet.connectors.sql import place, sql_committer
 from dagster_jet.connectors.sql.held_rows import PREFIX
 from dagster_jet.connectors.sql.row_writer import write_rows
 from dagster_jet.contract import CommitContext, TransactionId
-from dagster_jet.errors import SinkUnavailableError
+from dagster_jet.errors import SinkMismatchError, SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
 from tests.integration.connectors.late_commit import commit_until_done
 from tests.integration.connectors.sql_places import MadeSink
@@ -37,6 +37,13 @@ WAITING = {
     "postgresql": "select 1 from pg_locks where not granted",
     "mariadb": "select 1 from information_schema.innodb_trx where trx_state = 'LOCK WAIT'",
 }
+SESSIONS = {
+    "postgresql": "select pid from pg_stat_activity where datname = current_database() "
+    "and backend_type = 'client backend' and pid <> pg_backend_pid()",
+    "mariadb": "select id from information_schema.processlist where db = database() "
+    "and id <> connection_id()",
+}
+ENDED = {"postgresql": "select pg_terminate_backend({})", "mariadb": "kill {}"}
 PREPARED = {
     "postgresql": "select gid from pg_prepared_xacts where database = current_database()",
     "mariadb": "xa recover",
@@ -83,6 +90,10 @@ class Late:
         owner = self.sink._owner(JOB, STAGE)
         ours = tuple(f"{PREFIX}{owner.id(id)}" for id in held_ids(JOB, STAGE, 1))
         return [name for name in names if name.startswith(ours)]
+
+    def sessions(self) -> list[int]:
+        """The server's ids of the sessions in the database."""
+        return [id for (id,) in self.database.run(SESSIONS[self.kind])]
 
     def rows(self) -> list[int]:
         return sorted(id for (id,) in self.database.run("select id from results"))
@@ -210,6 +221,38 @@ def released_while_repeated(late: Late, proxy: Proxy) -> None:
     held.release()
     again.join()
     late.commit(late.stage(3))
+    assert late.rows() == sorted(late.staged)
+
+
+# --- the connection between commits --------------------------------------------------------------
+
+
+@KINDS
+def test_commits_share_a_connection_until_the_server_ends_it(late: Late, kind: str) -> None:
+    context = CommitContext(JOB, STAGE, 1, 1, recovering=False)
+    late.committer.commit(late.stage(1), context)
+    (first,) = late.sessions()
+    late.committer.commit(late.stage(2), context)
+    assert late.sessions() == [first]
+    late.database.run(ENDED[kind].format(first))
+    wait_until(lambda: late.sessions() == [], within=20)
+    late.committer.commit(late.stage(3), context)  # is not repeated
+    (second,) = late.sessions()
+    assert second != first and late.rows() == sorted(late.staged)
+    late.committer.close()
+    wait_until(lambda: late.sessions() == [], within=20)
+
+
+@KINDS
+def test_nothing_is_kept_after_an_error(late: Late) -> None:
+    context = CommitContext(JOB, STAGE, 1, 1, recovering=False)
+    late.committer.commit(late.stage(1), context)
+    late.database.run("drop table dagster_jet_epochs")
+    second = late.stage(2)
+    with pytest.raises(SinkMismatchError, match="dagster_jet_epochs"):
+        late.committer.commit(second, context)
+    wait_until(lambda: late.sessions() == [], within=20)
+    late.committer.commit(second, context)
     assert late.rows() == sorted(late.staged)
 
 
