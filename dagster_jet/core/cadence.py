@@ -1,8 +1,9 @@
 """How often a job takes snapshots: by its interval, or as often as they are quick.
 
 Output becomes visible with a snapshot, so the pause between snapshots is most of the latency of a
-job that keeps up. A snapshot runs beside the next epoch and holds no rows up. What bounds their
-number is their cost in the store and in outside systems: files, requests, versions of tables.
+job that keeps up. A snapshot begins at the end of its epoch, runs beside the next one and holds no
+rows up. What bounds their number is their cost in the store and in outside systems: files,
+requests, versions of tables.
 """
 
 from __future__ import annotations

@@ -67,6 +67,10 @@ class EpochCycle(Machine[CycleState]):
         """The epoch whose output is being published, and its acks."""
         self._is_first = True
         """True until an epoch of this execution begins."""
+        self._began_ms = 0
+        """Time of the tick that began the last epoch."""
+        self._took_ms = 0
+        """Duration of the last epoch."""
         self._writes_nothing = False
         """`Tick.writes_nothing` of the last tick."""
 
@@ -95,6 +99,7 @@ class EpochCycle(Machine[CycleState]):
             return pending.reserve_ids()
         job.releases = event.wants_snapshot
         if event.wants_epoch or (due and (job.acked_epochs > 0 or self._is_released(event))):
+            self._began_ms = event.now_ms
             return self._run_epoch(snapshot=due, terminal=False, final=False)
         return []
 
@@ -124,6 +129,9 @@ class EpochCycle(Machine[CycleState]):
         since = event.now_ms - (pending.completed_ms or 0)
         if self._is_first:  # snapshots due during warm-up belong to this epoch
             since += job.config.first_epoch_ms
+        elif job.config.snapshot_interval_ms is None:
+            # The snapshot begins at this epoch's end, by which time the period may have passed.
+            since += self._took_ms
         return since >= pending.pause_ms(has_output=self._has_output)
 
     def _is_released(self, event: Tick) -> bool:
@@ -178,6 +186,7 @@ class EpochCycle(Machine[CycleState]):
             return []
         running, job.running = job.running, None
         assert running is not None
+        self._took_ms = max(0, event.now_ms - self._began_ms)
         acks = _distinct(event.acks)
         problem = self._incomplete(acks)
         if problem is not None:

@@ -493,13 +493,28 @@ def test_the_interval_counts_from_the_end_of_phase_2() -> None:
 def test_without_an_interval_a_snapshot_follows_after_its_period(
     period_ms: int, took_ms: int, pause_ms: int
 ) -> None:
-    job = running_job(snapshot_interval_ms=None, snapshot_period_ms=period_ms)
-    tell(job, decided(tell(job, acked(run_epoch(job, at=1000), at=1010)), at=1011))
-    end = 1010 + took_ms
-    tell(job, completed(2, end))
+    """The snapshot begins at the end of its epoch, which probably takes as long as the last one."""
+    epoch_ms, ended_ms = 40, 1_040 + took_ms
+
+    def next_epoch(at: int) -> RunEpoch:
+        job = running_job(snapshot_interval_ms=None, snapshot_period_ms=period_ms)
+        acks = acked(run_epoch(job, at=1_000), at=1_000 + epoch_ms)
+        tell(job, decided(tell(job, acks), at=1_041))
+        tell(job, completed(2, ended_ms))
+        return run_epoch(job, at)
+
+    due_ms = max(ended_ms, ended_ms + pause_ms - epoch_ms)
+    assert next_epoch(due_ms).snapshot_id == 3
     if pause_ms:
-        tell(job, acked(run_epoch(job, at=end + pause_ms - 1)))
-    assert run_epoch(job, at=end + pause_ms).snapshot_id == 3
+        assert next_epoch(due_ms - 1).snapshot_id is None
+
+
+def test_a_fixed_interval_does_not_count_on_an_epochs_duration() -> None:
+    job = running_job()  # an interval of 1,000 ms
+    tell(job, decided(tell(job, acked(run_epoch(job, at=1_000), at=1_400)), at=1_401))
+    tell(job, completed(2, 1_450))
+    tell(job, acked(run_epoch(job, at=2_000), at=2_400))
+    assert run_epoch(job, at=2_449).snapshot_id is None
 
 
 def test_without_an_interval_a_snapshot_waits_for_output() -> None:
@@ -530,8 +545,8 @@ def test_without_an_interval_a_snapshot_waits_for_output() -> None:
 def test_without_an_interval_a_discarded_snapshot_is_tried_again_after_the_longest_pause() -> None:
     job = running_job(snapshot_interval_ms=None)
     saved(job, run_epoch(job, at=300), 301, error="the disk is full")
-    tell(job, acked(run_epoch(job, at=1300)))
-    assert run_epoch(job, at=1301).snapshot_id == 3
+    tell(job, acked(run_epoch(job, at=1299), at=1300))
+    assert run_epoch(job, at=1300).snapshot_id == 3, "it begins a ms later"
 
 
 def test_what_falls_due_within_the_first_epoch_is_its_own_snapshot() -> None:
