@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks import cluster_epochs, function_race, operator_race, snapshot_steps
+from benchmarks import cluster_epochs, deployments, function_race, operator_race, snapshot_steps
 from benchmarks import cluster_race as cluster_racing
 from benchmarks import costs as promise_costs
 from benchmarks import latency as latencies
@@ -317,7 +317,9 @@ def latency(
 
 @app.command("recovery")
 def recovery(
-    part: Annotated[str, typer.Option(help="drivers, executors or both.")] = "both",
+    part: Annotated[
+        str, typer.Option(help="drivers, executors or both of these; deploy.")
+    ] = "both",
     engine: Annotated[
         list[str] | None, typer.Option(help="Repeatable, of the part; all of them.")
     ] = None,
@@ -327,7 +329,8 @@ def recovery(
     rounds: Rounds = None,
     json: Json = None,
 ) -> None:
-    """SIGKILL to the next committed row: drivers, with a standby, executors; and the peers."""
+    """Pauses of committed rows: drivers and executors that are killed, also the peers'; deployments
+    of a new version of the code (`--part deploy --rounds 5`: six minutes)."""
     root, found = Path(__file__).parent.parent, {}
     with scratch() as folder:
         if part in ("drivers", "both"):
@@ -339,6 +342,10 @@ def recovery(
                 rounds=rounds or 1,
                 schedule=Schedule(30.0, 45.0, 75.0),
                 console=console,
+            )
+        if part == "deploy":
+            found["deploy"] = deployments.run(
+                root, folder, deployments=rounds or 5, console=console
             )
         if part in ("executors", "both"):
             found["executors"] = recoveries.run(

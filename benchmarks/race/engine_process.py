@@ -115,6 +115,10 @@ class EngineProcess:
             tail = self._log.read_text(encoding="utf-8", errors="replace")[-2500:]
             raise EngineFailedError(f"{self._label} ended with {self._child.returncode}:\n{tail}")
 
+    def end(self) -> None:
+        """SIGTERM to the engine's own process; it is not waited for."""
+        self._child.terminate()
+
     def kill(self) -> float:
         """SIGKILL to the whole tree; returns when."""
         try:
