@@ -213,14 +213,7 @@ class PipelineJob(Job):
     def _drive_measured(self) -> JobResult:
         expired = None
         if self._order.standby:
-            standby = Standby(
-                self._store,
-                self.name,
-                self._stop_signal,
-                self._emit,
-                self._run_id,
-                self._order.spark,
-            )
+            standby = Standby(self._order, self._stop_signal, self._emit, self._run_id)
             succession = standby.wait()
             expired = standby.expired
             if succession is Succession.ENDS:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from dagster_jet.core.job_context import Parameters
 from dagster_jet.errors import StoreError
 from dagster_jet.execution.events import JobEvent, StandingBy
+from dagster_jet.execution.start_connectors import on_store
 from dagster_jet.execution.stopping import StopSignal
+from dagster_jet.jobs.job_order import Order
 from dagster_jet.jobs.sample_job import run_sample
 from dagster_jet.ownership.lease import is_owner_alive
 from dagster_jet.ownership.record_keeper import read_record
@@ -18,11 +23,16 @@ from dagster_jet.ownership.succession import Succession, SuccessionWatch
 from dagster_jet.ownership.supervision import read_supervision
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease
 from dagster_jet.spark.cluster.sample_session import sample_session
-from dagster_jet.store import Store
+from dagster_jet.spark.cluster.session import activate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _logger = logging.getLogger(__name__)
 
-_READ_EVERY_S = 1.0
+_READ_EVERY_S = 0.25
+"""For the job's record: an owner that has shut down is a gap in the committed rows."""
+_READ_INTENT_EVERY_S = 1.0
 _LOOK_EVERY_S = 0.1
 """For a dead owner on this host, which needs no read of the store."""
 
@@ -31,22 +41,13 @@ class Standby:
     """Stands by for one job. A crash leaves nothing behind: it writes nothing to the store."""
 
     def __init__(
-        self,
-        store: Store,
-        job: str,
-        stop: StopSignal,
-        emit: Callable[[JobEvent], None],
-        run_id: str | None,
-        spark: Mapping[str, str],
+        self, order: Order, stop: StopSignal, emit: Callable[[JobEvent], None], run_id: str | None
     ) -> None:
-        """
-        Args:
-            spark: settings of the session in which the job will run.
-        """
-        self._spark = spark
-        self._store, self._job, self._stop, self._emit = store, job, stop, emit
+        self._order, self._store, self._job = order, order.store, order.job
+        self._stop, self._emit = stop, emit
         self._watch = SuccessionWatch(run_id=run_id)
         self._announced: int | None = None
+        self._intent_read_at = -_READ_INTENT_EVERY_S
 
     @property
     def expired(self) -> Lease | None:
@@ -54,25 +55,34 @@ class Standby:
         return self._watch.expired
 
     def wait(self) -> Succession:
-        """Warms Spark up, then waits. A requested stop ends it, too.
+        """Warms Spark up, also for the own pipeline, then waits. A requested stop ends it, too.
 
         Raises:
             MissingEnvironmentError: Java is missing.
             ConfigurationError: Spark already runs, with settings that do not fit.
         """
-        _warm_up(self._spark)
+        self._warm_up()
         while self._stop.kind is None:
             try:
                 record = read_record(self._store, self._job)
-                seen = self._watch.sees(record, read_supervision(self._store, self._job))
+                seen = self.sees(record)
             except StoreError as error:  # the owner has the same trouble, and decides
                 _logger.warning("job %r: the standby cannot read its record: %s", self._job, error)
                 record, seen = None, Succession.WAITS
             if seen is not Succession.WAITS:
                 return seen
             self._announce(record)
-            self._pause(record)
+            self.pause(record)
         return Succession.ENDS
+
+    def sees(self, record: ExecutionRecord | None) -> Succession:
+        """Reads what is wanted of the job now and then, and always before the standby acts."""
+        seen, now = self._watch.sees(record), time.monotonic()
+        if seen is Succession.WAITS and now - self._intent_read_at < _READ_INTENT_EVERY_S:
+            return seen
+        supervision = read_supervision(self._store, self._job)
+        self._intent_read_at = now
+        return self._watch.sees(record, supervision)
 
     def _announce(self, record: ExecutionRecord | None) -> None:
         if record is not None and record.execution_id != self._announced:
@@ -80,7 +90,7 @@ class Standby:
             run_id = record.lease.run_id if record.lease is not None else None
             self._emit(StandingBy(self._job, record.execution_id, run_id))
 
-    def _pause(self, record: ExecutionRecord | None) -> None:
+    def pause(self, record: ExecutionRecord | None) -> None:
         """Returns early if a stop is requested, or the owner's process on this host is gone."""
         if record is not None and record.status is JobStatus.COMPLETING:
             self._stop.wait_for_another(None, _LOOK_EVERY_S)  # it is about to shut down
@@ -91,9 +101,26 @@ class Standby:
             if lease is not None and is_owner_alive(lease) is False:
                 return
 
+    def _warm_up(self) -> None:
+        with sample_session(self._order.spark) as opened:
+            if opened is not None:
+                with tempfile.TemporaryDirectory(prefix="jet-warm-up-") as folder:
+                    run_sample(opened, Path(folder))
+                self._rehearse(opened())
 
-def _warm_up(spark: Mapping[str, str]) -> None:
-    with sample_session(spark) as opened:
-        if opened is not None:
-            with tempfile.TemporaryDirectory(prefix="jet-warm-up-") as folder:
-                run_sample(opened, Path(folder))
+    def _rehearse(self, session: SparkSession) -> None:
+        """Analyses the pipeline, which makes the analysis of its start faster.
+
+        `Definition.at_start` is left out, because it may change the place of a connector, or find
+        the owner there. A pipeline that needs it for its columns is analysed at its start only.
+        """
+        from dagster_jet.spark.planning.analysis import analyse
+        from dagster_jet.spark.runtime import SparkRuntime
+
+        graph, parameters = self._order.graph, Parameters(self._order.config.parameters)
+        activate(session)
+        try:
+            with closing(SparkRuntime(session, self._job, {}, 1, parameters)) as runtime:
+                analyse(runtime, on_store(graph, self._store), self._store.partition_count)
+        except Exception as error:  # noqa: BLE001 - the start repeats it, and says what is wrong
+            _logger.info("job %r: its pipeline cannot be analysed yet: %s", self._job, error)

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import pytest
 
-from dagster_jet import Jet, Job, JobConfig, StopKind
+from dagster_jet import Jet, Job, JobConfig, Pipeline, StopKind, sinks
+from dagster_jet.connectors.files.files_source import FilesSource
 from dagster_jet.events import ExecutionStarted, StandingBy
+from dagster_jet.execution.stopping import StopSignal, parse_until
+from dagster_jet.jobs.job_order import Order
+from dagster_jet.jobs.standby import Standby
+from dagster_jet.ownership.record_keeper import read_record
+from dagster_jet.ownership.succession import Succession
 from dagster_jet.snapshot.record import JobStatus
+from dagster_jet.start_options import StartOptions
 from tests.long import long
 
 from . import child, large_crash_child
 from .standalone import standalone
 from .world import World, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -68,6 +80,45 @@ def test_an_owner_that_shuts_down_is_replaced_and_one_that_completes_is_not(worl
         assert third.result(timeout=60).status is JobStatus.COMPLETED
         assert [e.execution_id for e in world.events_of(ExecutionStarted)] == []
     world.assert_exactly_once()
+
+
+class LeftAlone(FilesSource):
+    """A source whose place only a start may ask."""
+
+    def at_start(self, job: str, stage: str, *, on_one_host: bool) -> FilesSource:
+        raise AssertionError(f"{job} has not started")
+
+
+def test_it_analyses_its_pipeline_before_it_has_the_job(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An analysis that fails does not end the standby: the start repeats it."""
+    caplog.set_level(logging.INFO, "dagster_jet")
+    calls: list[str] = []
+    refusals: list[str] = []
+
+    def looked_at(rows: DataFrame) -> DataFrame:
+        calls.append("transform")
+        if refusals:
+            raise ValueError(refusals[0])
+        return rows
+
+    p = Pipeline("rehearsed")
+    source = LeftAlone(str(world.folder / "in"), "json", "k string")
+    rows = p.read_from(source, name="in").transform(looked_at)
+    rows.write_to(sinks.files(str(world.folder / "out"), format="json"), name="out")
+    until, work_dir = parse_until("stopped"), world.folder / "work"
+    with world.jet() as jet:
+        order = Order(p.name, p.graph, JobConfig(), StartOptions(), until, jet.store, work_dir)
+        standby = Standby(order, StopSignal(), world.see, None)
+        assert standby.wait() is Succession.TAKES_OVER, "nobody has the job"
+        assert calls
+        assert "cannot be analysed" not in caplog.text
+        refusals.append("not today")
+        assert standby.wait() is Succession.TAKES_OVER
+        assert "'rehearsed': its pipeline cannot be analysed yet" in caplog.text
+        assert "not today" in caplog.text
+        assert read_record(jet.store, p.name) is None, "it writes nothing to the store"
 
 
 class OnACluster(World):
