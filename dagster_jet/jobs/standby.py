@@ -97,7 +97,9 @@ class Standby:
             return
         lease = record.lease if record is not None else None
         ends = time.monotonic() + _READ_EVERY_S
-        while time.monotonic() < ends and not self._stop.wait_for_another(None, _LOOK_EVERY_S):
+        while (left := ends - time.monotonic()) > 0:
+            if self._stop.wait_for_another(None, min(_LOOK_EVERY_S, left)):
+                return
             if lease is not None and is_owner_alive(lease) is False:
                 return
 
