@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from dagster_jet.spark.cluster.session import (
     executors_dead,
     is_local,
     keeps_workers,
+    local_folder,
     memory_bytes,
     parallelism,
 )
@@ -120,7 +120,7 @@ class SparkRuntime:
         try:
             if self._placement is not None:
                 self._placement.check()
-            scratch = self.session.sparkContext.getConf().get("spark.local.dir", gettempdir())
+            scratch = local_folder(self.session)
         except ExecutorLostError as lost:
             return lost
         except SESSION_GONE:

@@ -2,27 +2,40 @@
 
 Their names can be guessed, and they are often below a temporary folder that everybody can write:
 another user who creates one first could read the rows, or make us map and sort foreign files.
+
+A held folder belongs to running processes. They share a lock on it, which the kernel releases when
+the last of them ends, however it ends. So a later process can tell that nobody uses it: process ids
+say less, because every container has a process 1. systemd-tmpfiles spares a locked folder, too.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
+import shutil
+import socket
 import stat
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from dagster_jet.errors import ConfigurationError
+from dagster_jet.system.process import boot_id
 
 OWN_LEVELS = 3
 """A work folder is ``<place>/<namespace and store>/<job>/<execution>``; the user sets the place."""
+_FRESH = "new-"
 
 
-def make_private(folder: Path, levels: int = OWN_LEVELS) -> None:
+def make_private(folder: Path, levels: int = OWN_LEVELS, setting: str = "work_dir") -> None:
     """Create a folder and its own parents for this user only; accept them if they are his already.
 
     Args:
         folder: the folder to create.
         levels: number of trailing path components that are ours; those above are created if they
             are missing, and not checked.
+        setting: what says where the folder is, for errors.
 
     Raises:
         ConfigurationError: one of ours belongs to another user, or is a link or a file.
@@ -34,22 +47,77 @@ def make_private(folder: Path, levels: int = OWN_LEVELS) -> None:
         try:
             level.mkdir(mode=0o700)
         except FileExistsError:
-            _check(level)
+            _check(level, setting)
 
 
-def _check(folder: Path) -> None:
+def make_held(place: Path) -> tuple[Path, int]:
+    """Create a folder in `place` that is held while a process has the returned descriptor open.
+
+    A child that inherits the descriptor (`pass_fds`) holds the folder as well. Without locks in the
+    file system the folder is never removed by `remove_unheld`.
+    """
+    fresh = Path(tempfile.mkdtemp(prefix=_FRESH, dir=place))
+    descriptor = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY)
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    own = fresh.name.removeprefix(_FRESH)
+    # Only with this name it is one that `remove_unheld` looks at.
+    return fresh.rename(place / f"{_host()}-{_boot()}-{own}"), descriptor
+
+
+def remove_unheld(place: Path) -> None:
+    """Remove the folders of `make_held` in `place` that nobody holds any more.
+
+    Other hosts may share `place`, and a file system need not show them our locks. So only folders
+    of this kernel are removed (its containers see the same locks), and of this host before it was
+    restarted.
+    """
+    for folder in place.glob("*-*-*"):
+        host, boot, _ = folder.name.split("-", 2)
+        if _boot() == boot or _host() == host:
+            _remove_unheld(folder)
+
+
+def _remove_unheld(folder: Path) -> None:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return  # gone meanwhile, or no folder
+    try:
+        with suppress(OSError):  # it is held
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
+def _host() -> str:
+    return _short(socket.gethostname())
+
+
+def _boot() -> str:
+    return _short(boot_id())
+
+
+def _short(name: str) -> str:
+    """Paths of sockets have a bound, and host names may be long."""
+    return hashlib.sha256(name.encode()).hexdigest()[:6]
+
+
+def _check(folder: Path, setting: str) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         kind = "a link" if stat.S_ISLNK(found.st_mode) else "no folder"
-        raise _refused(folder, f"is {kind}")
+        raise _refused(folder, setting, f"is {kind}")
     if found.st_uid != os.geteuid():
-        raise _refused(folder, f"belongs to the user {found.st_uid}, not to {os.geteuid()}")
+        why = f"belongs to the user {found.st_uid}, not to {os.geteuid()}"
+        raise _refused(folder, setting, why)
     if found.st_mode & 0o022:  # made under a umask that allows group writes
         folder.chmod(0o700)
 
 
-def _refused(folder: Path, why: str) -> ConfigurationError:
+def _refused(folder: Path, setting: str, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"work_dir: {folder} {why}, and its owner could read and change the state of jobs.",
-        cure="Remove it, or give another work_dir.",
+        f"{setting}: {folder} {why}, and its owner could read and change the state of jobs.",
+        cure=f"Remove it, or give another {setting}.",
     )

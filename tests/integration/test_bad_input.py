@@ -173,7 +173,7 @@ def test_a_jvm_that_ends_at_its_start_says_why(tmp_path: Path) -> None:
     assert death.returncode == 3, death.output
     assert "MissingEnvironmentError" in death.output
     assert "ended at its start: Invalid maximum heap size: -Xmx1x" in death.output
-    (log,) = tmp_path.glob("dagster-jet-spark-*.log")
+    (log,) = tmp_path.glob("dagster-jet-spark-*/*.log")
     assert str(log) in death.output and "Could not create" in log.read_text("utf-8")
 
 

@@ -1,15 +1,13 @@
 """The output of Spark's JVM and of its Python workers: a file instead of the terminal.
 
 A JVM writes warnings at its start, and the stack of every task that fails. So the process that
-starts it gives it a file, which errors name. The file is removed at the end of a process in which
-no error has named it.
+starts it gives it a file in the JVM's folder. An error that names the file moves it out of there:
+what remains in the folder goes with it.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
-import tempfile
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,43 +15,48 @@ from pathlib import Path
 from typing import Any
 
 from dagster_jet.errors import MissingEnvironmentError
+from dagster_jet.spark.cluster.jvm_folder import DRIVER_OPTIONS, JvmFolder
 
-_path: Path | None = None
-_is_named = False
+_folder: JvmFolder | None = None
+_log: Path | None = None
 
 
 def start_jvm(settings: Mapping[str, str]) -> None:
-    """Starts Spark's JVM with its output in a new file, unless a JVM runs or was started outside.
+    """Starts Spark's JVM with a folder of its own, unless a JVM runs or was started outside.
 
     Callable on the thread that opens the session.
 
     Raises:
         MissingEnvironmentError: the JVM ended before it could be asked. The error has its reason,
             and names the file, which is kept.
+        ConfigurationError: another user has made the place of the JVMs' folders.
     """
     from pyspark import SparkConf, SparkContext, java_gateway
     from pyspark.errors import PySparkRuntimeError
 
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
+    global _folder, _log
+    if _folder is not None:
+        _folder.release()  # its JVM has died
+    _folder = folder = JvmFolder.make()
+    _log = folder.log
     conf = SparkConf(loadDefaults=False)
-    for name, value in settings.items():
+    for name, value in {**folder.socket_settings(), **settings}.items():
         conf.set(name, value)
-    global _path
-    descriptor, name = tempfile.mkstemp(prefix=f"dagster-jet-spark-{os.getpid()}-", suffix=".log")
-    with os.fdopen(descriptor, "wb") as output:
+    conf.set(DRIVER_OPTIONS, folder.options_with(settings.get(DRIVER_OPTIONS, "")))
+    with _log.open("wb") as output:
         launch: Any = java_gateway.launch_gateway
+        how = {"stdout": output, "stderr": output, "pass_fds": (folder.descriptor,)}
         try:
-            gateway = launch(conf, {"stdout": output, "stderr": output})
+            gateway = launch(conf, how)
         except PySparkRuntimeError as error:
-            why = reason(Path(name).read_text("utf-8", "replace"))
+            why = reason(_log.read_text("utf-8", "replace"))
+            _log = folder.kept_log()
             raise MissingEnvironmentError(
                 f"Spark's JVM ended at its start: {why}",
-                cure=f"The whole output is in {name}.",
+                cure=f"The whole output is in {_log}.",
             ) from error
-    if _path is None:
-        atexit.register(_remove)
-    _path = Path(name)
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)
 
 
@@ -75,16 +78,11 @@ def note(error: BaseException, *, is_named: bool) -> str | None:
     Returns:
         The path of the file; None: there is none.
     """
-    global _is_named
-    if _path is None:
+    global _log
+    if _folder is None or _log is None:
         return None
-    _is_named |= is_named
-    with suppress(OSError), _path.open("a", encoding="utf-8") as log:
+    if is_named:
+        _log = _folder.kept_log()
+    with suppress(OSError), _log.open("a", encoding="utf-8") as log:
         log.writelines(traceback.format_exception(error))
-    return str(_path)
-
-
-def _remove() -> None:
-    if _path is not None and not _is_named:
-        with suppress(OSError):
-            _path.unlink()
+    return str(_log)

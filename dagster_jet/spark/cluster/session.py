@@ -388,6 +388,13 @@ def memory_bytes(session: SparkSession) -> int:
     return sum(int(executor.maxMemory()) for executor in there)
 
 
+def local_folder(session: SparkSession) -> str:
+    """Where Spark keeps shuffled and cached rows on this host."""
+    assert session._jvm is not None
+    by_default = session._jvm.java.lang.System.getProperty("java.io.tmpdir")
+    return str(session.sparkContext.getConf().get("spark.local.dir", str(by_default)))
+
+
 def executors_wanted(session: SparkSession) -> int:
     """Number of executors beside the driver in the settings; 1 if not set."""
     if is_local(session):

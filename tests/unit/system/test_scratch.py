@@ -1,14 +1,19 @@
 """Folders for scratch: made for one user, refused where somebody else was first."""
 
+import errno
+import fcntl
 import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.system.scratch import make_private
+from dagster_jet.system.scratch import make_held, make_private, remove_unheld
 
 
 def mode(path: Path) -> int:
@@ -74,3 +79,66 @@ def test_a_link_or_a_file_in_the_way_is_refused(place: Path, tmp_path: Path, kin
     with pytest.raises(ConfigurationError, match=r"work_dir: .* is (a link|no folder)"):
         make_private(place / "jet-store" / "job" / "7")
     assert not list(target.iterdir())
+
+
+# --- held folders ---------------------------------------------------------------------------------
+
+
+def test_a_folder_is_held_until_the_last_process_with_its_descriptor_is_dead(place: Path) -> None:
+    folder, descriptor = make_held(place)
+    (folder / "rows").write_text("rows")
+    waits = [sys.executable, "-c", "input()"]
+    child = subprocess.Popen(waits, stdin=subprocess.PIPE, pass_fds=[descriptor])
+    try:
+        remove_unheld(place)
+        os.close(descriptor)
+        remove_unheld(place)
+        assert (folder / "rows").read_text() == "rows"
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+    remove_unheld(place)
+    assert not list(place.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("host", "boot", "is_removed"),
+    [("same", "same", True), ("same", "other", True), ("other", "same", True), ("", "", False)],
+)
+def test_a_lock_says_nothing_of_another_hosts_folder(
+    place: Path, host: str, boot: str, is_removed: bool
+) -> None:
+    folder, descriptor = make_held(place)
+    os.close(descriptor)
+    parts = folder.name.split("-")
+    ours = [host == "same", boot == "same"]
+    parts[:2] = [part if own else "0ther" for part, own in zip(parts, ours, strict=False)]
+    folder = folder.rename(place / "-".join(parts))
+    remove_unheld(place)
+    assert folder.exists() is not is_removed
+
+
+def test_a_file_system_without_locks_keeps_all_folders(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: int) -> None:
+        raise OSError(errno.EBADF, "NFS locks no folder")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    folder, descriptor = make_held(place)
+    os.close(descriptor)
+    remove_unheld(place)
+    assert folder.exists()
+
+
+def test_files_links_and_folders_of_others_stay(place: Path, tmp_path: Path) -> None:
+    folder, descriptor = make_held(place)
+    os.close(descriptor)
+    target = tmp_path / "elsewhere"
+    folder.rename(target)
+    folder.symlink_to(target)
+    others = [place / "another-users-folder", place / folder.with_suffix(".log")]
+    others[0].mkdir()
+    others[1].touch()
+    remove_unheld(place)
+    assert target.exists() and folder.is_symlink() and all(other.exists() for other in others)
