@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +34,7 @@ from benchmarks.nexmark import run as nexmark_benchmark
 from benchmarks.nexmark.generator import Format
 from benchmarks.nexmark.queries import QUERIES
 from benchmarks.operators import OPERATORS
+from benchmarks.process import end_on_sigterm
 from benchmarks.race import run as race_run
 from benchmarks.race.half_load import QUICK, Schedule
 from benchmarks.race.results import without_nan
@@ -79,8 +78,7 @@ def save(target: Path | None, result: dict[str, Any]) -> None:
 @app.callback()
 def everything(context: typer.Context) -> None:
     """Runs the race, if no command is given."""
-    # So that the engine's process and the scratch folder go too when this one is told to end.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    end_on_sigterm()
     if context.invoked_subcommand is None:
         race()
 

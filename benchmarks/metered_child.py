@@ -82,15 +82,16 @@ def run_metered(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        meter = meter_of(child.pid)
         try:
-            status = child.wait(timeout_s)
+            meter = meter_of(child.pid)
+            try:
+                status = child.wait(timeout_s)
+            finally:
+                meter.stop()
         except BaseException:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             raise
-        finally:
-            meter.stop()
     if status != 0:
         tail = log_path.read_text(encoding="utf-8", errors="replace")[-3000:]
         raise EngineFailedError(f"{who} ended with {status}:\n{tail}")

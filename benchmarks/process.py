@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import bisect
 import json
+import signal
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -61,3 +63,14 @@ def run_engine(spec: Spec) -> tuple[Trace, CpuMeter, float]:
         timeout_s=_TIMEOUT_S,
     )
     return Trace(**json.loads(spec.result.read_text(encoding="utf-8"))), meter, started
+
+
+def end_on_sigterm() -> None:
+    """Lets SIGTERM end this process with its clean-up: the engine's process and the scratch folder
+    go, too. A second SIGTERM does not break the clean-up off."""
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: None)  # not SIG_IGN, which children would inherit
+        sys.exit(143)
+
+    signal.signal(signal.SIGTERM, end)
