@@ -17,7 +17,7 @@ import dagster as dg
 from dagster_jet.errors import ConfigurationError, JobStateError
 from dagster_jet.orchestration.defined_pipeline import DefinedPipeline
 from dagster_jet.orchestration.job_watch import Log
-from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, read_record
+from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, read_record, record_register
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.pipeline.graph import SinkNode
 from dagster_jet.snapshot.record import JobStatus
@@ -288,12 +288,18 @@ def _attempts(jet: Jet, base: str) -> list[Attempt]:
 
 
 def _newest_attempt(jet: Jet, base: str) -> Attempt:
-    """Returns the listed attempt; where none is, that which another run is about to begin."""
+    """Returns the listed attempt; where none is, that which another run is about to begin.
+
+    If all of them were deleted, the partition begins again with its first name.
+    """
     listed = _attempts(jet, base)
     if listed:
         return listed[-1]
-    requested = jet.store.read_register(_register(base))
-    return Attempt() if requested is None else _Requested.from_bytes(requested.value).attempt
+    written = jet.store.read_register(_register(base))
+    requested = Attempt() if written is None else _Requested.from_bytes(written.value).attempt
+    name = requested.of(base)
+    is_deleted = _has_begun(jet, name) and read_record(jet.store, name) is None
+    return Attempt() if is_deleted else requested
 
 
 def _requested_attempt(jet: Jet, base: str, launch: str) -> Attempt:
@@ -305,7 +311,7 @@ def _requested_attempt(jet: Jet, base: str, launch: str) -> Attempt:
         if current is not None and run in known.runs:
             return current
         newest = max([known.attempt, *_attempts(jet, base)], key=lambda attempt: attempt.number)
-        has_begun = current is None or jet.job(known.attempt.of(base)).record() is not None
+        has_begun = current is None or _has_begun(jet, known.attempt.of(base))
         if newest is known.attempt and not has_begun:
             return _Requested(newest, (*known.runs, run)).to_bytes()
         return _Requested(newest.next(launch), (run,)).to_bytes()
@@ -313,6 +319,11 @@ def _requested_attempt(jet: Jet, base: str, launch: str) -> Attempt:
     written = jet.store.update_register(_register(base), request)
     assert written is not None
     return _Requested.from_bytes(written.value).attempt
+
+
+def _has_begun(jet: Jet, name: str) -> bool:
+    """Whether the job has ever run: the register of its record stays when it is deleted."""
+    return jet.store.read_register(record_register(name)) is not None
 
 
 def _register(base: str) -> str:

@@ -239,6 +239,21 @@ def test_launches_at_one_moment_compute_one_job(jet: Jet) -> None:
     assert job("33333333-1").name == "shop@mon@5-33333333", "an older version of the library knew 4"
 
 
+def test_a_deleted_attempt_does_not_get_its_name_back(jet: Jet) -> None:
+    """Failed before: the next launch took the name of the last request with `anew`."""
+    defined = defined_in(assets_of().metadata_by_key)
+    assert defined is not None
+    RecordedJob(jet, "shop@mon", listed=True).has_ended(JobStatus.COMPLETED)
+    second = partition_job("dddddddd-1", jet, defined, "mon", anew=True)
+    second.replace(jet, logging.getLogger(), accept_old_rows=False)
+    RecordedJob(jet, second.name, listed=True).has_ended(JobStatus.COMPLETED)
+    jet.job(second.name).delete()
+    plain = partition_job("eeeeeeee-1", jet, defined, "mon", anew=False)
+    assert (plain.name, plain.is_completed) == ("shop@mon", False)
+    third = partition_job("ffffffff-1", jet, defined, "mon", anew=True)
+    assert third.name == "shop@mon@3-ffffffff"
+
+
 def test_a_retry_continues_and_a_re_execution_of_a_success_computes_anew(
     jet: Jet, tmp_path: Path
 ) -> None:
