@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
@@ -66,6 +65,7 @@ from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.spark.cluster.session import is_local, parallelism
 from dagster_jet.spark.commit import carry_out, commit_stages
 from dagster_jet.spark.runtime import SparkRuntime
+from dagster_jet.system.scratch import remove_private
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -164,7 +164,7 @@ def wire(
         committer.abort_own,
         resources,
     )
-    resources.callback(shutil.rmtree, context.work_dir, ignore_errors=True)
+    resources.callback(remove_private, context.work_dir)
     for close in (
         context.runtime.close,
         committer.close,

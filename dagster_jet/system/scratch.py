@@ -26,6 +26,7 @@ from dagster_jet.system.process import boot_id
 OWN_LEVELS = 3
 """A work folder is ``<place>/<namespace and store>/<job>/<execution>``; the user sets the place."""
 _FRESH = "new-"
+_TRIES = 100
 
 
 def make_private(folder: Path, levels: int = OWN_LEVELS, setting: str = "work_dir") -> None:
@@ -42,12 +43,23 @@ def make_private(folder: Path, levels: int = OWN_LEVELS, setting: str = "work_di
         OSError: the folder cannot be created.
     """
     own = [folder, *folder.parents][:levels]
-    own[-1].parent.mkdir(parents=True, exist_ok=True)
-    for level in reversed(own):
+    for tries_left in reversed(range(_TRIES)):
+        own[-1].parent.mkdir(parents=True, exist_ok=True)
         try:
-            level.mkdir(mode=0o700)
-        except FileExistsError:
-            _check(level, setting)
+            for level in reversed(own):
+                _make(level, setting)
+            return
+        except FileNotFoundError:  # `remove_private` has removed an empty parent meanwhile
+            if not tries_left:
+                raise
+
+
+def remove_private(folder: Path, levels: int = OWN_LEVELS) -> None:
+    """Remove a folder of `make_private`, and its own parents if they are empty then."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # others are in it
+        for level in folder.parents[: levels - 1]:
+            level.rmdir()
 
 
 def make_held(place: Path) -> tuple[Path, int]:
@@ -102,6 +114,13 @@ def _boot() -> str:
 def _short(name: str) -> str:
     """Paths of sockets have a bound, and host names may be long."""
     return hashlib.sha256(name.encode()).hexdigest()[:6]
+
+
+def _make(folder: Path, setting: str) -> None:
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        _check(folder, setting)
 
 
 def _check(folder: Path, setting: str) -> None:

@@ -7,13 +7,14 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.system.scratch import make_held, make_private, remove_unheld
+from dagster_jet.system.scratch import make_held, make_private, remove_private, remove_unheld
 
 
 def mode(path: Path) -> int:
@@ -79,6 +80,31 @@ def test_a_link_or_a_file_in_the_way_is_refused(place: Path, tmp_path: Path, kin
     with pytest.raises(ConfigurationError, match=r"work_dir: .* is (a link|no folder)"):
         make_private(place / "jet-store" / "job" / "7")
     assert not list(target.iterdir())
+
+
+def test_empty_parents_go_with_the_last_folder_also_while_another_is_made(place: Path) -> None:
+    """Failed before: an empty folder stayed for every job."""
+    first, second = (place / "jet-store" / "job" / number for number in "12")
+    end = threading.Event()
+
+    def come_and_go() -> None:
+        while not end.is_set():
+            make_private(first)
+            remove_private(first)
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        for _ in range(500):
+            make_private(second)
+            assert second.is_dir()
+            remove_private(second)
+    finally:
+        end.set()
+        other.join()
+    assert not list(place.iterdir())
+    with pytest.raises(FileNotFoundError):
+        make_private(Path("/proc/jet-store"), levels=1)  # no folder can be made there
 
 
 # --- held folders ---------------------------------------------------------------------------------
