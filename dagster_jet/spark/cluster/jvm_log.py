@@ -39,6 +39,7 @@ def start_jvm(settings: Mapping[str, str]) -> None:
     global _folder, _log
     if _folder is not None:
         _folder.release()  # its JVM has died
+        _folder = None
     _folder = folder = JvmFolder.make()
     _log = folder.log
     conf = SparkConf(loadDefaults=False)
