@@ -375,9 +375,10 @@ def frame_of(session: SparkSession, rows: JavaObject) -> DataFrame:
 def executors_dead(session: SparkSession) -> int:
     """Number of lost executors that Spark remembers (of the last 100 by default)."""
     status = session.sparkContext._jsc.sc().statusStore()
-    # In this order: an executor that joins in between makes it too low for now, never too high.
-    known = int(status.executorList(False).size())
-    return known - int(status.executorList(True).size())
+    known = -1
+    while known != (seen := int(status.executorList(False).size())):  # none has joined in between
+        known, alive = seen, int(status.executorList(True).size())
+    return known - alive
 
 
 def memory_bytes(session: SparkSession) -> int:
