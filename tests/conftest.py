@@ -5,7 +5,9 @@ import signal
 import sys
 from collections import defaultdict
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,7 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     side the first would wait for each other.
 
     With pytest-xdist each worker takes the next file when it is done with one.
+
+    Tests of files that import a server are marked, for `make check`.
     """
+    for item in items:
+        if isinstance(item, pytest.Function) and _imports_a_server(item.module):
+            item.add_marker("server")
     mixed = [Path(__file__).parent / folder for folder in ("e2e", "integration")]
     ours = [n for n, item in enumerate(items) if any(map(item.path.is_relative_to, mixed))]
     folders: dict[Path, dict[Path, None]] = defaultdict(dict)
@@ -69,6 +76,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         if running is not None and running.master != expected:
             running.stop()
             pytest.fail(f"{item.nodeid} has started this process's Spark with {running.master}")
+
+
+@cache
+def _imports_a_server(module: ModuleType) -> bool:
+    """Whether a test file imports a server for tests, or one's fixture."""
+    places = ("tests.servers", "tests.unit.connectors.s3_folder")
+    return any(_place_of(one).startswith(places) for one in vars(module).values())
+
+
+def _place_of(one: object) -> str:
+    return one.__name__ if isinstance(one, ModuleType) else str(getattr(one, "__module__", ""))
 
 
 def _is_xdist_worker() -> bool:
