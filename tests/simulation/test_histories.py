@@ -6,6 +6,7 @@ JET_SIMULATION_SEED=4711 pytest tests/simulation -k one_history              # o
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -20,8 +21,10 @@ import dagster_jet
 from .scenario import ALL_POINTS
 from .world import World, play
 
-HISTORIES = int(os.environ.get("JET_SIMULATION_HISTORIES", "500"))
+HISTORIES = int(os.environ.get("JET_SIMULATION_HISTORIES", "240"))
 BLOCKS = 6
+RARE = (429, 303, 129)
+"""Seeds that have shown what few of them show."""
 SEED = os.environ.get("JET_SIMULATION_SEED")
 
 MUST_HAVE_HAPPENED = (
@@ -86,11 +89,16 @@ def test_no_history_loses_or_doubles_a_row(block: int) -> None:
 
 
 def test_everything_that_can_happen_has_happened() -> None:
-    """Every command, with a crash on either side; a new command cannot stay untried."""
+    """Every command, with a crash on either side; a new command cannot stay untried.
+
+    What is rare may need up to 500 more histories.
+    """
     seen = sum((histories(block) for block in range(BLOCKS)), Counter[str]())
-    crashes = [f"crash {point}" for point in ALL_POINTS]
-    never = [what for what in (*crashes, *MUST_HAVE_HAPPENED) if not seen[what]]
-    assert not never, f"in {HISTORIES} histories never: {never}"
+    wanted = (*(f"crash {point}" for point in ALL_POINTS), *MUST_HAVE_HAPPENED)
+    more = itertools.chain(RARE, range(HISTORIES, HISTORIES + 500))
+    while (never := [what for what in wanted if not seen[what]]) and (seed := next(more, None)):
+        seen.update(play(seed).seen)
+    assert not never, f"never: {never}"
 
 
 def test_a_seed_is_a_history() -> None:
