@@ -89,7 +89,7 @@ def test_the_sensor_starts_it_and_numbers_and_plots_are_live(project: Project, p
 
 @long
 def test_checks_are_green(project: Project, page: Page) -> None:
-    """Below they are executed when one is red."""
+    """Below one of them is red."""
     page.open(f"{SINK}?view=checks").wait_for("store_safe").click("Execute all")
     page.wait_until(lambda: page.text.count("Succeeded") == 6, "all checks succeed")
     assert "Failed" not in page.text
@@ -124,6 +124,7 @@ def kill_and_see(project: Project, page: Page) -> None:
     page.open(SENSOR).wait_until(said, "the tick says why")
 
 
+@long  # `tests/e2e/test_interrupt.py` cancels a run as the button does, without a browser
 def test_a_cancelled_run_takes_its_snapshot_and_stays_down(project: Project, page: Page) -> None:
     project.wait_for("it is running", project.is_running)
     before = project.observer.runs()
@@ -154,7 +155,9 @@ def last_skip_reason(page: Page) -> str:
     return said
 
 
+@long
 def test_reexecuted_it_goes_on_and_is_supervised(project: Project, page: Page) -> None:
+    """`tests/unit/orchestration/test_surplus_runs.py` re-executes one, without a browser."""
     before, statuses = project.record().execution_id, project.run_statuses()
     (cancelled,) = [run for run in project.observer.runs() if run.status == "CANCELED"]
     # With the tags of the sensor's run; until it has its lease the sensor requests nothing beside.
@@ -243,7 +246,10 @@ def test_every_row_is_there_once(project: Project) -> None:
     assert (verdict.flights, verdict.bad_lines) == (FLIGHTS, BAD_LINES)
 
 
+@long
 def test_a_check_is_red_when_the_store_has_lost_a_member(project: Project, page: Page) -> None:
+    """`tests/unit/orchestration/test_asset_checks.py` looks at all checks, and test_true_pages.py
+    opens one."""
     member = project.data / "store" / "c"
     member.rename(project.data / "store-c-is-away")
     page.open(f"{SINK}?view=checks").wait_for("store_safe").click("Execute all")
