@@ -15,7 +15,7 @@ from .child import open_jet
 from .small_epochs import made_for
 from .world import write_input
 
-FILES = 14
+FILES = 9
 SHARED = {"shared": True}
 
 

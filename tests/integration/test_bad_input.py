@@ -269,8 +269,14 @@ def test_a_row_without_event_time(world: World) -> None:
     assert told.value.position == f'{path}: {{"k":"a","v":2}}'
 
 
-@pytest.mark.parametrize("time", [2**63 - 1, -(2**63)])
-@pytest.mark.parametrize("stage", ["window", "sliding", "session", "rolling"])
+@pytest.mark.parametrize(
+    ("stage", "time"),
+    [
+        *((stage, 2**63 - 1) for stage in ("window", "sliding", "session", "rolling")),
+        ("window", -(2**63)),
+        *(pytest.param(stage, -(2**63), marks=long) for stage in ("sliding", "session", "rolling")),
+    ],
+)
 def test_an_event_time_beyond_all_clocks(world: World, stage: str, time: int) -> None:
     """In the JVM or in a task, something that is added to it overflows: file and row are named."""
     write_input(world.folder / "in", 1, [good(1), good(3)])
@@ -585,7 +591,7 @@ def test_values_damaged_in_one_member(world: World, how: str) -> None:
     world.assert_exactly_once()
 
 
-@pytest.mark.parametrize("how", ["truncated", "bit-flipped"])
+@pytest.mark.parametrize("how", [pytest.param("truncated", marks=long), "bit-flipped"])
 @pytest.mark.parametrize("wanted", ["manifest/", "counts/"])
 def test_values_damaged_in_all_members(world: World, how: str, wanted: str) -> None:
     """Refused, with the name of what is missing; nothing is written."""

@@ -105,8 +105,18 @@ def later(function: Any) -> Any:
     return lambda frame: frame if frame.isEmpty() else function(frame)
 
 
-@pytest.mark.parametrize("of", ["files", "items"])
-@pytest.mark.parametrize("name", LATER)
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        *((name, "files") for name in LATER),
+        *((name, "items") for name in ("another type", "an aggregate")),
+        *(
+            pytest.param(name, "items", marks=long)
+            for name in LATER
+            if name not in ("another type", "an aggregate")
+        ),
+    ],
+)
 def test_what_a_later_plan_does_is_looked_at(world: World, name: str, of: str) -> None:
     function, kind, said = LATER[name]
     rows = [{"k": "a", "ts": 1, "v": n % 2} for n in range(4)]

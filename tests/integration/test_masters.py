@@ -3,7 +3,7 @@ process and on executors of a cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -75,12 +75,13 @@ def test_frames_of_small_epochs_are_made_once(tmp_path: Path, cluster: Run) -> N
         assert made <= 3 < small_epochs.FILES <= epochs, "with rows, without, and the last"
 
 
-def on_both(cases: Iterable[str], *quick: str) -> pytest.MarkDecorator:
-    """All cases on both masters; of the cluster's `make test` runs those that are quick."""
+def on_both(cases: Iterable[str], *quick: str, alike: Collection[str] = ()) -> pytest.MarkDecorator:
+    """All cases on both masters; of the cluster's `make test` runs those that are quick, of the
+    local one's all but those that are like another."""
     return pytest.mark.parametrize(
         ("case", "run"),
         [
-            *(pytest.param(case, "local") for case in cases),
+            *(pytest.param(case, "local", marks=long if case in alike else []) for case in cases),
             *(pytest.param(case, "cluster", marks=[] if case in quick else long) for case in cases),
         ],
         indirect=["run"],
@@ -96,7 +97,8 @@ def test_a_watermark_is_no_part_of_a_small_epochs_frames(
     assert made <= prepared_cases.CASES[case].kinds < prepared_cases.FILES <= epochs
 
 
-@on_both(whose_error.OURS, "a sink")
+# Like JSON, items and map_journal.
+@on_both(whose_error.OURS, "a sink", alike={"CSV", "nexmark", "map_entries"})
 def test_what_our_own_code_raises_in_a_task_is_ours(tmp_path: Path, case: str, run: Run) -> None:
     error: JetError = run(whose_error.of_ours, case, tmp_path / "job")
     assert type(error) is JetError

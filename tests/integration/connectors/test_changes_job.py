@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -14,6 +14,7 @@ from tests.integration import child
 from tests.integration.connectors import changes_child
 from tests.integration.oracle import Rows, by_manifest
 from tests.integration.world import World
+from tests.long import long
 from tests.servers.postgres import PostgresDatabase, postgres
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -65,9 +66,14 @@ def world(world: World) -> Iterator[ChangesWorld]:
     found.database.run(f"select pg_drop_replication_slot('s_{found.database.name}')")
 
 
-def test_killed_again_and_again_around_the_advance_of_its_slot(world: ChangesWorld) -> None:
+@pytest.mark.parametrize(
+    "kills", [pytest.param(KILLS, id="all", marks=long), pytest.param(KILLS[2:], id="its own")]
+)
+def test_killed_again_and_again_around_the_advance_of_its_slot(
+    world: ChangesWorld, kills: Sequence[str]
+) -> None:
     expected: Rows = Counter()
-    for turn, rules in enumerate(KILLS):
+    for turn, rules in enumerate(kills):
         expected += world.change(turn)
         world.run_child(rules, config=CONFIG)
         assert not world.rows() - expected
