@@ -14,8 +14,8 @@ from .scenario import Scenario
 from .world import World
 
 BLOCKS = 4
-HISTORIES = min(int(os.environ.get("JET_SIMULATION_HISTORIES", "80")), 4_000)
-"""They are a kind of those in test_histories.py, of which `make soak` plays more."""
+HISTORIES = min(int(os.environ.get("JET_SIMULATION_HISTORIES", "240")) // 3, 4_000)
+"""They are a kind of those in test_histories.py, which are more."""
 
 
 def history(seed: int) -> World:
