@@ -236,6 +236,11 @@ def batches(project: Project) -> list[Run]:
 
 
 def test_every_row_is_there_once(project: Project) -> None:
+    complete(project)
+
+
+def complete(project: Project) -> None:
+    """All flights depart, the job ends, and its rows are compared."""
     rows = project.fly(len(project.waiting))
     assert rows == FLIGHTS + BAD_LINES
     project.wait_for("all rows are committed", lambda: project.rows_committed() == rows)
@@ -250,6 +255,8 @@ def test_every_row_is_there_once(project: Project) -> None:
 def test_a_check_is_red_when_the_store_has_lost_a_member(project: Project, page: Page) -> None:
     """`tests/unit/orchestration/test_asset_checks.py` looks at all checks, and test_true_pages.py
     opens one."""
+    if project.record().status is not JobStatus.COMPLETED:  # without the test of the rows
+        complete(project)
     member = project.data / "store" / "c"
     member.rename(project.data / "store-c-is-away")
     page.open(f"{SINK}?view=checks").wait_for("store_safe").click("Execute all")
