@@ -322,7 +322,7 @@ def recovery(
         list[str] | None, typer.Option(help="Repeatable, of the part; all of them.")
     ] = None,
     minutes: Annotated[
-        float, typer.Option(help="Without lost executors, and as many with them.")
+        float, typer.Option(help="With lost executors, after as many without, at most five.")
     ] = 5.0,
     rounds: Rounds = None,
     json: Json = None,

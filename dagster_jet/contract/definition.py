@@ -27,8 +27,8 @@ class Definition(ClassifiesErrors):
         return self
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> Definition:
-        """Inspects the place before an execution. Returns the definition to use, completed with
-        facts that only the place knows.
+        """Inspects the place before an execution or for a plan, and changes nothing there. Returns
+        the definition to use, completed with facts that only the place knows.
 
         Args:
             on_one_host: all tasks see the files that the driver sees.

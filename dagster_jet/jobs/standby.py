@@ -113,8 +113,9 @@ class Standby:
     def _rehearse(self, session: SparkSession) -> None:
         """Analyses the pipeline, which makes the analysis of its start faster.
 
-        `Definition.at_start` is left out, because it may change the place of a connector, or find
-        the owner there. A pipeline that needs it for its columns is analysed at its start only.
+        `Definition.at_start` is left out, because it may find the owner at the place of a
+        connector, such as a consumer of a queue, and warn. A pipeline that needs it for its
+        columns is analysed at its start only.
         """
         from dagster_jet.spark.planning.analysis import analyse
         from dagster_jet.spark.runtime import SparkRuntime

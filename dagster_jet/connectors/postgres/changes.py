@@ -29,14 +29,10 @@ _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
 
 @dataclass(frozen=True)
 class Found:
-    """State of the server at a start."""
+    """The published table and the server, at a start or for a plan."""
 
     table: PublishedTable
     server: Server
-    slot_begins: int
-    """Transactions committed after this position are still in the slot."""
-    made_slot: bool
-    """True if this start created the slot."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +82,17 @@ class ChangesSource(Source):
         return change_rows.schema(self.found.table)
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> ChangesSource:
-        """Reads the table's columns, and creates the slot if it does not exist."""
+        """Reads the table's columns. It changes nothing: `Jet.plan` calls it, too."""
         with as_source_errors(self.place, job, stage), self.place.connected() as connection:
-            server = server_of(connection, job, stage)
-            table = self._table(connection, job, stage)
-            self._check_server(connection, job, stage)
+            return replace(self, found=self._find(connection, job, stage))
+
+    def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> ChangesReader:
+        """Creates the slot if it does not exist.
+
+        A crash after that leaves the slot, which the next start reads from.
+        """
+        with as_source_errors(self.place, job, stage), self.place.connected() as connection:
+            found = self.found or self._find(connection, job, stage)
             made_slot = self._make_slot(connection, job, stage)
             asked = (
                 "select cast(confirmed_flush_lsn as text) from pg_replication_slots "
@@ -98,15 +100,6 @@ class ChangesSource(Source):
             )
             # A lost slot has no position; the first poll reports it.
             begins = connection.execute(sqlalchemy().text(asked), {"slot": self.slot}).scalar()
-            position = change_rows.lsn_of(begins or "0/0")
-            return replace(self, found=Found(table, server, position, made_slot))
-
-    def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> ChangesReader:
-        known = self
-        if self.found is None:
-            known = self.at_start(job, stage, on_one_host=True)
-        found = known.found
-        assert found is not None
         return ChangesReader(
             self.place,
             self.slot,
@@ -114,12 +107,18 @@ class ChangesSource(Source):
             found.table,
             dict(self.renamed),
             found.server,
-            found.made_slot,
+            made_slot,
             bad_rows,
             job,
             stage,
-            _whole=found.slot_begins,
+            _whole=change_rows.lsn_of(begins or "0/0"),
         )
+
+    def _find(self, connection: Connection, job: str, stage: str) -> Found:
+        server = server_of(connection, job, stage)
+        table = self._table(connection, job, stage)
+        self._check_server(connection, job, stage)
+        return Found(table, server)
 
     def _table(self, connection: Connection, job: str, stage: str) -> PublishedTable:
         tables = published_tables(connection, self.publication)

@@ -104,3 +104,23 @@ def test_a_quiet_table_lets_the_server_forget_what_others_write(world: ChangesWo
             expected += world.change(turn)
             jet.run(pipeline, JobConfig(**CONFIG), until="drained")
             assert world.rows() == expected
+
+
+def test_a_plan_creates_no_slot_and_a_start_does(world: ChangesWorld) -> None:
+    """A slot that nobody reads keeps the server's log for ever."""
+    place = json.loads((world.folder / "changes.json").read_text())
+    place["slot"] += "_planned"
+    (world.folder / "changes.json").write_text(json.dumps(place))
+    slots = "select count(*) from pg_replication_slots where slot_name = %s"
+    with world.jet() as jet:
+        pipeline = changes_child.changes_pipeline(world.folder)
+        jet.plan(pipeline)
+        assert world.database.run(slots, place["slot"]) == [(0,)]
+        jet.run(pipeline, JobConfig(**CONFIG), until="drained")
+        assert world.database.run(slots, place["slot"]) == [(1,)]
+        jet.plan(pipeline)
+        assert world.rows() == Counter()
+        made = world.change(0)
+        jet.run(pipeline, JobConfig(**CONFIG), until="drained")
+    assert world.rows() == made
+    world.database.run(f"select pg_drop_replication_slot('{place['slot']}')")
