@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_jet.connectors.sink_owner import SinkOwner
 from dagster_jet.connectors.sql.place import SqlPlace, is_mysql, sqlalchemy
+from dagster_jet.errors import SinkUnavailableError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -111,9 +112,18 @@ class Fence:
             return  # another execution was faster
 
     def lock(self, connection: Connection) -> tuple[int, int]:
-        """(timeline, epoch) of the last complete epoch; locks the row for this transaction."""
+        """(timeline, epoch) of the last complete epoch; locks the row for this transaction.
+
+        Raises:
+            SinkUnavailableError: somebody has removed the row since `ensure`; try again.
+        """
         found = self._read(connection, lock=True)
-        assert found is not None, "`ensure` has made it"
+        if found is None:
+            raise SinkUnavailableError(
+                f"the row of this sink in the table {EPOCHS} is gone.",
+                job=self.owner.job,
+                stage=self.owner.sink,
+            )
         return found
 
     def move(self, connection: Connection, timeline: int, epoch: int) -> None:

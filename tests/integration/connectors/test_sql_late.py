@@ -256,6 +256,19 @@ def test_nothing_is_kept_after_an_error(late: Late) -> None:
     assert late.rows() == sorted(late.staged)
 
 
+@KINDS
+def test_a_row_that_somebody_has_removed_is_made_at_the_next_try(late: Late) -> None:
+    context = CommitContext(JOB, STAGE, 1, 1, recovering=False)
+    late.committer.commit(late.stage(1), context)
+    late.database.run("delete from dagster_jet_epochs")
+    second = late.stage(2)
+    with pytest.raises(SinkUnavailableError, match="dagster_jet_epochs is gone"):
+        late.committer.commit(second, context)
+    assert late.rows() == [10, 11, 12]
+    late.committer.commit(second, context)
+    assert late.rows() == sorted(late.staged)
+
+
 # --- prepared transactions ------------------------------------------------------------------------
 
 HELD = pytest.mark.parametrize(
