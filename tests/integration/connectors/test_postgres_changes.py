@@ -286,7 +286,7 @@ def test_a_value_that_spark_does_not_have(database: PostgresDatabase) -> None:
 
 def failure(source: Any) -> JetError:
     with pytest.raises(JetError) as caught:
-        source.at_start("j", "in", on_one_host=True)
+        source.at_start("j", "in", on_one_host=True).open("j", "in", None)
     assert PASSWORD not in str(caught.value)
     return caught.value
 
