@@ -21,9 +21,10 @@ from dagster_jet.ownership.lease import is_owner_alive
 from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.ownership.succession import Succession, SuccessionWatch
 from dagster_jet.ownership.supervision import read_supervision
+from dagster_jet.pipeline.graph import EnrichNode, TransformNode
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease
 from dagster_jet.spark.cluster.sample_session import sample_session
-from dagster_jet.spark.cluster.session import activate
+from dagster_jet.spark.cluster.session import activate, asks_for_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +34,7 @@ _logger = logging.getLogger(__name__)
 _READ_EVERY_S = 0.25
 """For the job's record: an owner that has shut down is a gap in the committed rows."""
 _READ_INTENT_EVERY_S = 1.0
+_WARN_EVERY_S = 60.0
 _LOOK_EVERY_S = 0.1
 """For a dead owner on this host, which needs no read of the store."""
 
@@ -47,7 +49,7 @@ class Standby:
         self._stop, self._emit = stop, emit
         self._watch = SuccessionWatch(run_id=run_id)
         self._announced: int | None = None
-        self._intent_read_at = -_READ_INTENT_EVERY_S
+        self._intent_read_at, self._warned_at = -_READ_INTENT_EVERY_S, -_WARN_EVERY_S
 
     @property
     def expired(self) -> Lease | None:
@@ -67,13 +69,19 @@ class Standby:
                 record = read_record(self._store, self._job)
                 seen = self.sees(record)
             except StoreError as error:  # the owner has the same trouble, and decides
-                _logger.warning("job %r: the standby cannot read its record: %s", self._job, error)
+                self._warn(error)
                 record, seen = None, Succession.WAITS
             if seen is not Succession.WAITS:
                 return seen
             self._announce(record)
             self.pause(record)
         return Succession.ENDS
+
+    def _warn(self, error: StoreError) -> None:
+        """Warns once a minute: an outage may last for hours."""
+        if time.monotonic() - self._warned_at >= _WARN_EVERY_S:
+            self._warned_at = time.monotonic()
+            _logger.warning("job %r: the standby cannot read its record: %s", self._job, error)
 
     def sees(self, record: ExecutionRecord | None) -> Succession:
         """Reads what is wanted of the job now and then, and always before the standby acts."""
@@ -108,7 +116,22 @@ class Standby:
             if opened is not None:
                 with tempfile.TemporaryDirectory(prefix="jet-warm-up-") as folder:
                     run_sample(opened, Path(folder))
-                self._rehearse(opened())
+                if self._may_rehearse():
+                    self._rehearse(opened())
+
+    def _may_rehearse(self) -> bool:
+        """Whether an analysis runs no function of the user's and reads no table.
+
+        PySpark binds functions to the session that first sees them, with the variables of that
+        moment, and a cluster's standby stops its session. Tables may be large or away.
+        """
+        if self._stop.kind is not None or asks_for_cluster(self._order.spark):
+            return False
+        return not any(
+            isinstance(node, EnrichNode)
+            or (isinstance(node, TransformNode) and not (node.is_constant or node.is_projection))
+            for node in self._order.graph
+        )
 
     def _rehearse(self, session: SparkSession) -> None:
         """Analyses the pipeline, which makes the analysis of its start faster.

@@ -129,7 +129,7 @@ class EpochCycle(Machine[CycleState]):
         since = event.now_ms - (pending.completed_ms or 0)
         if self._is_first:  # snapshots due during warm-up belong to this epoch
             since += job.config.first_epoch_ms
-        elif job.config.snapshot_interval_ms is None:
+        elif event.wants_epoch and job.config.snapshot_interval_ms is None:
             # The snapshot begins at this epoch's end, by which time the period may have passed.
             since += self._took_ms
         return since >= pending.pause_ms(has_output=self._has_output)

@@ -17,6 +17,7 @@ import shutil
 import socket
 import stat
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -65,29 +66,35 @@ def remove_private(folder: Path, levels: int = OWN_LEVELS) -> None:
 def make_held(place: Path) -> tuple[Path, int]:
     """Create a folder in `place` that is held while a process has the returned descriptor open.
 
-    A child that inherits the descriptor (`pass_fds`) holds the folder as well. Without locks in the
-    file system the folder is never removed by `remove_unheld`.
+    A child that inherits the descriptor (`pass_fds`) holds the folder as well. A folder that cannot
+    be locked, as in a file system without locks, is never removed by `remove_unheld`.
     """
     fresh = Path(tempfile.mkdtemp(prefix=_FRESH, dir=place))
     descriptor = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY)
-    with suppress(OSError):
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return fresh, descriptor
     own = fresh.name.removeprefix(_FRESH)
     # Only with this name it is one that `remove_unheld` looks at.
-    return fresh.rename(place / f"{_host()}-{_boot()}-{own}"), descriptor
+    return fresh.rename(place / f"{_host()}-{_mount(place)}-{own}"), descriptor
 
 
 def remove_unheld(place: Path) -> None:
     """Remove the folders of `make_held` in `place` that nobody holds any more.
 
     Other hosts may share `place`, and a file system need not show them our locks. So only folders
-    of this kernel are removed (its containers see the same locks), and of this host before it was
-    restarted.
+    are removed that were made on this mount of it since this kernel was booted, and those that this
+    host made before.
     """
+    booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     for folder in place.glob("*-*-*"):
-        host, boot, _ = folder.name.split("-", 2)
-        if _boot() == boot or _host() == host:
-            _remove_unheld(folder)
+        host, mount, _ = folder.name.split("-", 2)
+        with suppress(OSError):  # removed meanwhile
+            if (boot_id() and mount == _mount(place)) or (
+                host == _host() and folder.lstat().st_mtime < booted_at
+            ):
+                _remove_unheld(folder)
 
 
 def _remove_unheld(folder: Path) -> None:
@@ -107,8 +114,9 @@ def _host() -> str:
     return _short(socket.gethostname())
 
 
-def _boot() -> str:
-    return _short(boot_id())
+def _mount(place: Path) -> str:
+    """Names this boot of the kernel, whose containers share it, and this mount of a file system."""
+    return _short(f"{boot_id()} {place.stat().st_dev}")
 
 
 def _short(name: str) -> str:

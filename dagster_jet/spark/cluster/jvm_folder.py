@@ -19,6 +19,7 @@ from pathlib import Path
 from dagster_jet.system.scratch import make_held, make_private, remove_unheld
 
 DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
+DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
 _SOCKETS = "spark.python.unix.domain.socket.dir"
 _PROPERTY = "java.io.tmpdir"
 _VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
@@ -54,12 +55,16 @@ class JvmFolder:
         threading.Thread(target=_remove_old, args=[place], daemon=True).start()
         return cls(*make_held(place))
 
-    def options_with(self, options: str) -> str:
-        """The JVM's options with this folder, unless the user has set a folder.
+    def options_with(self, options: str, *others: str) -> str:
+        """The JVM's options with this folder, unless the user has set a folder, also in `others`,
+        or its path cannot be written in an option.
 
         Spark's own settings (`spark.local.dir`, SPARK_LOCAL_DIRS) precede it.
         """
-        if any(_PROPERTY in said for said in (options, *map(_environment, _VARIABLES))):
+        path = str(self.path)
+        if not path.isascii() or '"' in path or "\\" in path:
+            return options
+        if any(_PROPERTY in said for said in (options, *others, *map(_environment, _VARIABLES))):
             return options
         return f'"-D{_PROPERTY}={self.path}" {options}'.strip()
 
@@ -76,9 +81,9 @@ class JvmFolder:
     def kept_log(self) -> Path:
         """Moves the log out of the folder, where it stays for a month after its last line."""
         kept = self.path.with_suffix(".log")
-        with suppress(FileNotFoundError):  # it was moved before
+        with suppress(OSError):  # it was moved before, or cannot be moved
             self.log.rename(kept)
-        return kept
+        return kept if kept.exists() else self.log
 
     def release(self) -> None:
         """This process holds the folder no longer; the JVM does until its end."""
@@ -93,5 +98,6 @@ def _remove_old(place: Path) -> None:
     remove_unheld(place)
     for log in place.glob("*.log"):
         with suppress(OSError):  # another process removes it, too
-            if time.time() - log.stat().st_mtime > _KEEP_LOGS_S:
+            is_old = time.time() - log.stat().st_mtime > _KEEP_LOGS_S
+            if is_old and not log.with_suffix("").exists():  # its JVM is dead
                 log.unlink()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dagster_jet.errors import MissingEnvironmentError
-from dagster_jet.spark.cluster.jvm_folder import DRIVER_OPTIONS, JvmFolder
+from dagster_jet.spark.cluster.jvm_folder import DEFAULT_OPTIONS, DRIVER_OPTIONS, JvmFolder
 
 _folder: JvmFolder | None = None
 _log: Path | None = None
@@ -45,7 +45,8 @@ def start_jvm(settings: Mapping[str, str]) -> None:
     conf = SparkConf(loadDefaults=False)
     for name, value in {**folder.socket_settings(), **settings}.items():
         conf.set(name, value)
-    conf.set(DRIVER_OPTIONS, folder.options_with(settings.get(DRIVER_OPTIONS, "")))
+    options = (settings.get(name, "") for name in (DRIVER_OPTIONS, DEFAULT_OPTIONS))
+    conf.set(DRIVER_OPTIONS, folder.options_with(*options))
     with _log.open("wb") as output:
         launch: Any = java_gateway.launch_gateway
         how = {"stdout": output, "stderr": output, "pass_fds": (folder.descriptor,)}

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -128,18 +129,25 @@ def test_a_folder_is_held_until_the_last_process_with_its_descriptor_is_dead(pla
 
 
 @pytest.mark.parametrize(
-    ("host", "boot", "is_removed"),
-    [("same", "same", True), ("same", "other", True), ("other", "same", True), ("", "", False)],
+    ("host", "mount", "age_s", "is_removed"),
+    [
+        ("same", "same", 0, True),
+        ("same", "other", 10**9, True),
+        ("same", "other", 0, False),
+        ("other", "same", 0, True),
+        ("", "", 10**9, False),
+    ],
 )
 def test_a_lock_says_nothing_of_another_hosts_folder(
-    place: Path, host: str, boot: str, is_removed: bool
+    place: Path, host: str, mount: str, age_s: int, is_removed: bool
 ) -> None:
     folder, descriptor = make_held(place)
     os.close(descriptor)
     parts = folder.name.split("-")
-    ours = [host == "same", boot == "same"]
+    ours = [host == "same", mount == "same"]
     parts[:2] = [part if own else "0ther" for part, own in zip(parts, ours, strict=False)]
     folder = folder.rename(place / "-".join(parts))
+    os.utime(folder, 2 * (time.time() - age_s,))
     remove_unheld(place)
     assert folder.exists() is not is_removed
 
