@@ -57,7 +57,7 @@ class Standby:
         return self._watch.expired
 
     def wait(self) -> Succession:
-        """Warms Spark up, also for the own pipeline, then waits. A requested stop ends it, too.
+        """Warms Spark up, if possible with the job's pipeline, then waits. A stop ends it, too.
 
         Raises:
             MissingEnvironmentError: Java is missing.
@@ -84,7 +84,7 @@ class Standby:
             _logger.warning("job %r: the standby cannot read its record: %s", self._job, error)
 
     def sees(self, record: ExecutionRecord | None) -> Succession:
-        """Reads what is wanted of the job now and then, and always before the standby acts."""
+        """Reads the job's intent once a second, and always before the standby acts."""
         seen, now = self._watch.sees(record), time.monotonic()
         if seen is Succession.WAITS and now - self._intent_read_at < _READ_INTENT_EVERY_S:
             return seen

@@ -88,12 +88,12 @@ def remove_unheld(place: Path) -> None:
     host made before.
     """
     booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    own_host, own_mount = _host(), _mount(place) if boot_id() else None
     for folder in place.glob("*-*-*"):
         host, mount, _ = folder.name.split("-", 2)
         with suppress(OSError):  # removed meanwhile
-            if (boot_id() and mount == _mount(place)) or (
-                host == _host() and folder.lstat().st_mtime < booted_at
-            ):
+            is_before = host == own_host and folder.lstat().st_mtime < booted_at
+            if mount == own_mount or is_before:
                 _remove_unheld(folder)
 
 

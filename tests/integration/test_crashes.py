@@ -304,27 +304,12 @@ def test_f12_a_staged_file_is_gone(world: World) -> None:
 def test_f16_a_sleeping_driver_wakes_up_too_late(world: World, point: str) -> None:
     """SIGSTOP, a second driver takes over and completes, SIGCONT: the first changes nothing."""
     world.fill()
-    name = point.partition(":")[0]
-    seen = len(world.fail_points.reached)
-    # With a JVM of its own: a shared one would wait for what its scheduler sends to the sleeper.
-    sleeper = world.start_child(f"{point}=freeze", own_jvm=True)
-    try:
-        wait_until(
-            lambda: name in world.fail_points.reached[seen:] and is_stopped(sleeper.pid),
-            f"the child sleeps at {name}",
-        )
+    with world.asleep(point):
         assert world.run().status is JobStatus.COMPLETED
         world.assert_exactly_once()
         with world.jet() as jet:
             record = read_record(jet.store, child.JOB)
         visible = world.visible()
-
-        os.kill(sleeper.pid, signal.SIGCONT)
-        sleeper.join(60)
-        assert sleeper.exitcode == 3, world.child_output.read_text()
-    finally:
-        sleeper.kill()
-        sleeper.join()
     assert "ended by FencedError" in world.child_output.read_text("utf-8")
     with world.jet() as jet:
         assert read_record(jet.store, child.JOB) == record

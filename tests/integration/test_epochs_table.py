@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,7 +27,6 @@ from tests.unit.connectors.iceberg_rows import options_at
 from . import child, epochs_child
 from .crash_table import EPOCHS_KILLED
 from .oracle import Rows, input_rows
-from .test_crashes import is_stopped
 from .world import World, wait_until
 
 if TYPE_CHECKING:
@@ -200,21 +197,11 @@ def test_a_reader_sees_no_mixed_cut(epochs_world: EpochsWorld, deaths: tuple[str
 
 def test_a_dead_drivers_cut_comes_too_late(epochs_world: EpochsWorld) -> None:
     """It has looked at the table, and sleeps: meanwhile another driver writes later cuts."""
-    here, point = epochs_world, "epochs.write.before"
+    here = epochs_world
     here.fill(files=6)
-    sleeper = here.start_child(f"{point}:2=freeze", own_jvm=True, until="drained")
-    try:
-        wait_until(
-            lambda: point in here.fail_points.reached and is_stopped(sleeper.pid), "it sleeps"
-        )
+    with here.asleep("epochs.write.before:2", until="drained"):
         assert here.go_on().status is JobStatus.COMPLETED
         cut, versions = here.cut(), deltalake.DeltaTable(here.epochs).version()
-        os.kill(sleeper.pid, signal.SIGCONT)
-        sleeper.join(60)
-        assert sleeper.exitcode == 3, here.child_output.read_text()
-    finally:
-        sleeper.kill()
-        sleeper.join()
     assert here.cut() == cut and deltalake.DeltaTable(here.epochs).version() == versions
     assert {at["epoch"] for at in cut} == {here.events_of(SnapshotCommitted)[-1].epoch_id}
 

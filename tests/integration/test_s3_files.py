@@ -27,7 +27,7 @@ from tests.servers.members import AwsServer
 
 from . import oracle, s3_child
 from .crash_table import AFTER_DECISION, Crash
-from .world import World
+from .world import World, known_to_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,12 +107,8 @@ def server(spark: SparkSession) -> Iterator[AwsServer]:
             s3_child.KEY_ID: "testing",
             s3_child.KEY: "testing",
         }
-        os.environ.update(known)
-        spark.sparkContext.environment.update(known)
-        yield started
-        for name in known:
-            del os.environ[name]
-            del spark.sparkContext.environment[name]
+        with known_to_tasks(spark, known):
+            yield started
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ The driver is killed, or sleeps until another one has taken over; the verdict is
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from tests.servers.members import AwsServer
 
 from . import child
 from .crash_table import AFTER_DECISION, Crash
-from .world import World, is_stopped, wait_until
+from .world import World, known_to_tasks
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
@@ -59,17 +58,8 @@ def server(spark: SparkSession) -> Iterator[AwsServer]:
     """Known to this process, to its children, and to all their tasks."""
     with AwsServer() as started:
         started.create_bucket(BUCKET)
-        known = {ENDPOINT: started.endpoint_url, **started.environment}
-        before = {name: os.environ.get(name) for name in known}
-        os.environ.update(known)
-        spark.sparkContext.environment.update(known)
-        yield started
-        for name, value in before.items():
-            del spark.sparkContext.environment[name]
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        with known_to_tasks(spark, {ENDPOINT: started.endpoint_url, **started.environment}):
+            yield started
 
 
 @pytest.fixture
@@ -91,26 +81,11 @@ def test_killed(world: StoreInBucket, crash: Crash) -> None:
 def test_a_sleeping_driver_wakes_up_too_late(world: StoreInBucket) -> None:
     """It sleeps right after a write of the record: it begins the next one with what it wrote."""
     world.fill()
-    seen = len(world.fail_points.reached)
-    sleeper = world.start_child("record.snapshot.after:3=freeze", own_jvm=True)
-    try:
-        wait_until(
-            lambda: (
-                "record.snapshot.after" in world.fail_points.reached[seen:]
-                and is_stopped(sleeper.pid)
-            ),
-            "the child sleeps",
-        )
+    with world.asleep("record.snapshot.after:3"):
         assert world.run().status is JobStatus.COMPLETED
         world.assert_exactly_once()
         with world.jet() as jet:
             record = read_record(jet.store, child.JOB)
-        os.kill(sleeper.pid, signal.SIGCONT)
-        sleeper.join(60)
-        assert sleeper.exitcode == 3, world.child_output.read_text()
-    finally:
-        sleeper.kill()
-        sleeper.join()
     assert "ended by FencedError" in world.child_output.read_text("utf-8")
     with world.jet() as jet:
         assert read_record(jet.store, child.JOB) == record

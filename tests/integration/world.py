@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -62,6 +63,23 @@ def random_rows(number: int, rows: int, seed: int, keys: int = 5) -> list[dict[s
         }
         for at in order
     ]
+
+
+@contextmanager
+def known_to_tasks(spark: SparkSession, variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables of this process, which its children inherit, and of the session's tasks."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    spark.sparkContext.environment.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del spark.sparkContext.environment[name]
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def is_stopped(pid: int) -> bool:
@@ -199,6 +217,26 @@ class World:
         assert death.was_killed, f"{rules}: the child ended with {death.returncode}\n{death.output}"
         assert set(wanted) <= set(death.reached), f"{rules}: reached only {death.reached}"
         return death
+
+    @contextmanager
+    def asleep(self, point: str, **order: Any) -> Iterator[None]:
+        """A driver of its own sleeps at a fail point (`name:hit`) while the body runs, wakes up
+        behind it, and ends with an error."""
+        name, seen = point.partition(":")[0], len(self.fail_points.reached)
+        # A JVM of its own: a shared one would wait for what its scheduler sends to the sleeper.
+        sleeper = self.start_child(f"{point}=freeze", own_jvm=True, **order)
+        try:
+            wait_until(
+                lambda: name in self.fail_points.reached[seen:] and is_stopped(sleeper.pid),
+                f"the child sleeps at {name}",
+            )
+            yield
+            os.kill(sleeper.pid, signal.SIGCONT)
+            sleeper.join(60)
+            assert sleeper.exitcode == 3, self.child_output.read_text()
+        finally:
+            sleeper.kill()
+            sleeper.join()
 
     def finish_child(self, **order: Any) -> str:
         """Runs the pipeline to its end in a process and a JVM of its own; returns what it said."""

@@ -69,7 +69,7 @@ class JvmFolder:
         return f'"-D{_PROPERTY}={self.path}" {options}'.strip()
 
     def socket_settings(self) -> dict[str, str]:
-        """Where Spark makes sockets, if their paths would be too long in this folder."""
+        """Settings that move Spark's sockets, if their paths would be too long in this folder."""
         is_long = len(os.fsencode(self.path)) > _PATH_BYTES_MAX
         return {_SOCKETS: _JAVAS_OWN} if is_long else {}
 

@@ -390,7 +390,7 @@ def memory_bytes(session: SparkSession) -> int:
 
 
 def local_folder(session: SparkSession) -> str:
-    """Where Spark keeps shuffled and cached rows on this host."""
+    """Returns the folder in which Spark keeps shuffled and cached rows on this host."""
     assert session._jvm is not None
     by_default = session._jvm.java.lang.System.getProperty("java.io.tmpdir")
     return str(session.sparkContext.getConf().get("spark.local.dir", str(by_default)))

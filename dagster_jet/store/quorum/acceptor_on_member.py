@@ -80,10 +80,9 @@ def ask(member: Member, name: str, request: Request, member_id: str) -> Reply | 
         except (StoreUnavailableError, StoreUnwritableError) as error:
             return Silence(error, may_have_applied=is_lost)
         new, reply = acceptor_step(state, request, floor, member_id)
-        if own is not None and (new == state or reply.status is not ReplyStatus.GRANTED):
-            own = None
+        is_read, own = own is None, None
+        if not is_read and (new == state or reply.status is not ReplyStatus.GRANTED):
             continue
-        own = None
         if reply.status is ReplyStatus.FORGETFUL:
             disown(member)
         if new == state:
