@@ -60,6 +60,7 @@ print(used.ru_utime + used.ru_stime)
 """
 
 
+@long  # they load above
 def test_definitions_load_in_a_few_times_of_dagsters_own(tmp_path: Path) -> None:
     """Compared with a project that has nothing of ours, because a busy machine slows down both.
     Measured: 0.8 and 2.1 s of CPU; `load_from_defs_folder` looks at every name of this package;

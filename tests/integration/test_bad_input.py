@@ -40,7 +40,7 @@ from dagster_jet.spark.planning.analysis import analyse
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.store import FileMember
 from dagster_jet.testing.failpoints import FailPoints
-from tests.long import long
+from tests.long import long, long_but_for
 
 from . import child, oracle
 from .world import World, write_input
@@ -156,7 +156,7 @@ def test_a_transform_that_looks_at_several_rows_is_refused(spark: SparkSession) 
 # --- the environment ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("java_home", [None, "/nowhere"])
+@pytest.mark.parametrize("java_home", [pytest.param(None, marks=long), "/nowhere"])
 def test_missing_java(tmp_path: Path, java_home: str | None) -> None:
     points = FailPoints(tmp_path / "points.log")
     env = {"PATH": str(tmp_path), "JAVA_HOME": java_home or ""}
@@ -205,7 +205,12 @@ def test_a_source_folder_that_does_not_exist(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ['{"k": "a", "ts": 3, "v": "three"}', '{"k": "a", "ts": 3,', "[1, 2]"]
+    "line",
+    [
+        '{"k": "a", "ts": 3, "v": "three"}',
+        '{"k": "a", "ts": 3,',
+        pytest.param("[1, 2]", marks=long),
+    ],
 )
 def test_a_json_row_that_does_not_fit_the_schema(world: World, line: str) -> None:
     path = write_input(world.folder / "in", 1, [good(1), good(2)])
@@ -272,8 +277,10 @@ def test_a_row_without_event_time(world: World) -> None:
 @pytest.mark.parametrize(
     ("stage", "time"),
     [
-        *((stage, 2**63 - 1) for stage in ("window", "sliding", "session", "rolling")),
+        ("window", 2**63 - 1),
+        ("session", 2**63 - 1),
         ("window", -(2**63)),
+        *(pytest.param(stage, 2**63 - 1, marks=long) for stage in ("sliding", "rolling")),
         *(pytest.param(stage, -(2**63), marks=long) for stage in ("sliding", "session", "rolling")),
     ],
 )
@@ -299,7 +306,12 @@ def test_an_event_time_beyond_all_clocks(world: World, stage: str, time: int) ->
     assert position.startswith(f"{world.folder}/in/") and f'"ts":{time}' in position
 
 
-@pytest.mark.parametrize("stage", ["window", "session", "rolling", "deduplicate", "filtered"])
+@pytest.mark.parametrize(  # one whose tasks tell of it, and those whose operators do
+    "stage",
+    long_but_for(
+        ("window", "session", "rolling", "deduplicate", "filtered"), "window", "session", "filtered"
+    ),
+)
 def test_a_row_without_event_time_in_a_stage(world: World, stage: str) -> None:
     """Told by the stage's tasks where they see all rows; else its operator refuses them, which is
     before Spark's observation is looked at."""
@@ -328,7 +340,7 @@ def test_a_row_without_event_time_in_a_stage(world: World, stage: str) -> None:
     assert not any((world.folder / "out").glob("[!._]*"))
 
 
-@pytest.mark.parametrize("stage", ["window", "session", "deduplicate"])
+@pytest.mark.parametrize("stage", long_but_for(("window", "session", "deduplicate"), "window"))
 def test_a_row_that_loses_its_event_time_is_not_late(world: World, stage: str) -> None:
     """The pipeline has a sink for late rows, which are taken out in front of the stage."""
     for number in (1, 2, 3):
@@ -401,7 +413,7 @@ def enriching(world: World, table: str, content: str, schema: str, **enrich: Any
     [
         ("t.csv", "k,name\na,Ada\nb,Bo\nb,Bob\n", "2 rows of the table have the key k='b'"),
         ("t.csv", "name,k\nAda,a\n", "schema: name, k; expected: k, name"),
-        ("t.csv", "k\na\n", "schema: k; expected: k, name"),
+        pytest.param("t.csv", "k\na\n", "schema: k; expected: k, name", marks=long),
         ("t.csv", "k,name\na,Ada\nb\n", "t.csv:3: b"),
         ("t.json", '{"k": "a", "name": "Ada"}\n{"k": "b", "name":\n', 't.json:2: {"k": "b"'),
     ],
@@ -472,6 +484,7 @@ def test_a_function_that_raises_at_a_row(world: World) -> None:
     )
 
 
+@long  # one raises in test_masters.py
 def test_an_aggregate_that_raises(world: World) -> None:
     def add(total: int, row: dict[str, Any]) -> int:
         raise ValueError("no")
@@ -489,6 +502,7 @@ def test_an_aggregate_that_raises(world: World) -> None:
         run(world, p)
 
 
+@long  # one raises in test_masters.py
 def test_a_processor_that_raises(world: World) -> None:
     class Raising(ItemProcessor):
         def process_item(self, ordinal: int, item: Any) -> bool:
@@ -592,7 +606,7 @@ def test_values_damaged_in_one_member(world: World, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", [pytest.param("truncated", marks=long), "bit-flipped"])
-@pytest.mark.parametrize("wanted", ["manifest/", "counts/"])
+@pytest.mark.parametrize("wanted", ["counts/", pytest.param("manifest/", marks=long)])
 def test_values_damaged_in_all_members(world: World, how: str, wanted: str) -> None:
     """Refused, with the name of what is missing; nothing is written."""
     world.fill(files=3)
@@ -607,7 +621,7 @@ def test_values_damaged_in_all_members(world: World, how: str, wanted: str) -> N
     assert world.visible() == before
 
 
-@pytest.mark.parametrize("wanted", ["manifest/", "counts/"])
+@pytest.mark.parametrize("wanted", ["manifest/", pytest.param("counts/", marks=long)])
 def test_values_gone_from_all_members(world: World, wanted: str) -> None:
     world.fill(files=3)
     world.run(until="drained")

@@ -11,6 +11,7 @@ import pytest
 
 from dagster_jet import JobConfig
 from dagster_jet.errors import JetError, UserFunctionError
+from tests.long import long
 
 from . import batches_child, child
 from .batches_child import LAG_MS, TTL_MS, balances
@@ -102,6 +103,7 @@ def world(world: World) -> BatchesWorld:
     return BatchesWorld(world.folder, world.fail_points, world.spark).fill()
 
 
+@long  # the rows are compared below, a function is killed in test_dead_letters.py
 def test_killed_rescaled_and_compared(world: BatchesWorld) -> None:
     expected = world.expected()
     assert expected["late"].total() == 2 * (FILES - 3)

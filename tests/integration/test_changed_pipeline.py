@@ -229,6 +229,7 @@ def rows_kept(
     return p
 
 
+@long  # other changes are refused above
 def test_a_column_that_the_state_lacks_or_would_lose_is_planned_and_refused(world: World) -> None:
     world.fill(2)
     config = JobConfig(parallelism=2)
@@ -323,6 +324,7 @@ def test_what_was_decided_for_a_sink_is_committed_although_it_left_or_moved(worl
     assert world.staged() == []
 
 
+@long  # a sink is renamed below, the driver is killed above
 def test_renamed_sinks_keep_their_places(world: World) -> None:
     """The driver is killed in the middle of a commit, and again after the folder has changed hands
     and before that commit is completed."""

@@ -108,13 +108,15 @@ def later(function: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "of"),
     [
-        *((name, "files") for name in LATER),
-        *((name, "items") for name in ("another type", "an aggregate")),
+        ("another type", "files"),
+        ("an aggregate", "files"),
+        ("itself", "files"),
+        ("another type", "items"),
         *(
-            pytest.param(name, "items", marks=long)
-            for name in LATER
-            if name not in ("another type", "an aggregate")
+            pytest.param(name, "files", marks=long)
+            for name in ("another order", "another column", "distinct")
         ),
+        *(pytest.param(name, "items", marks=long) for name in LATER if name != "another type"),
     ],
 )
 def test_what_a_later_plan_does_is_looked_at(world: World, name: str, of: str) -> None:
@@ -150,7 +152,7 @@ def test_a_table_of_numbers_is_not_taken_for_the_stream(world: World) -> None:
     ("function", "is_told"),
     [
         (lambda f: f.withColumn("v", F.xxhash64(*f.columns) % 2), True),
-        (lambda f: f.dropna(), True),
+        pytest.param(lambda f: f.dropna(), True, marks=long),
         (lambda f: f.where("v > 1").repartition(2).withColumn("v", F.col("v") + 1), False),
         (lambda f: f.where("v > 1").union(f.where("v < 1")), False),
     ],
@@ -201,7 +203,7 @@ SPANS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("of", SPANS)
+@pytest.mark.parametrize("of", long_but_for(SPANS, "of a function", "of a column"))
 def test_the_time_is_that_of_the_epoch(world: World, of: str) -> None:
     source, p = one_by_one(world), Pipeline("changing")
     stage = SPANS[of](p.read_from(source, name="rows"))
@@ -351,11 +353,12 @@ class ChangingWorld(World):
     driver = staticmethod(main)
 
 
+@long  # the tests above change functions, those of test_killed.py kill
 @pytest.mark.parametrize(
     ("rules", "sharded"),
     [
         ("record.snapshot.after:3=kill", True),
-        pytest.param("files.commit.file:3=kill", False, marks=long),
+        ("files.commit.file:3=kill", False),
     ],
 )
 def test_killed_while_the_function_changes(world: World, rules: str, sharded: bool) -> None:

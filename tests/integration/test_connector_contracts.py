@@ -265,6 +265,7 @@ def test_files_in_a_bucket_are_a_source(s3: S3Folder, spark: Any) -> None:
     )
 
 
+@long  # files and the example keep the contract
 def test_a_maps_journal_is_a_source(tmp_path: Path, spark: Any) -> None:
     config = StoreConfig((f"file://{tmp_path}/m",), backup_count=0, partition_count=11)
     with Store.open(config) as store:
@@ -404,12 +405,14 @@ class IsBoundToOneThread(Broken):
     [
         (ForgetsItsPosition, "From every position"),
         (AcknowledgesAtOnce, "Rows that are not acknowledged are delivered again"),
-        (AcknowledgesNothing, "Rows that are not acknowledged are delivered again"),
+        pytest.param(
+            AcknowledgesNothing, "Rows that are not acknowledged are delivered again", marks=long
+        ),
         pytest.param(AcceptsInPoll, "A poll beside an epoch changes nothing", marks=long),
         (ReadsAPartOnly, "Where the input is to end one poll brings all that is there"),
         pytest.param(EndsTooEarly, r"Where the input is to end [\s\S]*rows are left", marks=long),
         pytest.param(NeverEnds, r"Where the input is to end [\s\S]*it goes on with", marks=long),
-        (DropsNulls, "Every row is read once"),
+        pytest.param(DropsNulls, "Every row is read once", marks=long),
         (PreparesOtherRows, "a prepared frame has other rows"),
         pytest.param(FailsInAnOutage, "A poll in an outage is to be made again", marks=long),
         (TellsItsPassword, "shows no secret"),

@@ -146,7 +146,13 @@ def test_f7_outcome_of_the_decision_unknown(world: World, moment: str) -> None:
     world.assert_exactly_once()
 
 
-@pytest.mark.parametrize("outcome", list(WriteOutcome), ids=lambda one: one.name.lower())
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        pytest.param(one, marks=long if one is WriteOutcome.UNKNOWN else [], id=one.name.lower())
+        for one in WriteOutcome
+    ],
+)
 def test_a_decision_that_comes_after_the_epoch_beside_it(
     world: World, monkeypatch: pytest.MonkeyPatch, outcome: WriteOutcome
 ) -> None:
@@ -195,7 +201,8 @@ class Interrupt(BaseException):
     """Unexpected exception on the driver's thread."""
 
 
-@pytest.mark.parametrize("how", [pytest.param("interrupted", marks=long), "cancelled"])
+@long  # test_decided_is_completed.py cancels beside a commit
+@pytest.mark.parametrize("how", ["interrupted", "cancelled"])
 def test_f10_a_commit_that_is_given_up_is_the_next_starts(
     world: World, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -388,6 +395,7 @@ def repeating(work: Callable[[], object]) -> Iterator[None]:
         thread.join()
 
 
+@long  # the late task is above
 def test_f17_phase_2_of_a_dead_execution_ends_too_late(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -527,6 +535,7 @@ def test_f21_the_terminal_snapshot_fails(world: World) -> None:
     world.assert_exactly_once()
 
 
+@long  # the terminal snapshot fails above
 def test_f21_a_run_that_could_not_finish_draining_says_so(world: World) -> None:
     """Nobody asked it to stop, so "stopped" would be taken for "everything is committed"."""
     world.fill()

@@ -153,6 +153,7 @@ def test_passed_on_to_other_readers_and_killed(
     assert found == {position: raw for _, position, _, raw in expected["dead"]}
 
 
+@long  # shards are tasks of their own above, too
 def test_every_shard_is_a_task_of_its_own(
     world: DeadLetterWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

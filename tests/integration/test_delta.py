@@ -21,7 +21,7 @@ from dagster_jet.errors import PipelineError
 from dagster_jet.execution.events import SnapshotCommitted
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
-from tests.long import long_but_for
+from tests.long import long, long_but_for
 from tests.servers.members import AwsServer
 from tests.unit.connectors.delta_rows import by_library, by_log
 
@@ -135,7 +135,8 @@ class BucketWorld(DeltaWorld):
         return {"counts": super().expected()["counts"]}
 
 
-@pytest.mark.parametrize("crash", long_but_for(LAKE_KILLED, "F9-lake.commit.after"), ids=str)
+@long  # the tables above are in folders; a job with files in a bucket: test_s3_files.py
+@pytest.mark.parametrize("crash", LAKE_KILLED, ids=str)
 def test_killed_while_it_writes_into_a_bucket(
     tmp_path: Path, spark: SparkSession, fail_points: FailPoints, server: AwsServer, crash: Crash
 ) -> None:

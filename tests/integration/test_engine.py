@@ -151,7 +151,7 @@ def test_all_aggregates_and_formats(world: World, format: str) -> None:
 @pytest.mark.parametrize(
     ("sharded", "parallelism", "interval"),
     [
-        (False, 1, "0 ms"),
+        pytest.param(False, 1, "0 ms", marks=long),
         pytest.param(True, 1, "1 hour", marks=long),
         pytest.param(False, 4, "1 hour", marks=long),
         (True, 4, "0 ms"),
@@ -409,7 +409,7 @@ def test_weaker_guarantees_without_a_crash(world: World, guarantee: str) -> None
     world.assert_exactly_once()
 
 
-@pytest.mark.parametrize("guarantee", ["none", "at-least-once"])
+@pytest.mark.parametrize("guarantee", ["at-least-once", pytest.param("none", marks=long)])
 def test_weaker_guarantees_after_a_crash(world: World, guarantee: str) -> None:
     """Rows may come again, none is lost; also when the epochs are cut differently."""
     world.fill(files=5)
@@ -427,6 +427,7 @@ def test_weaker_guarantees_after_a_crash(world: World, guarantee: str) -> None:
     assert not short, f"windows that miss rows: {short[:3]}"
 
 
+@long  # test_crashes.py suspends at an event, and the next run goes on
 def test_suspended_and_submitted_again(world: World) -> None:
     world.fill(files=3)
     with world.jet() as jet:
@@ -444,6 +445,7 @@ def test_suspended_and_submitted_again(world: World) -> None:
     world.assert_exactly_once()
 
 
+@long  # another process asks during a back-off below
 def test_asked_to_suspend_by_another_process(world: World) -> None:
     """The request goes through the store; here another `Jet` on the same members stands for it."""
     world.fill(files=3)
@@ -577,7 +579,7 @@ def assert_written_again(world: World, abandoned: Mapping[str, oracle.Rows]) -> 
         assert found[name] == expected[name] + abandoned[name], name
 
 
-@long  # the same with a kill is below
+@long  # test_lake_recovery.py goes back and is killed
 def test_back_to_an_older_snapshot(world: World) -> None:
     """A new timeline: what came after the snapshot is processed and written again, nothing else."""
     wanted, abandoned = run_past_a_snapshot(world, files=2)
@@ -605,7 +607,8 @@ def test_back_from_the_end(world: World) -> None:
     assert record is not None and (record.timeline, record.rewound_to) == (2, wanted)
 
 
-@pytest.mark.parametrize("end", ["kill", pytest.param("raise", marks=long)])
+@long  # test_lake_recovery.py goes back and is killed
+@pytest.mark.parametrize("end", ["kill", "raise"])
 def test_back_to_an_older_snapshot_once(world: World, end: str) -> None:
     """Whoever begins with the same wish after a crash goes on: this process, or another one."""
     wanted, abandoned = run_past_a_snapshot(world, files=4)

@@ -20,7 +20,7 @@ from deltalake.exceptions import TableNotFoundError
 from dagster_jet import JobConfig, JobResult
 from dagster_jet.execution.events import CutNotWritten, SnapshotCommitted
 from dagster_jet.snapshot.record import JobStatus
-from tests.long import long_but_for
+from tests.long import long, long_but_for
 from tests.servers import duckdb_reader
 from tests.unit.connectors.iceberg_rows import options_at
 
@@ -195,6 +195,7 @@ def test_a_reader_sees_no_mixed_cut(epochs_world: EpochsWorld, deaths: tuple[str
     assert found == TABLES["doubled_out"](here.wanted())
 
 
+@long  # a driver that sleeps is in test_crashes.py
 def test_a_dead_drivers_cut_comes_too_late(epochs_world: EpochsWorld) -> None:
     """It has looked at the table, and sleeps: meanwhile another driver writes later cuts."""
     here = epochs_world

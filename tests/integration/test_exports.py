@@ -51,6 +51,7 @@ def exporting(tmp_path: Path, spark: object, fail_points: FailPoints) -> Exporti
     return ExportingWorld(tmp_path, fail_points, spark)
 
 
+@long  # so does one of test_hold_back_changes.py, without kills
 def test_another_job_goes_on_from_an_export_and_so_does_the_first(
     exporting: ExportingWorld,
 ) -> None:

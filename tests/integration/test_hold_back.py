@@ -21,7 +21,7 @@ from dagster_jet.execution.events import SnapshotCommitted
 from dagster_jet.jobs.pipeline_job import PipelineJob
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
-from tests.long import long_but_for
+from tests.long import long, long_but_for
 from tests.unit.connectors.delta_rows import by_library as by_delta
 from tests.unit.connectors.delta_rows import by_log
 from tests.unit.connectors.iceberg_rows import by_library as by_pyiceberg
@@ -146,6 +146,7 @@ def test_files_are_as_large_as_asked_for_and_the_other_sink_does_not_wait(
     assert len(plain) == 20 and sum("delta" in one for one in snapshots) < len(snapshots) / 2
 
 
+@long  # it waits; without a clock: unit/snapshot/test_hold_back.py
 def test_an_idle_stream_commits_what_has_waited_long_enough(
     tmp_path: Path, spark: SparkSession, fail_points: FailPoints
 ) -> None:
@@ -168,7 +169,7 @@ def test_an_idle_stream_commits_what_has_waited_long_enough(
 
 @pytest.mark.parametrize(  # others of `make test` are below, one after the other
     "crash",
-    long_but_for(HOLDING_KILLED, "F9-lake.gather.written@2", "F9-lake.commit.after"),
+    long_but_for(HOLDING_KILLED, "F9-lake.gather.written@2"),
     ids=str,
 )
 def test_killed(world: HoldWorld, crash: Crash) -> None:
@@ -194,7 +195,7 @@ HELD = "record.snapshot.after:3=kill"
             "lake.commit.after",
             "record.committed.before",
         ),
-        ("lake.gather.after", "record.committed.after"),
+        pytest.param(("lake.gather.after", "record.committed.after"), marks=long),
     ],
     ids=["until a version has the rows", "until the record says so"],
 )
@@ -232,7 +233,7 @@ def test_the_words_or_the_sinks_are_gone_at_the_next_start(world: HoldWorld, the
             assert rows == expected[name], name
 
 
-@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize("is_there", [False, pytest.param(True, marks=long)])
 def test_back_to_a_snapshot_that_held_rows_back(world: HoldWorld, is_there: bool) -> None:
     """Each row of before the snapshot once, whether a later one had committed them or none; those
     of after it again if they were visible, as in every table."""

@@ -13,7 +13,7 @@ from dagster_jet import JobConfig
 from dagster_jet.errors import ConfigurationError, JobStateError
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
-from tests.long import long_but_for
+from tests.long import long
 from tests.unit.connectors.delta_rows import by_library as by_delta
 from tests.unit.connectors.iceberg_rows import by_library as by_pyiceberg
 
@@ -66,7 +66,8 @@ def drawn_config(rng: random.Random) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("seed", long_but_for(range(6), "0"))
+@long  # words and sinks change one at a time in test_hold_back.py
+@pytest.mark.parametrize("seed", range(6))
 def test_settings_change_while_rows_wait(world: HoldWorld, seed: int) -> None:
     """Each start has other words, parallelism and cuts, maybe another name of a sink, and
     most die somewhere: each row comes once."""
@@ -96,6 +97,7 @@ def test_settings_change_while_rows_wait(world: HoldWorld, seed: int) -> None:
     assert deaths
 
 
+@long  # it leaves in test_hold_back.py
 def test_a_sink_leaves_with_waiting_rows_and_comes_back(world: HoldWorld) -> None:
     """It has the rows of the times when it was there, also those that waited."""
     world.send(6)
@@ -135,7 +137,7 @@ def test_the_tables_get_a_column_while_rows_wait(world: HoldWorld) -> None:
         }
 
 
-@pytest.mark.parametrize("format", ["delta", "iceberg"])
+@pytest.mark.parametrize("format", ["iceberg", pytest.param("delta", marks=long)])
 def test_a_refused_start_leaves_waiting_rows_for_the_next(world: HoldWorld, format: str) -> None:
     """The tables were made without partitions."""
     world.send(6)
@@ -151,6 +153,7 @@ def test_a_refused_start_leaves_waiting_rows_for_the_next(world: HoldWorld, form
     world.assert_exactly_once()
 
 
+@long  # rows that do not wait: test_guarantee_changed.py
 def test_the_guarantee_changes_while_rows_wait(world: HoldWorld) -> None:
     """Below exactly-once markers go by execution. None dies there, so no row comes twice."""
     world.send(6)

@@ -12,6 +12,7 @@ from dagster_jet.connectors.files.files_source import FilesReader
 from dagster_jet.errors import InputLostError
 from dagster_jet.execution.events import InputLost
 from dagster_jet.snapshot.record import JobStatus
+from tests.long import long
 
 from . import child
 from .world import World
@@ -51,6 +52,7 @@ def test_files_are_taken_away_before_and_after_a_snapshot_has_them(world: World)
     world.assert_exactly_once()
 
 
+@long  # the same kill is above, lost output is accepted in test_crashes.py
 def test_a_loss_that_is_accepted_is_told(world: World) -> None:
     world.fill()
     world.run_child("epoch.acked:4=kill")

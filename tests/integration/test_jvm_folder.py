@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from dagster_jet.system.scratch import remove_unheld
+from tests.long import long
 
 from .child import SPARK
 from .world import wait_until
@@ -88,6 +89,7 @@ def place() -> Iterator[Path]:
         yield Path(name)
 
 
+@long  # four JVMs start; unit/system/test_scratch.py has the rules for folders
 def test_a_start_removes_what_a_killed_jvm_left(place: Path) -> None:
     """Failed before: shuffled rows, libraries, sockets and logs gathered in the temporary folder
     with each kill, and sockets with each end."""
@@ -109,6 +111,7 @@ def test_a_start_removes_what_a_killed_jvm_left(place: Path) -> None:
     assert not [path for path in place.iterdir() if path != killed.folder.parent]
 
 
+@long
 def test_a_long_path_has_no_sockets(tmp_path: Path) -> None:
     place = tmp_path / (80 * "x")
     place.mkdir()

@@ -66,13 +66,8 @@ def test_spark_dies_and_the_driver_lives(world: World) -> None:
     world.assert_exactly_once()
 
 
-@pytest.mark.parametrize(
-    "points",
-    [
-        pytest.param(points, id=name, marks=[] if name == "restore-and-commit" else long)
-        for name, points in IN_RECOVERY.items()
-    ],
-)
+@long  # F15 kills in a recovery, test_hold_back.py five times
+@pytest.mark.parametrize("points", IN_RECOVERY.values(), ids=IN_RECOVERY)
 def test_killed_again_and_again_in_recovery(world: World, points: tuple[str, ...]) -> None:
     world.fill()
     world.run_child(AFTER_DECISION)

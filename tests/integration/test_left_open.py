@@ -72,6 +72,7 @@ def test_a_script_ends_without_closing(tmp_path: Path, pipeline: str, code: int,
     assert len(written) == (9 if code == 0 else 0), "a last snapshot is taken"
 
 
+@long  # a script ends without closing above, too
 def test_an_execution_whose_lease_was_released_is_not_waited_for(tmp_path: Path) -> None:
     """A cancelled run releases its lease after its drain budget. Failed before: the process stayed
     for up to a minute more, announced a last snapshot, and blamed a newer execution."""

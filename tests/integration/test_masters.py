@@ -51,15 +51,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cases")
 
 
+@long  # test_large_files.py and test_function_order.py have large epochs, test_cluster.py executors
 @pytest.mark.parametrize(
     ("case", "run"),
     [
-        *(
-            pytest.param(case, "cluster", marks=[] if case == "map_stateful" else long)
-            for case in CASES
-        ),
-        *(pytest.param(case, "local", marks=long) for case in CASES),
-        *(pytest.param(case, "real_cluster", marks=long) for case in sorted(QUICK)),
+        *((case, "cluster") for case in CASES),
+        *((case, "local") for case in CASES),
+        *((case, "real_cluster") for case in sorted(QUICK)),
     ],
     indirect=["run"],
 )
@@ -70,6 +68,7 @@ def test_large_epochs_give_the_rows_of_an_independent_computation(
     run(differential.run, case, folder / f"{master}-{case.replace(' ', '-')}")
 
 
+@long  # those of the local master are below
 def test_frames_of_small_epochs_are_made_once(tmp_path: Path, cluster: Run) -> None:
     for epochs, made in cluster(small_epochs.run, tmp_path).values():
         assert made <= 3 < small_epochs.FILES <= epochs, "with rows, without, and the last"
@@ -88,7 +87,8 @@ def on_both(cases: Iterable[str], *quick: str, alike: Collection[str] = ()) -> p
     )
 
 
-@on_both(prepared_cases.CASES)  # on a cluster: test_frames_of_small_epochs_are_made_once
+# On a cluster: test_frames_of_small_epochs_are_made_once. Early results are like late rows.
+@on_both(prepared_cases.CASES, alike={"early results"})
 def test_a_watermark_is_no_part_of_a_small_epochs_frames(
     tmp_path: Path, case: str, run: Run
 ) -> None:
@@ -98,7 +98,7 @@ def test_a_watermark_is_no_part_of_a_small_epochs_frames(
 
 
 # Like JSON, items and map_journal.
-@on_both(whose_error.OURS, "a sink", alike={"CSV", "nexmark", "map_entries"})
+@on_both(whose_error.OURS, alike={"CSV", "nexmark", "map_entries"})
 def test_what_our_own_code_raises_in_a_task_is_ours(tmp_path: Path, case: str, run: Run) -> None:
     error: JetError = run(whose_error.of_ours, case, tmp_path / "job")
     assert type(error) is JetError

@@ -18,7 +18,7 @@ from benchmarks.nexmark.oracle import check, committed_files, make_views
 from benchmarks.nexmark.queries import QUERIES
 from dagster_jet import JobConfig
 from dagster_jet.snapshot.record import JobStatus
-from tests.long import long_but_for
+from tests.long import long
 
 from . import child, nexmark_child
 from .nexmark_child import LATE, LATE_MODEL, MODEL, PER_FILE
@@ -72,7 +72,8 @@ def world(world: World) -> NexmarkWorld:
     return NexmarkWorld(world.folder, world.fail_points, world.spark)
 
 
-@pytest.mark.parametrize("query", long_but_for(QUERIES, "q8"))
+@long  # the one below is killed, too
+@pytest.mark.parametrize("query", QUERIES)
 def test_query_is_killed_and_its_answer_is_exact(
     world: NexmarkWorld, stream: Path, query: str
 ) -> None:

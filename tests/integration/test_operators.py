@@ -407,18 +407,19 @@ def iso(time_ms: int) -> str:
     return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-QUICK = ("named_timers", "join_bounded_anti")
-
-
 @pytest.mark.parametrize(
     ("name", "few_groups"),
     [
-        *(pytest.param(name, False, marks=[] if name in QUICK else long) for name in OPERATORS),
+        # Most of the others restart in test_golden_snapshots.py and in test_two_runtimes.py.
+        *(
+            pytest.param(name, False, marks=[] if name == "named_timers" else long)
+            for name in OPERATORS
+        ),
         # In one task. An outer join has the rows of all joins without bounds.
-        pytest.param("deduplicate_last", True, marks=long),
-        pytest.param("bounded_session", True, marks=long),
-        ("session", True),
-        pytest.param("join_outer", True, marks=long),
+        *(
+            pytest.param(name, True, marks=long)
+            for name in ("deduplicate_last", "bounded_session", "session", "join_outer")
+        ),
     ],
 )
 def test_operator_over_restarts_at_other_parallelism(
@@ -472,6 +473,7 @@ def committed(folder: Path, columns: str) -> Iterator[tuple[Any, ...]]:
             yield tuple(json.loads(line).get(column) for column in columns.split())
 
 
+@long  # test_nexmark.py counts late and other rows, and is killed
 def test_late_rows_go_to_their_sink_and_nothing_is_lost(world: World) -> None:
     everything = restless_batches(world.folder / "in")
     with world.jet() as jet:

@@ -17,6 +17,7 @@ from dagster_jet.spark.cluster.session import (
     memory_bytes,
     open_session,
 )
+from tests.long import long
 
 from . import child
 from .world import World
@@ -64,6 +65,7 @@ print(result.status.value)
 """
 
 
+@long  # sessions beside each other have their own settings below
 def test_a_users_session_is_not_changed(world: World) -> None:
     """Another program has started this process's Spark, with settings of its own."""
     world.fill(files=2)

@@ -139,12 +139,13 @@ def test_without_idle_time_out_they_hold_back_until_the_end(world: World) -> Non
     assert row["watermark"] is None and row["since"] is not None
 
 
+@long  # test_changing_functions.py has such functions
 @pytest.mark.parametrize(
     "function",
     [
-        pytest.param(lambda frame: frame.withColumn("v", F.xxhash64("*") % 1000), marks=long),
+        lambda frame: frame.withColumn("v", F.xxhash64("*") % 1000),
         lambda frame: frame.dropDuplicates(),
-        pytest.param(lambda frame: frame.toDF("k", "ts", "v"), marks=long),
+        lambda frame: frame.toDF("k", "ts", "v"),
     ],
     ids=["a hash of all columns", "a comparison of all columns", "new names for all columns"],
 )

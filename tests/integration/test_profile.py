@@ -103,9 +103,8 @@ def test_a_job_that_runs_elsewhere_and_one_that_has_ended(world: World) -> None:
     world.assert_exactly_once()
 
 
-@pytest.mark.parametrize(
-    "config", [{"guarantee": "none"}, pytest.param({"guarantee": "at-least-once"}, marks=long)]
-)
+@long  # the profile of exactly-once is above
+@pytest.mark.parametrize("config", [{"guarantee": "none"}, {"guarantee": "at-least-once"}])
 def test_below_exactly_once_sinks_commit_between_epochs(
     world: World, config: Mapping[str, Any]
 ) -> None:

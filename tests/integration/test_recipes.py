@@ -16,6 +16,7 @@ import pytest
 
 from dagster_jet import JobConfig, Pipeline, sinks, sources
 from dagster_jet.testing import run_pipeline
+from tests.long import long
 
 from .oracle import by_manifest
 from .recipe_rows import HOUR, MINUTE, Row, asked, of, streams
@@ -129,6 +130,7 @@ SQL = {
 }
 
 
+@long  # test_first_weeks.py runs the jobs of a page, too
 @pytest.mark.parametrize("name", SQL)
 def test_a_recipe_gives_what_a_query_over_all_rows_gives(
     given: dict[str, list[Row]], found: dict[str, list[Row]], name: str
@@ -155,6 +157,7 @@ def bursts(rows: list[Row], within: int, *, from_last: bool) -> list[list[Row]]:
     return cut
 
 
+@long
 def test_sessions_bursts_and_silence(
     given: dict[str, list[Row]], found: dict[str, list[Row]]
 ) -> None:
@@ -182,6 +185,7 @@ def test_sessions_bursts_and_silence(
     assert of(found["without_duplicates_out"], "user page at") == first
 
 
+@long
 def test_the_last_result_of_each_hour_is_corrected(
     given: dict[str, list[Row]], found: dict[str, list[Row]]
 ) -> None:
@@ -196,6 +200,7 @@ def test_the_last_result_of_each_hour_is_corrected(
     assert of(last.values(), "currency orders amount") == expected
 
 
+@long
 def test_patterns_and_reminders(given: dict[str, list[Row]], found: dict[str, list[Row]]) -> None:
     back: Counter[tuple[Any, ...]] = Counter()
     reminded: Counter[tuple[Any, ...]] = Counter()

@@ -22,7 +22,7 @@ from dagster_jet.connectors.files import part_tasks
 from dagster_jet.errors import BadRowError, ConfigurationError, InputLostError, SourceError
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
-from tests.long import long_but_for
+from tests.long import long, long_but_for
 from tests.servers.members import AwsServer
 
 from . import oracle, s3_child
@@ -131,6 +131,7 @@ def test_killed(s3_world: S3World, crash: Crash) -> None:
     assert s3_world.uploads() == []
 
 
+@long  # the next run after a kill is above
 def test_what_is_added_is_read_by_the_next_run(s3_world: S3World) -> None:
     s3_world.fill(files=2)
     s3_world.run(until="drained")
@@ -275,7 +276,7 @@ def test_a_table_without_a_schema(s3_world: S3World) -> None:
         run("second")
 
 
-@pytest.mark.parametrize("slice_bytes", [1, 7, 50, 64])
+@pytest.mark.parametrize("slice_bytes", long_but_for([1, 7, 50, 64], "1", "50"))
 def test_slices_have_every_line_once(
     s3_world: S3World, monkeypatch: pytest.MonkeyPatch, slice_bytes: int
 ) -> None:

@@ -14,7 +14,7 @@ from dagster_jet import Jet
 from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
-from tests.long import long_but_for
+from tests.long import long, long_but_for
 from tests.servers.members import AwsServer
 
 from . import child
@@ -78,6 +78,7 @@ def test_killed(world: StoreInBucket, crash: Crash) -> None:
     world.assert_exactly_once()
 
 
+@long  # that of a store in folders is in test_crashes.py
 def test_a_sleeping_driver_wakes_up_too_late(world: StoreInBucket) -> None:
     """It sleeps right after a write of the record: it begins the next one with what it wrote."""
     world.fill()

@@ -75,6 +75,7 @@ def assert_no_job_starts(world: World, protected: Jet, unprotected: Jet, needed:
         assert 0 < len(named) < len(jet.store.config.member_ids), str(told.value)
 
 
+@long  # they split below; members are replaced in test_members_change.py
 def test_five_split_three_to_two(world: World) -> None:
     kept, replaced, every = range(20), range(20, 40), range(40)
     with (

@@ -64,6 +64,7 @@ def test_a_killed_owner_is_replaced(world: World) -> None:
     world.assert_exactly_once()
 
 
+@long  # a killed owner is replaced above
 def test_an_owner_that_shuts_down_is_replaced_and_one_that_completes_is_not(world: World) -> None:
     world.fill()
     pipeline, config = child.crash_pipeline(world.folder), JobConfig(**child.CONFIG)

@@ -99,7 +99,8 @@ with lmdb.open(sys.argv[1], max_dbs=2, map_size=2**36, max_readers=2048) as envi
 """Hangs with a member in its hands, as a process on a dying disk would, and then dies of it."""
 
 
-@pytest.mark.parametrize("jump_s", [pytest.param(HOUR_S, marks=long), -HOUR_S])
+@long  # a member hangs above; it jumps for timers in test_wall_clock_timers.py
+@pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S])
 def test_f19_the_clock_jumps(world: World, monkeypatch: pytest.MonkeyPatch, jump_s: int) -> None:
     """The clock jumps within an execution and before the next. Snapshots go on, the lease is
     renewed."""

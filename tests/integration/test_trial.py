@@ -23,6 +23,7 @@ from dagster_jet.errors import (
 from dagster_jet.store import Store, StoreConfig
 from dagster_jet.testing import check_source, collected, run_pipeline
 from dagster_jet.testing.typed_rows import TYPES
+from tests.long import long
 
 SCHEMA = "k string, at timestamp, v long"
 
@@ -171,6 +172,7 @@ class Growing(Source):
         return sources.items(self.rows, schema=self.row_schema())
 
 
+@long  # files keep it in test_connector_contracts.py
 def test_numbered_rows_keep_the_contract(spark: Any):
     given: list[dict[str, Any]] = []
     check_source(lambda: Growing(given), given.extend, spark)

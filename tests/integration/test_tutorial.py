@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.long import long
 from tests.servers import duckdb_reader
 
 from .connectors.kafka_world import KafkaWorld
@@ -46,6 +47,7 @@ def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Sp
     assert names["process"].returncode == -signal.SIGKILL
 
 
+@long  # the other two pages are not; Kafka and Iceberg have tests of their own
 def test_from_kafka_to_iceberg(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
 ) -> None:

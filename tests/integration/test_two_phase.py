@@ -149,7 +149,8 @@ def test_every_drained_run_ends_with_everything_committed(world: TwoPhaseWorld) 
     world.assert_nothing_left()
 
 
-@pytest.mark.parametrize("guarantee", ["exactly-once", pytest.param("at-least-once", marks=long)])
+@long  # F4 of other stages is in test_crashes.py
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
 def test_a_failed_snapshot_takes_its_epoch_along(world: TwoPhaseWorld, guarantee: str) -> None:
     """The ids of what was prepared are in the state that the next epoch would begin from."""
     failpoint.configure("manifest.before:3=raise")

@@ -12,6 +12,7 @@ import pytest
 from dagster_jet import JobConfig
 from dagster_jet.execution.clock import Clock
 from dagster_jet.snapshot.record import JobStatus
+from tests.long import long
 
 from . import child, timer_child
 from .oracle import by_manifest, committed, difference, input_rows
@@ -75,6 +76,7 @@ def world(world: World) -> AlertsWorld:
     return AlertsWorld(world.folder, world.fail_points, world.spark)
 
 
+@long  # three executions, and none dies, below
 def test_each_timer_is_committed_once_whoever_dies(world: AlertsWorld) -> None:
     """Killed in the middle of a commit; again while only timers make epochs; then 12 shards."""
     world.fill(6)
