@@ -87,6 +87,7 @@ bench: $(STAMP)
 # Go builds.
 soak: $(STAMP) $(FLIGHTS) $(CLASSES) $(SERVERS)
 	JET_SIMULATION_HISTORIES=100000 JET_SIMULATION_FULL_SCOPES=1 JET_PROPERTY_EXAMPLES=2000 \
+	JET_REBALANCING_HISTORIES=4000 JET_REMOVING_HISTORIES=4000 JET_RETURNING_HISTORIES=500 \
 		$(BIN)/pytest -n 2 --timeout 14400 tests/simulation tests/unit/store tests/unit/core tests/unit/dag \
 		tests/unit/operators
 	JET_PROPERTY_EXAMPLES=100000 $(BIN)/pytest --timeout 14400 tests/integration/connectors/test_same_rows.py

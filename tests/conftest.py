@@ -18,7 +18,7 @@ from .servers import shared
 # Two cores and other work: how long an example takes says nothing.
 settings.register_profile(
     "shared",
-    max_examples=int(os.environ.get("JET_PROPERTY_EXAMPLES", "50")),
+    max_examples=int(os.environ.get("JET_PROPERTY_EXAMPLES", "25")),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

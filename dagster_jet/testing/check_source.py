@@ -98,10 +98,11 @@ def _nothing_of_nothing(place: Place) -> None:
 def _each_row_once(place: Place) -> None:
     """Every row is read once, in splits of any size: nulls, long texts, many rows, rows sent while
     it reads; then no row waits."""
+    consumer = place.consumer()
+    consumer.drain(place.there.total())
     place.put(3)
     place.put(1, None)
     place.put(1, "x" * _LONG)
-    consumer = place.consumer()
     consumer.drain(place.there.total(), max_rows=2)
     place.put(place.many)
     consumer.drain(place.there.total())

@@ -1,4 +1,4 @@
-"""Hundreds of histories per run: crashes, sleepers, late and lost answers; rows decide.
+"""More than a hundred histories per run: crashes, sleepers, late and lost answers; rows decide.
 
 JET_SIMULATION_HISTORIES=100000 pytest tests/simulation/test_histories.py    # a soak
 JET_SIMULATION_SEED=4711 pytest tests/simulation -k one_history              # one, again
@@ -21,7 +21,7 @@ import dagster_jet
 from .scenario import ALL_POINTS
 from .world import World, play
 
-HISTORIES = int(os.environ.get("JET_SIMULATION_HISTORIES", "240"))
+HISTORIES = int(os.environ.get("JET_SIMULATION_HISTORIES", "120"))
 BLOCKS = 6
 RARE = (429, 303, 129)
 """Seeds that have shown what few of them show."""

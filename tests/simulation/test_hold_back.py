@@ -14,7 +14,7 @@ from .scenario import Scenario
 from .world import World
 
 BLOCKS = 4
-HISTORIES = min(int(os.environ.get("JET_SIMULATION_HISTORIES", "240")) // 3, 4_000)
+HISTORIES = min(int(os.environ.get("JET_SIMULATION_HISTORIES", "120")) // 3, 4_000)
 """They are a kind of those in test_histories.py, which are more."""
 
 

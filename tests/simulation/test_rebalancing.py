@@ -14,7 +14,7 @@ from dagster_jet.store.map import replicated_map
 from dagster_jet.store.upkeep import migration
 from tests.simulation.rebalancing import History, VersionedHistory, Violation
 
-SEEDS = int(os.environ.get("JET_REBALANCING_HISTORIES", "400"))
+SEEDS = int(os.environ.get("JET_REBALANCING_HISTORIES", "200"))
 
 
 @pytest.mark.parametrize("kind", [History, VersionedHistory])

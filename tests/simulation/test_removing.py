@@ -16,7 +16,7 @@ from dagster_jet.store.upkeep import verification
 from tests.simulation.rebalancing import Violation
 from tests.simulation.removing import DeletingHistory, LeftoverHistory
 
-SEEDS = int(os.environ.get("JET_REMOVING_HISTORIES", "400"))
+SEEDS = int(os.environ.get("JET_REMOVING_HISTORIES", "200"))
 
 Kind = type[DeletingHistory] | type[LeftoverHistory]
 

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from dagster_jet import Secret, sinks, sources
-from dagster_jet.connectors.kafka import KafkaSink
+from dagster_jet.connectors.kafka import KafkaSink, offsets
 from dagster_jet.connectors.kafka import kafka_probe as probe_module
 from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.kafka_committer import KafkaCommitter
@@ -90,6 +90,7 @@ def test_wrong_credentials(
     kafka: KafkaWorld, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("KAFKA_PASSWORD", "hush")
+    monkeypatch.setattr(offsets, "CALL_S", 2.0)  # the client tries again and again for so long
     servers, topic = kafka_server().facts["sasl_servers"], kafka.topic()
     source = sources.kafka(servers, topics=[topic], schema="v long", options=options)
     start = partial(source.at_start, "j", "s", on_one_host=True)

@@ -72,6 +72,7 @@ def test_the_contract_is_kept(
             spark,
             outages={"a connection that is cut": proxy.cut},
             secrets=(PASSWORD,),
+            many=1_000,  # those of more than a page are below
         )
 
 

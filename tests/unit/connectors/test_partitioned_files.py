@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_jet import sinks, sources
-from dagster_jet.connectors.files import writer
+from dagster_jet.connectors.files import old_markers, writer
 from dagster_jet.connectors.files.files_sink import FilesSink
 from dagster_jet.connectors.files.old_markers import OldMarkers
 from dagster_jet.connectors.files.partition_folders import constants, folder_of
@@ -268,12 +268,13 @@ def test_a_staged_file_that_is_gone_is_lost(tmp_path: Path) -> None:
     assert files(tmp_path) == listed(tmp_path) and len(files(tmp_path)) == 2
 
 
-def test_markers_of_files_in_folders_stay(tmp_path: Path) -> None:
+def test_markers_of_files_in_folders_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Failed with a listing of the folder alone: they were taken for files that are gone."""
+    monkeypatch.setattr(old_markers, "KEPT", 10)
     sink = new(tmp_path, partition_by="day")
     first = stage(sink, batch(ROWS[:1]))
     sink.commit(first, by(1))
-    for epoch_id in range(2, 1_010):
+    for epoch_id in range(2, 20):
         part = stage(sink, batch(ROWS[:1]), epoch_id=epoch_id)
         object.__setattr__(sink, "_old_markers", OldMarkers(1))
         sink.commit(part, by(1, retained_epoch_id=epoch_id))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_jet import Pipeline, sources, windows
@@ -48,7 +48,6 @@ def counted(
     return InEventOrder(inner) if in_event_order else inner
 
 
-@settings(deadline=None, max_examples=40)
 @given(SIZES, st.lists(STEP, max_size=5), st.booleans(), st.booleans(), st.integers())
 def test_count_windows(sizes, steps, in_event_order, collide, seed):
     size, slide = sizes

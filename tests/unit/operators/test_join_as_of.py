@@ -5,7 +5,7 @@ from random import Random
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_jet.core.partition import key_hash
@@ -139,7 +139,6 @@ def played(joins, random, *sides):
     return found + run.complete(), arrived, run.late
 
 
-@settings(max_examples=50)
 @given(st.integers(), st.booleans(), st.sampled_from([None, 4, 15]), st.booleans())
 def test_against_a_search_whatever_the_steps(seed, keeps_all, keep, collide):
     random = Random(seed)
@@ -177,7 +176,6 @@ def sum_is_odd(pairs):
     return pc.equal(pc.bit_wise_and(pc.add(pairs["v"], pairs["n"]), 1), 1)
 
 
-@settings(max_examples=50)
 @given(
     st.integers(), st.booleans(), st.sampled_from([None, 4, 15]), st.booleans(),
     st.sampled_from([1, 3, 1000]),

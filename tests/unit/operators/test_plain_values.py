@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_jet.dag.items import BroadcastKey, PartitionKey
@@ -80,7 +80,6 @@ def shape(value: Any) -> Any:
     return kind, repr(value)
 
 
-@settings(max_examples=200)
 @given(VALUES)
 def test_what_is_read_is_what_was_written(value: Any) -> None:
     packed = to_bytes(value)

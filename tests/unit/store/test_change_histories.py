@@ -18,9 +18,7 @@ steps = st.tuples(
 
 
 @given(st.integers(1, 2), st.lists(steps, min_size=1, max_size=8))
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_key_is_on_its_replicas_with_its_newest_value(
     places: Any, backup_count: int, history: list[tuple[str, str, int]]
 ) -> None:
