@@ -8,6 +8,7 @@ import pytest
 
 from dagster_jet.store import MemoryMember, open_member
 from dagster_jet.testing.check_member import check_member
+from tests.long import long
 from tests.servers.members import AwsServer, RedisServer
 
 
@@ -19,7 +20,7 @@ def test_memory_is_a_member() -> None:
     check_member(partial(MemoryMember, uuid.uuid4().hex), several_processes=False)
 
 
-@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("durable", [pytest.param(False, marks=long), True])
 def test_a_redis_server_is_a_member(durable: bool) -> None:
     with RedisServer(appendonly=durable) as server:
         check_member(partial(open_member, server.url))

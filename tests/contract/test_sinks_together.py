@@ -138,7 +138,9 @@ def test_a_place_that_cannot_do_it_keeps_the_contract(tmp_path: Path) -> None:
     [
         (OneByOne, True, "leaves both sinks committed or none.*the other one does not"),
         pytest.param(NoMark, True, "changes nothing.*is there twice", marks=long),
-        (AllOrNothingToDo, True, "that is committed already.*rows are missing"),
+        pytest.param(
+            AllOrNothingToDo, True, "that is committed already.*rows are missing", marks=long
+        ),
         pytest.param(OtherPlaces, True, "they name the places", marks=long),
         pytest.param(
             HalfAndNo, False, "commits none.*rows are visible that must not be", marks=long

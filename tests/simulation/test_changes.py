@@ -14,6 +14,7 @@ from dagster_jet.store import MapKey, OwnedRegister, Store, connection
 from dagster_jet.store.membership import with_registers_moved
 from dagster_jet.store.upkeep import administration
 from dagster_jet.store.upkeep.migration import Migrated, migrate
+from tests.long import long
 from tests.simulation.changes import PARTITIONS, ChangeHistory, content
 from tests.simulation.rebalancing import Violation
 from tests.simulation.seeds import beginning_with
@@ -28,7 +29,7 @@ class WithoutBackups(ChangeHistory):
     CHANGES = ("add", "remove")
 
 
-@pytest.mark.parametrize("kind", [ChangeHistory, WithoutBackups])
+@pytest.mark.parametrize("kind", [ChangeHistory, pytest.param(WithoutBackups, marks=long)])
 def test_no_history_loses_a_snapshot(kind: type[ChangeHistory]) -> None:
     executions = changes = 0
     for seed in range(SEEDS):

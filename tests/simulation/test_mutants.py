@@ -25,6 +25,7 @@ from dagster_jet.snapshot.pending_snapshot import PendingSnapshot, PendingState,
 from dagster_jet.snapshot.record import SnapshotRef
 from dagster_jet.snapshot.recovery import Recovery, RecoveryState
 from dagster_jet.snapshot.storage.snapshot_store import snapshot_of
+from tests.long import long
 
 from .driver import Driver
 from .oracle import Violation
@@ -759,7 +760,15 @@ MUTANTS = {
 """Mutants, each with the history in which it was seen last: the search begins there."""
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+SLOW = (LooksOnlyOnce, LosesAnswersOfTheRecord)
+"""Seen after seconds; the other ones sooner."""
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [pytest.param(mutant, marks=long) if mutant in SLOW else mutant for mutant in MUTANTS],
+    ids=lambda mutant: mutant.__name__,
+)
 def test_a_planted_bug_is_seen(mutant: type) -> None:
     for seed in beginning_with(MUTANTS[mutant], SEEDS):
         try:

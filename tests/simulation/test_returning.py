@@ -14,10 +14,11 @@ from dagster_jet.store import store as opened
 from dagster_jet.store.quorum import acceptor_on_member
 from dagster_jet.store.register import Reply, acceptor_step
 from dagster_jet.store.upkeep import administration, verification
+from tests.long import long
 from tests.simulation.rebalancing import Violation
 from tests.simulation.returning import ReturningHistory
 
-SEEDS = int(os.environ.get("JET_RETURNING_HISTORIES", "30"))
+SEEDS = int(os.environ.get("JET_RETURNING_HISTORIES", "15"))
 
 
 @pytest.fixture(autouse=True)
@@ -66,11 +67,14 @@ def _by_who_is_read_first(key: bytes, copies: Any, sealer: Any) -> bytes:
         {(acceptor_on_member, "acceptor_step"): _unchecked},
         {(acceptor_on_member, "acceptor_step"): _kept},
         {(acceptor_on_member, "disown"): _refused_and_kept},
-        {
-            (verification, "reconcile"): _by_who_is_read_first,
-            (opened, "disown_rolled_back_members"): lambda configuration: None,
-            (administration, "disown_rolled_back_members"): lambda configuration: None,
-        },
+        pytest.param(
+            {
+                (verification, "reconcile"): _by_who_is_read_first,
+                (opened, "disown_rolled_back_members"): lambda configuration: None,
+                (administration, "disown_rolled_back_members"): lambda configuration: None,
+            },
+            marks=long,
+        ),
     ],
     ids=[
         "changes are not compared",

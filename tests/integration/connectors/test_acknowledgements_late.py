@@ -18,6 +18,7 @@ from dagster_jet import sources
 from dagster_jet.errors import SourceUnavailableError
 from tests.integration.connectors import changes_reading, sqs_child
 from tests.integration.connectors.secret_urls import as_secret
+from tests.long import long
 from tests.servers import sqs, wait_until
 from tests.servers.members import AwsServer
 from tests.servers.postgres import postgres
@@ -150,11 +151,17 @@ class Job:
         self.reader.restore_unacknowledged(json.loads(json.dumps(open)))
 
 
-KINDS = pytest.mark.parametrize("kind", ["rabbitmq", "sqs", "changes"])
-
-
-@KINDS
-@pytest.mark.parametrize("restarts", [False, True], ids=["same", "successor"])
+@pytest.mark.parametrize(
+    ("kind", "restarts"),
+    [
+        pytest.param("rabbitmq", True, id="successor-rabbitmq"),
+        pytest.param("sqs", True, id="successor-sqs"),
+        pytest.param("changes", True, id="successor-changes"),
+        pytest.param("sqs", False, id="same-sqs"),
+        pytest.param("rabbitmq", False, marks=long, id="same-rabbitmq"),
+        pytest.param("changes", False, marks=long, id="same-changes"),
+    ],
+)
 def test_an_acknowledgement_that_arrives_after_its_successors(
     queue: Any, kind: str, restarts: bool
 ) -> None:

@@ -67,7 +67,7 @@ def world(world: World) -> Iterator[ChangesWorld]:
 
 
 @pytest.mark.parametrize(
-    "kills", [pytest.param(KILLS, id="all", marks=long), pytest.param(KILLS[2:], id="its own")]
+    "kills", [pytest.param(KILLS, id="all", marks=long), pytest.param(KILLS[2:3], id="before it")]
 )
 def test_killed_again_and_again_around_the_advance_of_its_slot(
     world: ChangesWorld, kills: Sequence[str]

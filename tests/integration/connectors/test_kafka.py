@@ -49,7 +49,7 @@ from dagster_jet.execution.events import (
 from dagster_jet.store import Store, StoreConfig
 from dagster_jet.testing import check_sink, check_source, collected
 from dagster_jet.testing.typed_rows import Typed
-from tests.long import long, long_but_for
+from tests.long import long
 from tests.servers import SharedServer, launch, stop, wait_until
 from tests.servers.kafka import PASSWORD, network, prepared
 
@@ -104,7 +104,18 @@ def options(spark: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     }
 
 
-def test_the_contract_of_a_source(kafka: KafkaWorld, spark: Any, options: dict[str, Any]):
+WHOLE = pytest.mark.parametrize(
+    "whole", [pytest.param(False, id="short"), pytest.param(True, marks=long, id="whole")]
+)
+"""All clauses. `make test` leaves out outages and steps that other tests there have: a connection
+is cut in test_kafka_outage.py, one falls silent in test_kafka_late.py, and drivers die around a
+commit in test_kafka_topics.py, test_kafka_refused.py and test_order.py."""
+
+
+@WHOLE
+def test_the_contract_of_a_source(
+    kafka: KafkaWorld, spark: Any, options: dict[str, Any], whole: bool
+):
     topic, of_types = kafka.topic(2, max_message_bytes="4000000"), kafka.topic(2)
     with network("contracts") as proxy:
 
@@ -116,17 +127,16 @@ def test_the_contract_of_a_source(kafka: KafkaWorld, spark: Any, options: dict[s
             partial(source, topic, "id long, text string"),
             partial(kafka.send, topic),
             spark,
-            outages={
-                "a connection that is cut": partial(away, proxy),
-                "a cluster that is silent": partial(silent, proxy),
-            },
+            outages={"a connection that is cut": partial(away, proxy)}
+            | ({"a cluster that is silent": partial(silent, proxy)} if whole else {}),
             secrets=[PASSWORD],
             typed=Typed(partial(source, of_types), lambda r: kafka.send(of_types, map(as_json, r))),
         )
 
 
+@WHOLE
 def test_the_contract_of_a_sink(
-    kafka: KafkaWorld, spark: Any, tmp_path: Path, options: dict[str, Any]
+    kafka: KafkaWorld, spark: Any, tmp_path: Path, options: dict[str, Any], whole: bool
 ):
     topic, anew = (kafka.topic(2, max_message_bytes="4000000") for _ in range(2))
     topics = [topic]
@@ -141,33 +151,33 @@ def test_the_contract_of_a_sink(
             )
             return sink.with_store(store)
 
+        outages: dict[str, Any] = {"an answer that is lost": partial(committed_unheard, proxy)}
+        steps = ["kafka.commit.produced"]
+        set_back: dict[str, Any] = {
+            "a topic that was made anew, while the markers stay": partial(
+                another_topic, topics, anew
+            )
+        }
+        if whole:
+            outages |= {
+                "a connection that is cut": partial(away, proxy),
+                "a cluster that is silent": partial(silent, proxy),
+            }
+            steps += ["kafka.commit.before", "kafka.commit.after"]
+            steps += ["staging.put.before", "staging.finished"]
+            set_back["a marker topic that was made anew"] = partial(
+                kafka.made_anew, markers, PARTITIONS, cleanup_policy="compact"
+            )
         check_sink(
             make,
             lambda: kafka.rows_and_partitions(topic),
             spark=spark,
             log_of=itemgetter("_partition"),
-            outages={
-                "a connection that is cut": partial(away, proxy),
-                "a cluster that is silent": partial(silent, proxy),
-                "an answer that is lost": partial(committed_unheard, proxy),
-            },
+            outages=outages,
             secrets=[PASSWORD],
             refused=[{"text": "x" * 4_100_000}],
-            steps=(
-                "staging.put.before",
-                "staging.finished",
-                "kafka.commit.before",
-                "kafka.commit.produced",
-                "kafka.commit.after",
-            ),
-            set_back={
-                "a marker topic that was made anew": partial(
-                    kafka.made_anew, markers, PARTITIONS, cleanup_policy="compact"
-                ),
-                "a topic that was made anew, while the markers stay": partial(
-                    another_topic, topics, anew
-                ),
-            },
+            steps=steps,
+            set_back=set_back,
         )
 
 
@@ -229,23 +239,21 @@ def world(world: World, kafka: KafkaWorld) -> KafkaPipelineWorld:
     return made
 
 
+@long  # the first three are in test_order.py, test_kafka_topics.py and test_kafka_refused.py, too
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
     "rules",
-    long_but_for(  # other kills of `make test` are in test_five_kills.py and test_kafka_refused.py
-        [
-            "record.snapshot.after:3=kill",  # decided, nothing committed
-            "kafka.commit.produced:3=kill",  # in a transaction that nobody will commit
-            "kafka.commit.after:3=kill",  # committed, the record does not know
-            "kafka.fenced:2=kill",
-            "epoch.acked:3=kill",
-            "kafka.commit.before:2=kill",
-            "staging.finished:3=kill",
-            "manifest.after:3=kill",
-            "record.committed.after:2=kill",
-        ],
-        "kafka.commit.after",
-    ),
+    [
+        "record.snapshot.after:3=kill",  # decided, nothing committed
+        "kafka.commit.produced:3=kill",  # in a transaction that nobody will commit
+        "kafka.commit.after:3=kill",  # committed, the record does not know
+        "kafka.fenced:2=kill",
+        "epoch.acked:3=kill",
+        "kafka.commit.before:2=kill",
+        "staging.finished:3=kill",
+        "manifest.after:3=kill",
+        "record.committed.after:2=kill",
+    ],
 )
 def test_killed(world: KafkaPipelineWorld, rules: str):
     world.write_to(marker_topic=f"m-{uuid.uuid4().hex[:12]}")

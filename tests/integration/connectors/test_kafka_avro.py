@@ -17,6 +17,7 @@ import pytest
 from dagster_jet import Jet, Pipeline, sinks, sources
 from dagster_jet.connectors.trial import forget
 from dagster_jet.testing import collected
+from tests.long import long
 from tests.servers.schema_registry import Registry
 
 from .kafka_world import KafkaWorld
@@ -80,7 +81,7 @@ def registry() -> Iterator[Registry]:
     registry.close()
 
 
-@pytest.mark.parametrize("by", ["schema", "registry"])
+@pytest.mark.parametrize("by", [pytest.param("schema", marks=long), "registry"])
 def test_every_type_of_avro_is_a_column(tmp_path: Path, spark: Any, registry: Registry, by: str):
     kafka = KafkaWorld()
     topic = kafka.topic()

@@ -28,6 +28,7 @@ from dagster_jet.errors import SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.store import Store, StoreConfig
 from tests.integration.connectors.late_commit import commit_until_done
+from tests.long import long
 from tests.servers.kafka import network
 from tests.servers.proxy import HeldRequest, Proxy
 
@@ -159,7 +160,7 @@ def is_message(request: bytes) -> bool:
     return request[4:6] == bytes(2)
 
 
-@pytest.mark.parametrize("is_it", [is_end_of_transaction, is_message])
+@pytest.mark.parametrize("is_it", [is_end_of_transaction, pytest.param(is_message, marks=long)])
 def test_a_connection_that_falls_silent_delays_one_commit(
     late: Late, monkeypatch: pytest.MonkeyPatch, is_it: Callable[[bytes], bool]
 ) -> None:

@@ -130,7 +130,7 @@ def test_decided_messages_that_are_refused_are_left_out(
     ).with_store(store)
     sink.check("j", "out", is_new_job=True)
     large = {3, 17, 18}
-    values = [b"%d" % n + b"x" * (300_000 if n in large else 0) for n in range(40)]
+    values = [b"%d" % n + b"x" * (300_000 if n in large else 0) for n in range(24)]
     artifacts = prepared(sink, values)
     if transactions == "held":
         [held] = [HeldTransaction.of(one.token) for one in artifacts]
@@ -151,7 +151,11 @@ def test_decided_messages_that_are_refused_are_left_out(
     assert letters.delivered == ["memo of 1"]
 
 
-@MODES
+@pytest.mark.parametrize(
+    "transactions",
+    # In a job there are too many of them in test_kafka_refused.py.
+    [pytest.param("roll-forward", marks=long), "held"],
+)
 def test_many_rows_of_a_topic_that_takes_small_batches(
     kafka: KafkaWorld, store: Store, transactions: Any
 ) -> None:

@@ -16,6 +16,7 @@ from dagster_jet.connectors.delta.columns import columns_of_rows
 from dagster_jet.connectors.delta.log_folder import options_of
 from dagster_jet.connectors.lake.data_folder import data_folder
 from tests.integration import polars_reader
+from tests.long import long_but_for
 from tests.servers import duckdb_reader
 from tests.unit.connectors import iceberg_table
 from tests.unit.connectors.delta_table import SCHEMA, by, commit, rows, stage
@@ -36,7 +37,7 @@ def made(sink: Any) -> Any:
     return sink.at_start("j", "out", on_one_host=False)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", long_but_for(MODES, "upsert"))
 def test_delta_lake(s3: S3Folder, mode: str) -> None:
     sink = made(sinks.delta(s3.url, mode=mode, storage_options=s3.storage_options, **MODES[mode]))
     for epoch, batch in enumerate((rows(1, 2), rows(2, 3)), 1):
@@ -49,7 +50,7 @@ def test_delta_lake(s3: S3Folder, mode: str) -> None:
     )
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", long_but_for(MODES, "append"))
 def test_iceberg(s3: S3Folder, tmp_path: Path, mode: str) -> None:
     catalog: Any = {**options_at(tmp_path), "warehouse": s3.url}
     place: dict[str, Any] = {"catalog_options": catalog, "storage_options": s3.storage_options}

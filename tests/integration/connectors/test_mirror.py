@@ -58,7 +58,10 @@ def contents(place: SqlPlace) -> Counter[tuple[Any, ...]]:
         return Counter(tuple(row) for row in found)
 
 
-@pytest.fixture(params=["postgresql", "mariadb", "sqlite"])
+TARGETS = ("postgresql", "mariadb", "sqlite")
+
+
+@pytest.fixture(params=TARGETS)
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqlPlace]:
     columns = COLUMNS
     if request.param == "postgresql":
@@ -98,6 +101,7 @@ def changed(connection: psycopg.Connection[Any], some: random.Random) -> None:
                 connection.execute("truncate t")
 
 
+@pytest.mark.parametrize("target", long_but_for(TARGETS, "postgresql", "sqlite"), indirect=True)
 @pytest.mark.parametrize("seed", long_but_for(range(3), "0"))
 def test_whatever_is_done_to_a_table_is_done_to_its_mirror(
     database: PostgresDatabase, target: SqlPlace, seed: int

@@ -152,6 +152,7 @@ def test_mariadb_is_asked_and_tried(ask: Any) -> None:
     assert timeouts["verdict"] == "no" and "wait_timeout = 28800 s" in timeouts["meaning"]
 
 
+@long  # a PostgreSQL is killed, and a MariaDB between prepare and commit in test_sql_held.py
 def test_mariadb_after_a_restart(ask: Any) -> None:
     folder = own_folder("mariadb")
     running = launch("mariadb", folder, mariadb_server.prepared(folder))

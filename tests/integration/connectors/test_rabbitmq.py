@@ -119,13 +119,17 @@ def test_the_contract_is_kept(spark: Any, monkeypatch: pytest.MonkeyPatch, kind:
                 lambda schema: source(of_types, schema=schema),
                 lambda sent: of_types.send(map(in_json, sent)),
             ),
+            many=10_000 if kind == "quorum" else 1_000,
         )
 
 
 # --- a run that ends ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("until", ["drained", "completed"])
+@pytest.mark.parametrize(
+    "until",
+    ["drained", pytest.param("completed", marks=long)],  # the next test has it
+)
 def test_a_drained_run_reads_all_that_is_there(
     world: RabbitWorld, queue: RabbitQueue, until: str
 ) -> None:

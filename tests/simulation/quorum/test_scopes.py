@@ -19,11 +19,11 @@ FULL = os.environ.get("JET_SIMULATION_FULL_SCOPES") == "1"
 
 SCOPES = {
     "owners, late unbounded": (owners(None, reads=0), None),
-    "owners and a reader, late 0": (owners(0, reads=1), None),
     "a member is replaced, late 0": (replacement(0), 50_000),
     "two movers, late 0": (two_movers(0, reads=1), 50_000),
 }
 FULL_SCOPES = {
+    "owners and a reader, late 0": (owners(0, reads=1), None),
     "owners and a reader, late 1": (owners(1, reads=1), None),
     "a member is replaced, late 0, whole": (replacement(0), None),
     "two movers, late 0, whole": (two_movers(0, reads=1), None),

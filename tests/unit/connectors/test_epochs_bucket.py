@@ -48,6 +48,7 @@ def test_it_has_the_newest_cut_only(s3: S3Folder) -> None:
     assert s3.names() == before, "there is nothing to write"
 
 
+@long  # two writers meet in test_delta_bucket.py, several jobs in test_epochs_table.py
 def test_jobs_share_a_table(s3: S3Folder) -> None:
     """Each version is created on condition that there is none."""
 

@@ -10,6 +10,7 @@ import pytest
 
 from dagster_jet import sinks
 from dagster_jet.connectors.iceberg.table_version import SNAPSHOTS_KEPT, TableVersion
+from tests.long import long
 
 from .delta_table import SCHEMA, by, rows, stage
 from .iceberg_rows import NAME, options_at
@@ -74,6 +75,7 @@ def test_maintenance_in_a_bucket(s3: S3Folder, tmp_path: Path) -> None:
     assert sorted(found) == [1, 2, 3]
 
 
+@long  # those of a folder expire in test_iceberg_expiry.py, files of a bucket above
 def test_snapshots_that_the_sink_lets_expire_in_a_bucket(s3: S3Folder, tmp_path: Path) -> None:
     place: Any = {**options_at(tmp_path), "warehouse": s3.url}
     options = dict(s3.storage_options)

@@ -67,6 +67,7 @@ def test_a_table_is_created_and_appended_to(s3: S3Folder) -> None:
     assert table.rows().keys() == {1, 2, 3, 4}
 
 
+@long  # as with any catalog
 def test_rows_are_merged(s3: S3Folder) -> None:
     table = GlueTable(s3, mode="upsert", key="id")
     sink = table.out

@@ -21,6 +21,7 @@ from dagster_jet.connectors.lake.staged_names import StagedName
 from dagster_jet.contract import Sink, TransactionId
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.snapshot.manifest import Artifact
+from tests.long import long
 
 from .delta_rows import by_library as by_delta
 from .delta_table import SCHEMA, by
@@ -312,7 +313,7 @@ def test_by_default_each_snapshot_commits_all() -> None:
     assert rule is not None and (rule.min_bytes, rule.max_delay_ms) == (5, 2_000)
 
 
-@FORMATS
+@pytest.mark.parametrize("format", [Delta, pytest.param(Iceberg, marks=long)])
 def test_files_in_a_bucket(s3: S3Folder, tmp_path: Path, format: Any) -> None:
     options: Any = {"storage_options": s3.storage_options, **WAITS}
     if format is Delta:

@@ -15,6 +15,7 @@ from dagster_jet.connectors.delta.maintenance import DeltaMaintenance, kept_ms
 from dagster_jet.connectors.iceberg.maintenance import IcebergMaintenance
 from dagster_jet.connectors.lake.table_maintenance import SmallFiles
 from dagster_jet.errors import ConfigurationError, SinkUnavailableError
+from tests.long import long
 
 from . import delta_table, iceberg_table
 from .delta_table import by, rows, stage
@@ -151,8 +152,10 @@ def test_a_stream_of_commits_beside_maintenance(table: Any) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "kept"),
-    [(DeltaFixture, "interval 7 days"), (IcebergFixture, "600000000")],
-    ids=["delta", "iceberg"],
+    [
+        pytest.param(DeltaFixture, "interval 7 days", id="delta"),
+        pytest.param(IcebergFixture, "600000000", marks=long, id="iceberg"),
+    ],
 )
 def test_merges_beside_compaction(tmp_path: Path, kind: Any, kept: str) -> None:
     """Each of the two may let the other fail, and is made again."""

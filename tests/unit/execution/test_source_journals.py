@@ -28,6 +28,7 @@ from dagster_jet.snapshot.storage.chunks import (
 from dagster_jet.snapshot.storage.journal_parts import PARTS
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Store, StoreConfig
+from tests.long import long
 
 HOUR_MS = 3_600_000
 
@@ -258,7 +259,7 @@ def test_what_is_committed_and_gone_is_forgotten_in_time(life: Life) -> None:
     assert set(life.read.values()) == {1}
 
 
-@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("restarts", [pytest.param(False, marks=long), True])
 def test_a_file_that_comes_back_is_not_read_twice_in_silence(life: Life, restarts: bool) -> None:
     content = life.file("back.json").read_text()
     path, was_ms = life.folder / "in/back.json", life.now_ms

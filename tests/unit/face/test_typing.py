@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import dagster_jet
+from tests.long import long
 
 ROOT = Path(dagster_jet.__file__).parents[1]
 SAMPLE = Path(__file__).with_name("typed_user.py")
@@ -36,6 +37,7 @@ def test_a_type_checker_refuses_what_is_wrong_and_nothing_else(tmp_path: Path) -
     assert {(int(line), code) for line, code in found} == wanted, checked.stdout
 
 
+@long  # mypy is strict above
 def test_an_editor_in_strict_mode_has_nothing_to_say(tmp_path: Path) -> None:
     settings = {
         "typeCheckingMode": "strict", "include": [str(STRICT)], "extraPaths": [str(ROOT)],

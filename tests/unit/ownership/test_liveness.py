@@ -21,6 +21,7 @@ from dagster_jet.ownership.record_keeper import (
 )
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, StopCause
+from tests.long import long_but_for
 
 TTL_MS = 1_000
 YEAR_MS = 365 * 86_400_000
@@ -50,7 +51,7 @@ def left_by(jet: Jet, lease: Lease) -> None:
     jet.store.register(record_register("shop")).claim(4, "gone").write(record.to_bytes())
 
 
-@pytest.mark.parametrize("owner", OWNERS)
+@pytest.mark.parametrize("owner", long_but_for(OWNERS, "dead", "silent, of a clock"))
 def test_a_dead_job_is_not_shown_as_running(jet: Jet, owner: str) -> None:
     left_by(jet, OWNERS[owner])
     (seen,) = jet.jobs()

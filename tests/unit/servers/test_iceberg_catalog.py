@@ -9,9 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 
+from tests.long import long
 from tests.servers import iceberg_catalog, launch, stop
 
 
+@long  # only `make soak` kills it
 def test_a_catalog_that_is_killed_goes_on_with_its_tables(tmp_path: Path) -> None:
     port, snapshots = None, []
     for number in range(3):

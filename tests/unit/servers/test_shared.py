@@ -117,7 +117,8 @@ def test_it():
 """
 
 
-@pytest.mark.parametrize("how", [pytest.param(signal.SIGTERM, marks=long), signal.SIGKILL])
+@long
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_what_a_cut_off_run_has_started_ends(tmp_path: Path, how: int) -> None:
     """Failed before: browsers, webservers and warm-up processes stayed, and slowed what came."""
     (tmp_path / "test_cut_off.py").write_text(CUT_OFF)

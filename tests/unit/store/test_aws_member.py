@@ -37,6 +37,7 @@ from dagster_jet.store.members.dynamodb import DynamoDbMember
 from dagster_jet.store.members.member import Replacement, Versioned
 from dagster_jet.store.members.s3 import S3Member
 from dagster_jet.store.values.envelope import seal
+from tests.long import long
 from tests.servers.members import AwsServer, free_port
 
 PARTITIONS = 271
@@ -213,7 +214,7 @@ def test_a_server_that_ignores_a_condition_is_refused_at_the_first_opening(
     assert set(asked.seen) == {"GET"}, "tried once per process"
 
 
-@pytest.mark.parametrize("damage", [b"something else", b"", "cut off"])
+@pytest.mark.parametrize("damage", [b"something else", pytest.param(b"", marks=long), "cut off"])
 def test_a_damaged_object_is_a_damaged_copy_and_repaired_as_any_other(
     server: AwsServer, damage: bytes | str
 ) -> None:
@@ -605,7 +606,7 @@ def test_an_unreachable_endpoint_is_told_within_a_bounded_time(
     assert time.monotonic() - begun < 6
 
 
-@pytest.mark.parametrize("place", ["s3://bucket/x", "dynamodb://t"])
+@pytest.mark.parametrize("place", [pytest.param("s3://bucket/x", marks=long), "dynamodb://t"])
 def test_an_endpoint_that_stops_answering_is_given_up(place: str, server: AwsServer) -> None:
     member = open_member(
         f"{place}?timeout=0.2&connect_timeout=0.2&endpoint_url={server.endpoint_url}"

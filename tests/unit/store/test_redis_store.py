@@ -8,6 +8,7 @@ import pytest
 
 from dagster_jet.errors import StoreError
 from dagster_jet.store import MapKey, Store, StoreConfig
+from tests.long import long
 from tests.servers.members import RedisServer
 
 Items = dict[MapKey, bytes]
@@ -64,7 +65,7 @@ class Writer:
             self._stop.wait(0.05)
 
 
-@pytest.mark.parametrize(("members", "backup_count"), [(3, 1), (5, 2)])
+@pytest.mark.parametrize(("members", "backup_count"), [(3, 1), pytest.param(5, 2, marks=long)])
 def test_servers_come_back_empty_and_then_others_die(
     servers: list[RedisServer], members: int, backup_count: int
 ) -> None:
