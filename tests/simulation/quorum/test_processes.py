@@ -21,8 +21,9 @@ from dagster_jet.store.register import NO_BALLOT, Ballot
 from . import process as child
 from .history import Recorded, is_linearizable, told
 
-SECONDS, SECONDS_MAX = 5.0, 60.0
-SEEDS = 20 if os.environ.get("JET_SIMULATION_FULL_SCOPES") == "1" else 1
+IS_FULL = os.environ.get("JET_SIMULATION_FULL_SCOPES") == "1"
+SECONDS, SECONDS_MAX = 5.0 if IS_FULL else 3.0, 60.0
+SEEDS = 20 if IS_FULL else 1
 ROLES = ("owner", "owner", "reader", "reader", "mover", "mover")
 
 
