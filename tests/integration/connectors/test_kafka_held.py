@@ -151,10 +151,12 @@ def test_t1_begins_while_t0_is_undecided(held: Held) -> None:
     assert held.store.map(f"jobs/{JOB}/staged/{STAGE}").keys("") == []
 
 
-@long  # databases are killed in test_sql_held.py, and connections end in test_kafka_late.py
 @pytest.mark.parametrize(
     "how",
-    [pytest.param(signal.SIGTERM, id="stopped"), pytest.param(signal.SIGKILL, id="killed")],
+    [
+        pytest.param(signal.SIGTERM, marks=long, id="stopped"),
+        pytest.param(signal.SIGKILL, id="killed"),
+    ],
 )
 def test_commit_after_restart(tmp_path: Path, store: Store, how: int) -> None:
     """The broker stops, or is killed, between prepare and commit."""
