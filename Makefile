@@ -58,13 +58,12 @@ $(SERVERS): $(STAMP) $(wildcard tests/servers/*.py)
 	@touch $@
 
 # What needs no Spark and no server: lint, types, unit tests, the simulations. Lint has one core, and
-# runs beside. `make test` plays more histories and draws more examples.
+# runs beside.
 check: $(STAMP)
 	$(MAKE) --no-print-directory -j 2 lint quick
 
 quick: $(STAMP)
-	JET_SIMULATION_HISTORIES=120 JET_PROPERTY_EXAMPLES=20 \
-		$(BIN)/pytest -n 2 --dist loadfile -m 'not long and not server' tests/unit tests/simulation
+	$(BIN)/pytest -n 2 --dist loadfile -m 'not long and not server' tests/unit tests/simulation
 
 # What is needed first comes two at a time: each of it waits for the network, or has one core.
 # Then in the order of the folders (tests/conftest.py mixes two): the light unit tests come last and
@@ -96,6 +95,7 @@ soak: $(STAMP) $(FLIGHTS) $(CLASSES) $(SERVERS)
 		tests/integration/test_operators.py tests/integration/test_two_runtimes.py tests/integration/test_partials.py
 	$(BIN)/pytest -n 2 --dist loadfile -m long
 	$(BIN)/python -m tests.soak --kills $(or $(KILLS),500)
+	$(BIN)/python -m tests.soak --standby --kills $(or $(KILLS),100)
 	$(BIN)/python -m tests.soak --kafka --kills $(or $(KILLS),200)
 	$(BIN)/python -m tests.soak --postgres --kills $(or $(KILLS),50)
 	$(BIN)/python -m tests.soak --three-sinks --kills $(or $(KILLS),200)

@@ -24,6 +24,7 @@ from .kafka_round import KafkaRound
 from .lake_round import LakeRound
 from .postgres_round import PostgresRound
 from .round import LAKE_PLACES, UNDER_DAGSTER, VICTIMS, Round, Setting, Verdict
+from .standby_round import StandbyRound
 from .three_sinks_round import ThreeSinksRound
 
 PER_ROUND = 25
@@ -38,9 +39,10 @@ def settings(
     three_sinks: bool = False,
     lake: Sequence[str] = (),
     postgres: bool = False,
+    standby: bool = False,
 ) -> list[Setting]:
     """Every other round on two executor JVMs, every other pair of rounds on Redis; with servers
-    or under Dagster all on local threads and files.
+    or under Dagster all on local threads and files, with a standby on local threads.
 
     With servers every other round holds its transactions, and there are two rounds at least. Lake
     tables are in each of the places in turn, and each turn holds in the others. In two places of
@@ -54,13 +56,14 @@ def settings(
         Setting(
             seed=rng.randrange(1 << 30),
             kills=min(per_round, kills - number * per_round),
-            cluster=bool(number & 1) and plain,
+            cluster=bool(number & 1) and plain and not standby,
             redis=not number & 2 and plain,
             kafka=kafka,
             dagster=dagster,
             three_sinks=three_sinks,
             lake=lake[number % len(lake)] if lake else "",
             postgres=postgres,
+            standby=standby,
             held=bool((number + (number // len(lake) if len(lake) > 1 else 0)) & 1) and servers,
             waits=bool(lake) and bool((number // 2 + number // len(lake)) & 1),
         )
@@ -95,6 +98,7 @@ def main() -> int:
         action="store_true",
         help="rows from Kafka to PostgreSQL; with --dagster: Dagster's storage is PostgreSQL",
     )
+    parser.add_argument("--standby", action="store_true", help="a second process waits for the job")
     options = parser.parse_args()
     console = Console(stderr=options.json)
     console.print(f"{options.kills} kills, seed {options.seed}", highlight=False)
@@ -111,6 +115,7 @@ def main() -> int:
         three_sinks=options.three_sinks,
         lake=LAKE_PLACES if options.lake == "all" else [options.lake] if options.lake else [],
         postgres=options.postgres,
+        standby=options.standby,
     ):
         until = begun + 60 * options.minutes
         if time.monotonic() > until:
@@ -160,6 +165,8 @@ def _kind(setting: Setting) -> type[Round]:
         return LakeRound
     if setting.postgres:
         return PostgresRound
+    if setting.standby:
+        return StandbyRound
     return KafkaRound if setting.kafka else Round
 
 

@@ -18,6 +18,7 @@ from dagster_jet.execution.events import JobEvent
 from ..integration.child import windows_over_windows
 
 JOB = "soak"
+LEASE_S = 2
 OUTPUTS = {
     "counts": ("k", "window_start", "window_end", "n", "total"),
     "rollup": ("k", "window_start", "window_end", "n", "total"),
@@ -78,10 +79,15 @@ def drive(folder: Path, order: dict[str, Any], p: Pipeline, *, max_items_per_epo
         parallelism=tasks,
     )
     with Jet(
-        store=order["members"], spark=spark, work_dir=folder / "work", lease_ttl="2 seconds"
+        store=order["members"],
+        spark=spark,
+        work_dir=folder / "work",
+        lease_ttl=f"{LEASE_S} seconds",
     ) as jet:
         try:
-            result = jet.run(p, config, until=order["until"], on_event=see)
+            result = jet.run(
+                p, config, until=order["until"], on_event=see, standby=order["standby"]
+            )
         except Exception as error:
             print(f"ended by {type(error).__name__}: {error}", flush=True)
             return 3

@@ -26,7 +26,8 @@ from .driver import OUTPUTS
 from .patience import Waiting
 
 SERVERS = ("member", "broker", "database", "catalog", "point")
-VICTIMS = ("driver", "jvm", "worker", "executor", *SERVERS)
+WITH_A_STANDBY = ("standby", "sleeping driver")
+VICTIMS = ("driver", "jvm", "worker", "executor", *SERVERS, *WITH_A_STANDBY)
 UNDER_DAGSTER = ("run worker", "daemon", "webserver", "code server")
 LAKE_PLACES = ("local", "s3", "rest-s3", "rest")
 """A local folder or a bucket, and a catalog in a file, or a REST server. The bucket is moto's, or a
@@ -64,6 +65,8 @@ class Setting:
     """Rows of lake tables that are appended to wait for larger files, and many tasks write them."""
     dagster: bool = False
     """The job runs under Dagster, whose processes are the victims."""
+    standby: bool = False
+    """A second process waits for the job, and takes it over."""
 
     @property
     def has_servers(self) -> bool:
@@ -100,6 +103,7 @@ class Setting:
         absent |= {"point"} if not self.lake else set()
         absent |= {"catalog"} if not self.has_rest_catalog else set()
         absent |= {"database"} if not with_database else set()
+        absent |= set(WITH_A_STANDBY) if not self.standby else set()
         return [victim for victim in VICTIMS if victim not in absent]
 
 
@@ -190,8 +194,12 @@ class Round:
         self._files += 1
 
     def _start(self, until: str) -> None:
+        self._driver = self._launch(until)
+
+    def _launch(self, until: str, *, standby: bool = False) -> subprocess.Popen[bytes]:
         order = {
             "members": self._members,
+            "standby": standby,
             "master": self.setting.master,
             "until": until,
             "held": self.setting.held,
@@ -199,14 +207,14 @@ class Round:
             "tasks": self.setting.tasks,
         }
         with open(self.folder / "driver.out", "ab") as said:
-            self._driver = subprocess.Popen(
+            self.verdict.starts += 1
+            return subprocess.Popen(
                 [sys.executable, "-m", self.driver_module, str(self.folder), json.dumps(order)],
                 stdout=said,
                 stderr=said,
                 stdin=subprocess.DEVNULL,
                 env=os.environ | self._environment(),
             )
-        self.verdict.starts += 1
 
     def _environment(self) -> dict[str, str]:
         """Additional environment variables of the next driver."""
@@ -247,7 +255,9 @@ class Round:
         return sum(1 for _ in (self.folder / "out" / "raw" / "_epochs").glob("*.json"))
 
     def _kill_someone(self) -> None:
-        victim = self._rng.choice(self.setting.victims)
+        self._kill(self._rng.choice(self.setting.victims))
+
+    def _kill(self, victim: str) -> None:
         self._restart_if_dead("stopped")
         if victim in SERVERS:
             self._kill_server(victim)
@@ -283,8 +293,11 @@ class Round:
 
     def _tree(self) -> list[psutil.Process]:
         assert self._driver is not None
+        return self._tree_of(self._driver)
+
+    def _tree_of(self, root: subprocess.Popen[bytes]) -> list[psutil.Process]:
         try:
-            driver = psutil.Process(self._driver.pid)
+            driver = psutil.Process(root.pid)
             tree = [driver, *driver.children(recursive=True)]
         except psutil.NoSuchProcess:
             return []
