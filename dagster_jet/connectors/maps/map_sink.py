@@ -179,16 +179,19 @@ class MapSink(Sink, Committer):
                 for number, (segment, name) in enumerate(numbered)
                 if not state.has(_producer(context, epoch_id, number))
             ]
-            work = partial(chunks, [(name, producer) for name, producer, _ in todo])
-            if sum(segment.artifact.bytes for segment in segments) <= IN_PROCESS_BYTES_MAX:
-                [lost] = carry_out_here([work])
-            else:
-                # One piece: the map's log takes chunks in the order of their numbers.
-                [lost] = context.in_tasks([work])
-            for name, producer, artifact in todo:
-                if name in lost:
-                    self._accept_loss(name, producer, artifact, context)
-            if len(todo) < len(numbered):
+            is_repeated = len(todo) < len(numbered)
+            is_small = sum(segment.artifact.bytes for segment in segments) <= IN_PROCESS_BYTES_MAX
+            # One piece: the map's log takes chunks in the order of their numbers.
+            run = carry_out_here if is_small else context.in_tasks
+            while todo:
+                [count] = run([partial(chunks, [(name, producer) for name, producer, _ in todo])])
+                if count == len(todo):
+                    break
+                # Before any later chunk: once that is decided, this one counts as decided.
+                name, producer, artifact = todo[count]
+                self._accept_loss(name, producer, artifact, context)
+                todo = todo[count + 1 :]
+            if is_repeated:
                 # The execution that decided the other chunks may have died before it applied them.
                 self._map.log.read_applied()
             fail_point("maps.commit.applied")
@@ -279,25 +282,28 @@ class ChunkCommit:
     def area(self) -> StoreArea:
         return self.sink._area(self.job, self.stage)
 
-    def __call__(self, chunks: Sequence[tuple[str, Producer]]) -> list[str]:
-        """Applies the chunks in order. Returns those that are neither staged nor decided."""
+    def __call__(self, chunks: Sequence[tuple[str, Producer]]) -> int:
+        """Applies the chunks in order, up to the first that is neither staged nor decided.
+
+        Returns:
+            The number of chunks before that one: all of them if none is lost.
+        """
         handle = self.sink._map.store
         if isinstance(handle, Store):
             return self._apply(chunks)
         with Store.open(handle.config, create=False) as store:
             return replace(self, sink=self.sink.with_store(store))._apply(chunks)
 
-    def _apply(self, chunks: Sequence[tuple[str, Producer]]) -> list[str]:
+    def _apply(self, chunks: Sequence[tuple[str, Producer]]) -> int:
         area, map = self.area, self.sink._map
-        lost = []
-        for name, producer in chunks:
+        for number, (name, producer) in enumerate(chunks):
             fail_point("maps.commit.chunk")
             data = area.get(name)
             if data is not None:
                 map.apply(list(decode_changes(data)), producer)
             elif not (state := map.log.read_applied()) or not state.has(producer):
-                lost.append(name)  # otherwise another execution has committed it
-        return lost
+                return number  # otherwise another execution has committed it
+        return len(chunks)
 
 
 @dataclass

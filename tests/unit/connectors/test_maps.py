@@ -24,7 +24,7 @@ from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.maps.key_encoding import partition_of
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.store_reactions import StoreCall, StoreReaction, reaction_of
-from dagster_jet.store import Store, StoreConfig
+from dagster_jet.store import MapKey, Store, StoreConfig
 from dagster_jet.system import failpoint
 from dagster_jet.system.failpoint import FailPointError
 
@@ -336,6 +336,58 @@ def test_staged_changes_that_are_gone(store: Store, journaled: JetMap) -> None:
     sink.commit(lost, context(accept_loss=True))
     sink.commit(staged(sink, 2, {"b": "2"}), context())
     assert dict(journaled.items()) == {"b": 2}
+
+
+def three_chunks_of_which_one_is_lost(
+    store: Store, sink: MapSink
+) -> tuple[tuple[Artifact, ...], dict[MapKey, bytes | None]]:
+    """Returns the artifacts of one epoch, and the staged chunk that was taken away: the second."""
+    artifacts = tuple(
+        artifact
+        for shard, key in enumerate("abc")
+        for artifact in staged(sink, 1, {key: str(shard)}, shard=shard)
+    )
+    area = store.map("jobs/j/staged/out")
+    lost = {key: area.get(key) for key in area.keys("") if key.name.startswith("1-1-1-")}
+    area.delete_all(list(lost))
+    return artifacts, lost
+
+
+def test_a_lost_chunk_that_comes_back_is_committed(store: Store, journaled: JetMap) -> None:
+    """No later chunk is decided before it, because the map would then take it for decided."""
+    sink = bound(store)
+    artifacts, lost = three_chunks_of_which_one_is_lost(store, sink)
+    with pytest.raises(ArtifactLostError, match="Bring the store's lost members back"):
+        sink.commit(artifacts, context())
+    assert dict(journaled.items()) == {"a": 0}
+    assert not sink.has_committed(artifacts, context())
+    store.map("jobs/j/staged/out").put_all({k: v for k, v in lost.items() if v is not None})
+    sink.commit(artifacts, context(2, recovering=True))
+    assert dict(journaled.items()) == {"a": 0, "b": 1, "c": 2}
+    assert len(events(store)) == 3
+    assert orphans(store) == []
+
+
+@pytest.mark.parametrize("died_after", [None, "maps.decide.after:1"])
+def test_an_accepted_loss_is_reported_before_later_chunks(
+    store: Store, journaled: JetMap, died_after: str | None
+) -> None:
+    """Also after a refusal, and although the process dies once a later chunk is decided."""
+    sink = bound(store)
+    artifacts, _ = three_chunks_of_which_one_is_lost(store, sink)
+    with pytest.raises(ArtifactLostError):
+        sink.commit(artifacts, context())
+    told: list[Artifact] = []
+    accepting = context(2, accept_loss=True, report_lost=told.append)
+    if died_after is not None:
+        failpoint.configure(f"{died_after}=raise")
+        with pytest.raises(FailPointError):
+            sink.commit(artifacts, accepting)
+        failpoint.configure("")
+    sink.commit(artifacts, accepting)
+    assert told == [artifacts[1]]
+    assert dict(journaled.items()) == {"a": 0, "c": 2}
+    assert orphans(store) == []
 
 
 def test_orphans_of_older_executions_are_removed(store: Store) -> None:
