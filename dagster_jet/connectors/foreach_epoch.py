@@ -4,12 +4,13 @@ Rows are staged in the job's store. Once a snapshot has decided the epoch, the f
 the driver with exactly these rows and the epoch's id. Then a marker is put beside the rows, and the
 rows are removed. After a crash between the two the function is called again, with the same rows and
 the same id: at-least-once by contract, exactly-once if the function does nothing for an id that its
-outside system knows already.
+outside system knows already. A marker is removed once no start can commit its epoch again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -81,10 +82,13 @@ class ForeachEpochCommitter(Committer):
 
     sink: ForeachEpochSink
     _session: SparkSession | None = None
+    _markers: dict[str, int] = field(default_factory=dict)
+    """Epochs of the markers that this execution has put or seen."""
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
         area = self.sink.area(context.job, context.sink)
-        for epoch_id, segments in segments_by_epoch(area, artifacts):
+        by_epoch = segments_by_epoch(area, artifacts)
+        for epoch_id, segments in by_epoch:
             staged_by = segments[0].artifact.token.partition("-")[0]
             marker = f"{staged_by}-{epoch_id}-done/000000"
             if area.get(marker) is None:
@@ -95,8 +99,25 @@ class ForeachEpochCommitter(Committer):
                 fail_point("foreach.called")
                 area.put(marker, b"done")
                 fail_point("foreach.marked")
+            self._markers[marker] = epoch_id
             for segment in segments:
                 segment.remove()
+        self._remove_old_markers(area, [epoch_id for epoch_id, _ in by_epoch], context)
+
+    def _remove_old_markers(
+        self, area: StoreArea, epochs: Sequence[int], context: CommitContext
+    ) -> None:
+        """Removes markers of epochs that no commit names again. `abort_orphans` of the next
+        execution removes the others."""
+        if not context.repeatable:  # otherwise no snapshot names the epoch
+            epochs = (*epochs, context.retained_epoch_id)
+        oldest = min(epochs, default=0)
+        old = [marker for marker, epoch_id in self._markers.items() if epoch_id < oldest]
+        if not old:
+            return
+        with suppress(JetError):  # committed; a later commit removes them
+            area.delete(old)
+            self._markers = {one: at for one, at in self._markers.items() if at >= oldest}
 
     @property
     def _store_id(self) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,61 @@ def test_a_repeated_call_has_the_same_rows_and_the_same_id(store: Store) -> None
     sink.open_committer("j", "out").commit(artifacts, later)
     assert len(calls) == 3, "the marker is there"
     assert sink.open_committer("j", "out").abort_orphans(later, ()) == 2, "both markers"
+
+
+@pytest.mark.parametrize(
+    ("repeatable", "retained", "left"), [(False, True, 4), (False, False, 50), (True, False, 1)]
+)
+def test_a_marker_stays_while_a_commit_may_name_its_epoch(
+    store: Store, repeatable: bool, retained: bool, left: int
+) -> None:
+    """An execution of 50 epochs; then its last commit is repeated by itself and by another one."""
+    called: list[int] = []
+    sink = sinks.foreach_epoch(
+        lambda rows, _: called.extend(rows.column("v").to_pylist()), rows_as="arrow"
+    ).with_store(store)
+    committer = sink.open_committer("j", "out")
+    for epoch_id in range(1, 51):
+        artifacts = staged(sink, epoch_id, epoch_id)
+        context = CommitContext(
+            "j",
+            "out",
+            1,
+            5,
+            recovering=False,
+            repeatable=repeatable,
+            retained_epoch_id=max(0, epoch_id - 3) if retained else 0,
+        )
+        committer.commit(artifacts, context)
+    committer.commit(artifacts, context)
+    later = replace(context, execution_id=6, recovering=True)
+    sink.open_committer("j", "out").commit(artifacts, later)
+    assert called == list(range(1, 51))
+    epochs = range(51 - left, 51)
+    assert set(sink.area("j", "out").names()) == {f"5-{epoch}-done/000000" for epoch in epochs}
+
+
+@pytest.mark.parametrize("hit", [1, 2, 3])
+def test_markers_of_a_snapshot_stay_until_it_is_committed(store: Store, hit: int) -> None:
+    """The process dies between the epochs of a snapshot, whose first is older than all retained
+    snapshots."""
+    called: list[int] = []
+    sink = sinks.foreach_epoch(
+        lambda rows, _: called.extend(rows.column("v").to_pylist()), rows_as="arrow"
+    ).with_store(store)
+    committer = sink.open_committer("j", "out")
+    context = CommitContext("j", "out", 1, 5, recovering=False, retained_epoch_id=9)
+    committer.commit(staged(sink, 1, 1), context)
+    artifacts = tuple(artifact for n in (2, 3, 4) for artifact in staged(sink, n, n))
+    failpoint.configure(f"foreach.marked:{hit}=raise")
+    with pytest.raises(FailPointError):
+        committer.commit(artifacts, context)
+    failpoint.configure("")
+    later = replace(context, execution_id=6, recovering=True)
+    sink.open_committer("j", "out").commit(artifacts, later)
+    assert called == [1, 2, 3, 4]
+    committer.commit(staged(sink, 9, 9), context)
+    assert "5-1-done/000000" not in sink.area("j", "out").names()
 
 
 @pytest.mark.parametrize(
