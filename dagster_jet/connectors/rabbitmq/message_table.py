@@ -12,6 +12,8 @@ import pyarrow as pa
 from dagster_jet.connectors.message_reader import POSITION_COLUMN
 from dagster_jet.connectors.values.json_objects import VALUE_COLUMN
 
+_YEAR_10000 = 253_402_300_800
+"""Seconds since 1970. A later time is in another unit than seconds, as AMQP asks for."""
 METADATA_DDL = (
     "_message_id string, _exchange string, _routing_key string, _redelivered boolean, "
     "_timestamp timestamp, _headers map<string,string>"
@@ -39,7 +41,10 @@ def table_of(messages: Sequence[Message], queue: str, *, with_metadata: bool) ->
         POSITION_COLUMN: pa.array([f"{queue}/{m.message_id}" for m in messages], pa.string()),
     }
     if with_metadata:
-        times = [None if m.timestamp is None else m.timestamp * 1_000_000 for m in messages]
+        times = [
+            None if m.timestamp is None or m.timestamp >= _YEAR_10000 else m.timestamp * 1_000_000
+            for m in messages
+        ]
         columns |= {
             "_message_id": pa.array([m.message_id for m in messages], pa.string()),
             "_exchange": pa.array([m.exchange for m in messages], pa.string()),
