@@ -47,7 +47,7 @@ class RabbitReader(MessageReader[Message]):
     def __init__(self, reading: Reading, job: str, stage: str, bad_rows: BadRowRule | None) -> None:
         # A quorum queue delivers at most `prefetch` messages before it has written acknowledgements
         # to disk. So at most `prefetch` messages may come again after its leader is killed.
-        remembered_max = max(REMEMBERED_MAX, reading.prefetch)
+        remembered_max = max(REMEMBERED_MAX, reading.prefetch) if reading.needs_ids else 0
         super().__init__(job, stage, bad_rows, reading.values, remembered_max)
         self.reading = reading
         self._subscription: Subscription | None = None
@@ -84,7 +84,8 @@ class RabbitReader(MessageReader[Message]):
         with self._server_errors():
             subscription = self._subscription
             proven = set() if subscription is None else subscription.acknowledge(messages.keys())
-        self._note_acknowledged(messages, proven)
+        # Without ids no delivery is recognised, so none is remembered.
+        self._note_acknowledged(messages, proven if self.reading.needs_ids else set(messages))
 
     def close(self) -> None:
         self._hang_up()

@@ -361,6 +361,20 @@ def test_raw_values_and_what_the_server_says_of_them(queue: RabbitQueue, spark: 
     assert (row["seconds"], row["_headers"]) == (1_700_000_000, {"a": "x", "n": "5"})
 
 
+def test_a_timestamp_in_microseconds_ends_no_job(queue: RabbitQueue, spark: Any) -> None:
+    import pika
+
+    with queue.channel() as channel:
+        for number, timestamp in enumerate((1_700_000_000_000_000, 1_700_000_000)):
+            properties = pika.BasicProperties(message_id=f"m{number}", timestamp=timestamp)
+            channel.basic_publish("", queue.name, b"x", properties)
+    reader = opened(queue, format="raw", schema=None, metadata=True)
+    frame = reader.frame(spark, planned(reader, 2)).rows
+    found = frame.selectExpr("_message_id", "unix_seconds(_timestamp)").collect()
+    reader.close()
+    assert sorted(map(tuple, found)) == [("m0", None), ("m1", 1_700_000_000)]
+
+
 def test_a_bad_value_is_a_dead_letter_or_is_named(queue: RabbitQueue, spark: Any) -> None:
     queue.send([{"id": 1}, b"broken", {"text": "no id"}], ids=["a", "b", "c"])
     reader = source(queue).open("j", "in", BadRowRule(("id",)))
@@ -484,7 +498,12 @@ def test_a_message_without_an_id_ends_the_job_or_is_taken_at_least_once(queue: R
     with pytest.raises(SourceError, match=r'has no message_id.*\{"id": 7\}'):
         for _ in range(10):
             reader.poll()
-    assert read(opened(queue, guarantee="at-least-once"), 1) == [7]
+    taking = opened(queue, guarantee="at-least-once")
+    assert read(taking, 1) == [7]
+    taking.acknowledge(taking.unacknowledged())
+    position = taking.position()
+    taking.close()
+    assert (position["remembered"], position["unproven"], queue.left()) == ([], {}, 0)
     assert source(queue, guarantee="at-least-once").describe()["guarantee"] == "at-least-once"
 
 

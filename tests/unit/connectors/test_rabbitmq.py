@@ -6,6 +6,8 @@ from datetime import datetime, timezone
 
 import pytest
 
+from dagster_jet import sources
+from dagster_jet.connectors.message_reader import Found
 from dagster_jet.connectors.rabbitmq.message_table import Message, table_of
 
 
@@ -34,3 +36,24 @@ def test_a_timestamp_that_is_not_in_seconds_is_null(sent: int | None, year: int 
     assert (None if at is None else at.year) == year
     assert other == datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc)
     assert table.column("_message_id").to_pylist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(("guarantee", "kept"), [("exactly-once", 50), ("at-least-once", 0)])
+def test_ids_that_cannot_match_are_in_no_snapshot(guarantee: str, kept: int) -> None:
+    """Each connection breaks before its acknowledgement."""
+    made = sources.rabbitmq("amqp://h", queue="q", schema="v long", guarantee=guarantee)
+    reader = made.open("j", "in", None)
+    for connection in range(5):
+        found = tuple(message(f"{connection}-{n}") for n in range(10))
+        reader.accept(Found(found, (), 1.0))
+        reader.plan(10)
+        assert len(reader.unacknowledged()) == 10
+        reader.acknowledge(reader.unacknowledged())
+    assert reader.unacknowledged() == {}
+    position = reader.position()
+    assert (len(position["unproven"]), position["remembered"]) == (kept, [])
+    again = made.open("j", "in", None)
+    again.restore(position, None)
+    again.restore_unacknowledged({"left": "c/1"})
+    again.acknowledge(again.unacknowledged())
+    assert len(again.position()["unproven"]) == (kept + 1 if kept else 0)
