@@ -92,10 +92,11 @@ class MapLog:
     def append(
         self, changes: Sequence[MapChange], settings: MapSettings, producer: Producer | None = None
     ) -> None:
-        """Decide a batch and apply it: on return every reader sees it. No changes: does nothing.
+        """Decide a batch and apply it: on return every reader sees it.
 
         Args:
             changes: in order. The map keeps the last change of each key, the journal all of them.
+                Without changes only the producer's number is decided.
             settings: settings of the map if it has to be created.
             producer: identifies the batch by a number; a batch that was decided before is not
                 decided again. By default this process, which offers each batch once.
@@ -106,7 +107,7 @@ class MapLog:
             WriteOutcomeUnknownError: same consequences.
             StoreUnwritableError: a member cannot write.
         """
-        if not changes:
+        if not changes and producer is None:
             return
         with self._lock:
             if producer is None:

@@ -190,6 +190,7 @@ class MapSink(Sink, Committer):
                 # Before any later chunk: once that is decided, this one counts as decided.
                 name, producer, artifact = todo[count]
                 self._accept_loss(name, producer, artifact, context)
+                self._map.apply([], producer)
                 todo = todo[count + 1 :]
             if is_repeated:
                 # The execution that decided the other chunks may have died before it applied them.

@@ -334,6 +334,8 @@ def test_staged_changes_that_are_gone(store: Store, journaled: JetMap) -> None:
     with pytest.raises(ArtifactLostError, match=r"epoch 1.*accept_loss"):
         sink.commit(lost, context())
     sink.commit(lost, context(accept_loss=True))
+    assert sink.has_committed(lost, context()), "the next start does not miss it"
+    sink.commit(lost, context())
     sink.commit(staged(sink, 2, {"b": "2"}), context())
     assert dict(journaled.items()) == {"b": 2}
 
@@ -368,11 +370,12 @@ def test_a_lost_chunk_that_comes_back_is_committed(store: Store, journaled: JetM
     assert orphans(store) == []
 
 
-@pytest.mark.parametrize("died_after", [None, "maps.decide.after:1"])
+@pytest.mark.parametrize("died_after", [None, "maps.decide.after:1", "maps.decide.after:2"])
 def test_an_accepted_loss_is_reported_before_later_chunks(
     store: Store, journaled: JetMap, died_after: str | None
 ) -> None:
-    """Also after a refusal, and although the process dies once a later chunk is decided."""
+    """Also after a refusal, and although the process dies once the loss or a later chunk is
+    decided."""
     sink = bound(store)
     artifacts, _ = three_chunks_of_which_one_is_lost(store, sink)
     with pytest.raises(ArtifactLostError):
