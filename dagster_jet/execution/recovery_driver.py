@@ -43,7 +43,6 @@ from dagster_jet.snapshot.manifest import (
     ChunkSet,
     Manifest,
     ShardState,
-    checksum,
 )
 from dagster_jet.snapshot.newest_output import output_after, output_to_be_there
 from dagster_jet.snapshot.protocol import Guarantee
@@ -229,7 +228,7 @@ class RecoveryDriver:
             part = f"imported.{next(number)}"
             return str(ChunkSetName(vertex_of(one.name), snapshot_id, execution_id, shard, part))
 
-        imported = copy_snapshot(
+        imported, manifest_checksum = copy_snapshot(
             data,
             self.snapshots,
             manifest,
@@ -253,7 +252,7 @@ class RecoveryDriver:
             snapshot_id=snapshot_id,
             execution_id=execution_id,
             manifest_name=imported.name,
-            manifest_checksum=checksum(imported.to_bytes()),
+            manifest_checksum=manifest_checksum,
             committed=True,
         )
         return protocol.SnapshotImported(ref, imported)

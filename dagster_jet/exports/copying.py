@@ -23,8 +23,11 @@ def copy_snapshot(
     manifest: Manifest,
     changed: Callable[[Manifest], Manifest] = lambda copied: copied,
     rename: Rename | None = None,
-) -> Manifest:
+) -> tuple[Manifest, int]:
     """Copies a snapshot: its chunk sets, then its manifest.
+
+    The copied manifest may have other bytes than the original, even with equal content: this
+    version writes fields that an older one did not have.
 
     Args:
         source: the store of the original.
@@ -33,12 +36,14 @@ def copy_snapshot(
         changed: makes the copy's manifest from the one that names the copied sets.
         rename: see `copy_chunk_sets`.
 
+    Returns:
+        The copy's manifest and the checksum of its stored bytes.
+
     Raises:
         SnapshotInvalidError: a part of it is missing or damaged.
     """
     copied = changed(copy_chunk_sets(source.chunks, target.chunks, manifest, rename))
-    target.write(copied)
-    return copied
+    return copied, target.write(copied)
 
 
 def copy_chunk_sets(

@@ -49,7 +49,8 @@ class Export:
         asked_execution_id: the job's execution at the request; 0: none.
         attempt: names the map with the data; empty before anything is written.
         writer: the process that writes or wrote it.
-        ref: the snapshot; None before it is chosen.
+        ref: the snapshot; None before it is chosen. Once the export is done, it has the checksum of
+            the copied manifest.
         bytes: size of chunks, indexes and manifest; 0 before it is done.
         exported_at_ms: wall-clock time; 0 before it is done.
         failure: why it failed, for people.

@@ -70,11 +70,21 @@ class ExportList:
         )
         return begun if self._move(export, begun) else None
 
-    def finish(self, export: Export, size: int) -> Export | None:
-        """Mark the export as complete. None: it was deleted, or begun by another process."""
+    def finish(self, export: Export, ref: SnapshotRef, size: int) -> Export | None:
+        """Mark the export as complete. None: it was deleted, or begun by another process.
+
+        Args:
+            ref: the snapshot, with the checksum of the copied manifest.
+            size: see `Export.bytes`.
+        """
         fail_point("export.before")
         done = replace(
-            export, state=ExportState.DONE, bytes=size, exported_at_ms=wall_clock_ms(), writer=None
+            export,
+            state=ExportState.DONE,
+            ref=ref,
+            bytes=size,
+            exported_at_ms=wall_clock_ms(),
+            writer=None,
         )
         is_done = self._move(export, done)
         fail_point("export.after")

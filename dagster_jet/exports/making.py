@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from dagster_jet.errors import (
     JetError,
@@ -175,8 +176,9 @@ def _nothing_to_export(job: str) -> JobStateError:
 def _written(store: Store, exports: ExportList, begun: Export, ref: SnapshotRef) -> Export | None:
     own, data = SnapshotStore(store, begun.job), export_data(store, begun)
     manifest = own.load(ref)
-    copy_snapshot(own, data, manifest)
-    done = exports.finish(begun, manifest.state_bytes + len(manifest.to_bytes()))
+    _, checksum = copy_snapshot(own, data, manifest)
+    size = manifest.state_bytes + len(manifest.to_bytes())
+    done = exports.finish(begun, replace(ref, manifest_checksum=checksum), size)
     if done is None:
         drop_data(store, begun)
     return done

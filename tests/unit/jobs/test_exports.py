@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -73,7 +74,10 @@ class Life:
         directory = store.map(JOB_DIRECTORY)
         directory.put_all({directory.key(JOB): b""})
 
-    def snapshot(self, snapshot_id: int, *, base: bool = False, committed: bool = True) -> None:
+    def snapshot(
+        self, snapshot_id: int, *, base: bool = False, committed: bool = True,
+        held: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         rows = {PARTITION_COLUMN: [0, 1, 2], "n": [snapshot_id * 10 + i for i in range(3)]}
         table = pa.table(rows, pa.schema([(PARTITION_COLUMN, pa.int32()), ("n", pa.int64())]))
         name = ChunkSetName("hourly", snapshot_id, self.execution_id, 0, "a")
@@ -87,7 +91,7 @@ class Life:
         self.expected[snapshot_id] = sorted([*before, *rows["n"]])
         manifest = Manifest(
             JOB, snapshot_id, snapshot_id + 100, self.execution_id, 1, "", PARTITIONS,
-            {"inbox": {"next": snapshot_id}}, {}, {"hourly": (self.chain,)}, (),
+            {"inbox": {"next": snapshot_id}}, {}, {"hourly": (self.chain,)}, (), held=held,
         )  # fmt: skip
         SnapshotStore(self.store, JOB).write(manifest)
         ref = SnapshotRef(
@@ -194,6 +198,33 @@ def test_only_what_is_committed_is_exported(store: Store, life: Life) -> None:
     assert remote_job(store).export_snapshot("kept").snapshot_id == 3
 
 
+def test_an_export_can_be_read_after_a_start_has_committed_what_its_snapshot_held_back(
+    store: Store, life: Life
+) -> None:
+    """The record says that nothing is held back any longer; the manifest is never changed."""
+    life.snapshot(4, held=("lake",))
+    life.record()
+    assert remote_job(store).export_snapshot("kept").snapshot_id == 4
+    exported = find_snapshot(store, JOB, "kept")
+    assert exported.manifest.held == () and state(store, "kept") == life.expected[4]
+
+
+def test_an_export_can_be_read_if_an_older_version_has_written_its_snapshot(
+    store: Store, life: Life
+) -> None:
+    own = store.map(f"jobs/{JOB}/state")
+    newest = life.refs[0]
+    fields = json.loads(own.get_all([own.key(newest.manifest_name)])[0] or b"")
+    del fields["held"], fields["watermarks_before"]
+    old = json.dumps(fields).encode()
+    own.put_all({own.key(newest.manifest_name): old})
+    life.refs[0] = replace(newest, manifest_checksum=checksum(old))
+    life.record()
+    assert state(store) == life.expected[3]
+    assert remote_job(store).export_snapshot("kept").snapshot_id == 3
+    assert state(store, "kept") == life.expected[3]
+
+
 def test_a_job_without_a_committed_snapshot_says_so(store: Store, life: Life) -> None:
     life.refs = []
     life.record()
@@ -270,7 +301,7 @@ def test_an_attempt_under_way_is_no_garbage(store: Store, life: Life) -> None:
     own = SnapshotStore(store, JOB)
     copy_snapshot(own, data, own.load(life.refs[0]))
     assert collect_export_garbage(store) == 0
-    assert exports.finish(begun, 8) is not None
+    assert exports.finish(begun, life.refs[0], 8) is not None
     assert state(store, "kept") == life.expected[3]
 
 
@@ -286,7 +317,7 @@ def test_deleted_while_it_was_written_it_comes_to_nothing(store: Store, life: Li
     )
     assert begun is not None
     delete_export(store, "kept")
-    assert ExportList(store).finish(begun, 8) is None
+    assert ExportList(store).finish(begun, life.refs[0], 8) is None
     assert read_exports(store) == () and maps(store) == []
 
 
@@ -295,7 +326,7 @@ def test_of_two_that_make_one_export_one_counts(store: Store, life: Life) -> Non
     slow = ExportList(store)
     fast = carry_out(store, dead, lambda: life.refs[0])
     assert fast is not None
-    assert slow.finish(dead, 8) is None, "the sleeper wakes up"
+    assert slow.finish(dead, life.refs[0], 8) is None, "the sleeper wakes up"
     assert carry_out(store, dead, lambda: life.refs[0]) is None
     assert state(store, "kept") == life.expected[3]
 
