@@ -12,13 +12,14 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar, cast
 
-from dagster_jet.errors import StoreUnavailableError
+from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
 from dagster_jet.store.members.file_values import FileValues, keys_of
 from dagster_jet.store.members.lmdb_environment import Batch, EmptyFolderError, acquire, release
 from dagster_jet.store.members.member import Replacement, Versioned
-from dagster_jet.store.members.segments import Place
+from dagster_jet.store.members.segments import Place, Segments
 
 T = TypeVar("T")
 
@@ -204,16 +205,16 @@ class FileMember:
         work: Callable[[FileValues, Mapping[bytes, Place]], T],
         places: Mapping[bytes, Place],
     ) -> T:
-        emptied: set[bytes] = set()
-
-        def in_batch(batch: Batch) -> T:
-            nonlocal emptied
+        def in_batch(batch: Batch, files: Segments | None = None) -> tuple[T, set[bytes]]:
             values = FileValues(batch)
-            result = work(values, places)
-            emptied = values.finish({place.segment for place in places.values()})
-            return result
+            return work(values, places), values.finish(places.values(), files)
 
-        result = self._shared.run(in_batch, write=True)
+        try:
+            moving = partial(in_batch, files=self._shared.segments)
+            result, emptied = self._shared.run(moving, write=True)
+        except StoreUnwritableError:
+            # A disk may have room for the batch, but not for values that are moved.
+            result, emptied = self._shared.run(in_batch, write=True)
         with self._shared.errors_named(write=True):
             self._shared.segments.delete(emptied)
         return result

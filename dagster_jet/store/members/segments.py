@@ -5,10 +5,11 @@ but takes most of the time of writing a snapshot's chunks. So the large values o
 straight into a file of their own, a *segment*, with any number of concurrent writers. LMDB's
 transaction only stores their places. Without that transaction a segment is unused.
 
-A segment is synced before LMDB names it, never changed, and deleted when the last of its values has
-been deleted or replaced. Its writer holds a lock on it until it is named. A segment without a lock
-and a name is garbage of a crash and is deleted when the folder is opened next. A child forked while
-a segment is written inherits the lock until it ends, which delays the deletion of garbage.
+A segment has values, and then their keys. It is synced before LMDB names it, and never changed. It
+is deleted when the last of its values has been deleted, replaced or moved (``file_values.py``). Its
+writer holds a lock on it until it is named. A segment without a lock and a name is garbage of a
+crash and is deleted when the folder is opened next. A child forked while a segment is written
+inherits the lock until it ends, which delays the deletion of garbage.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _FORMAT = 1
 _WRITE_BYTES_MAX = 512 * 1024
 """Linux takes twice the time for every other call that writes megabytes."""
 _PLACE = struct.Struct(">B16sQI")
+_KEY_BYTES = struct.Struct(">H")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ class Segments:
                     _write(descriptor, value)
                     places[key] = Place(segment, offset, len(value))
                     offset += len(value)
+                _write(descriptor, b"".join(_KEY_BYTES.pack(len(key)) + key for key in values))
                 os.fsync(descriptor)
                 sync_folder(self._folder)
             except BaseException:
@@ -116,6 +119,25 @@ class Segments:
             finally:
                 os.close(descriptor)
         return found
+
+    def keys(self, segment: bytes, size: int) -> list[bytes]:
+        """Return the keys of all values that were written to a segment; none if it is cut off.
+
+        Args:
+            size: bytes of the values.
+        """
+        try:
+            with open(self._path(segment), "rb") as file:
+                file.seek(size)
+                packed = file.read()
+        except FileNotFoundError:
+            return []
+        keys, at = [], 0
+        while at + _KEY_BYTES.size <= len(packed):
+            (length,) = _KEY_BYTES.unpack_from(packed, at)
+            at += _KEY_BYTES.size + length
+            keys.append(packed[at - length : at])
+        return keys
 
     def delete(self, segments: Collection[bytes]) -> None:
         """Delete segments without values; ignores those already deleted.
