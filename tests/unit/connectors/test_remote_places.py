@@ -16,7 +16,7 @@ from dagster_jet import sinks, sources
 from dagster_jet.connectors.files.files_sink import FilesSink
 from dagster_jet.connectors.files.files_source import FilesReader
 from dagster_jet.connectors.files.places import location
-from dagster_jet.connectors.files.places.remote import RemoteOutput
+from dagster_jet.connectors.files.places.remote import RemoteInput, RemoteOutput
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_tasks import Header, ReadCsv
 from dagster_jet.connectors.reopening import destination_of
@@ -164,6 +164,20 @@ def test_what_is_read(url: str) -> None:
         again.poll()
     with pytest.raises(SourceError, match="does not exist"):
         reader_of(f"{url}/none")
+
+
+def test_other_metadata_is_no_other_content() -> None:
+    """Failed before: an ETag of Google may change with the metadata."""
+    place = RemoteInput("gs://b/x", ())
+    one = {"name": "b/x/a", "size": 1, "generation": "1", "etag": "e1", "md5Hash": "m"}
+    for first in (one, {**one, "md5Hash": None}):
+        file = place._file(first, "b/x")
+        assert file.path == "gs://b/x/a"
+        assert place._file({**first, "etag": "e2", "metageneration": "2"}, "b/x") == file
+        other = {"md5Hash": first["md5Hash"] and "n", "generation": "2", "etag": "e3"}
+        assert place._file({**first, **other}, "b/x") != file
+    azure = RemoteInput("abfs://c@a/x", ())
+    assert azure._file({"name": "c/x/a", "size": 1, "etag": "e1"}, "c/x").etag == "e1"
 
 
 def reader_of(path: str) -> FilesReader:

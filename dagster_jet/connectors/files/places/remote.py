@@ -46,6 +46,9 @@ _CURES = {
 _NATIVE = ("libhdfs", "libjvm", "CLASSPATH")
 """Words in pyarrow's errors if Hadoop's native client is missing, raised at connection time."""
 _TAKEN = frozenset({409, 412})
+_CONTENT = ("md5Hash", "generation", "etag")
+"""Keys of what identifies an object's content. Google's ETag may change with its metadata, too;
+objects composed of others have no MD5, but a new generation for each content."""
 
 
 class _Folder:
@@ -143,7 +146,7 @@ class RemoteInput(_Folder):
         return root + path.removeprefix(self.folder_url)
 
     def _file(self, info: Mapping[str, Any], root: str) -> InputFile:
-        etag = next((str(info[key]) for key in ("etag", "md5Hash") if info.get(key)), "")
+        etag = next((str(info[key]) for key in _CONTENT if info.get(key)), "")
         return InputFile(_mtime_ns(info), self._path(info["name"], root), info["size"], etag=etag)
 
 
