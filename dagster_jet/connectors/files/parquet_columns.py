@@ -118,7 +118,7 @@ def _as_number(column: pa.Array, type: pa.DataType) -> pa.Array:
 
 
 def _check_kept(given: pa.Array, made: pa.Array) -> None:
-    """Arrow checks no cast of fractions: 1e300 would be infinite, 1.239 become 1.24.
+    """Arrow does not check these casts: 1e300 would be infinite, 1.239 become 1.24, and 12:00 lost.
 
     Raises:
         UnfitError: a value has changed.
@@ -129,7 +129,8 @@ def _check_kept(given: pa.Array, made: pa.Array) -> None:
         kept = pc.or_(kept, pc.and_(pc.is_nan(back), pc.is_nan(given)))
     changed = given.filter(pc.invert(kept).fill_null(False))
     if len(changed):
-        raise UnfitError(f"{changed[0]} would change")
+        shown = changed[:1].cast(pa.string())  # Python lacks years after 9999
+        raise UnfitError(f"{shown[0]} would change")
 
 
 def _as_time(column: pa.Array, type: pa.TimestampType) -> pa.Array:
@@ -137,6 +138,15 @@ def _as_time(column: pa.Array, type: pa.TimestampType) -> pa.Array:
         # Spark's times have microseconds.
         return column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(type)
     return column.cast(type)
+
+
+def _as_day(column: pa.Array, type: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        # Arrow would take the day of the zone.
+        column = column.cast(pa.timestamp(column.type.unit, "UTC"))
+    made = column.cast(type)
+    _check_kept(column, made)
+    return made
 
 
 def _time_of_text(column: pa.Array, type: pa.TimestampType) -> pa.Array:
@@ -178,7 +188,7 @@ _is_text = _one_of(
 _CONVERSIONS: Sequence[tuple[_Kind, _Kind, Callable[[pa.Array, pa.DataType], pa.Array]]] = (
     (_is_number, _is_number, _as_number),
     (_is_day_or_time, _t.is_timestamp, _as_time),
-    (_is_day_or_time, _t.is_date, _cast),
+    (_is_day_or_time, _t.is_date, _as_day),
     (_is_text, _is_text, _cast),
     (_is_text, _is_shown, _text_first),
     (_is_shown, _t.is_string, _cast),

@@ -36,6 +36,7 @@ CHANGED: dict[str, tuple[pa.Array, pa.DataType]] = {
     "more digits than a decimal": (pa.array([1.239]), pa.decimal128(10, 2)),
     "more digits than a double": (pa.array([Decimal(2**53 + 1)]), pa.float64()),
     "hexadecimal": (pa.array(["12", None, "0X10"]), pa.int64()),
+    "a day after 9999": (FAR.cast(pa.int64()).cast(pa.timestamp("s")), pa.date32()),
 }
 KEPT: dict[str, tuple[pa.Array, pa.DataType, Any]] = {
     "no number": (pa.array([float("nan")]), pa.float32(), "nan"),
@@ -55,6 +56,26 @@ def test_a_value_that_would_change_is_refused(given: pa.Array, type: pa.DataType
 @pytest.mark.parametrize(("given", "type", "expected"), KEPT.values(), ids=KEPT)
 def test_a_fraction_that_stays_is_read(given: pa.Array, type: pa.DataType, expected: str) -> None:
     assert str(as_declared(given, type, "v")[0].as_py()) == expected
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "America/New_York", "Asia/Tokyo"])
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_a_time_is_a_day_at_its_midnight_in_utc_only(unit: str, zone: str | None) -> None:
+    """Failed before: the time was lost, and a time with a zone became the day of the zone."""
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    type = pa.timestamp(unit, zone)
+    days = [20_649, None, 0, -1, -100_000]
+    midnights = [None if day is None else day * 86_400 * per_second for day in days]
+    found = as_declared(pa.array(midnights, type), pa.date32(), "v")
+    assert found.cast(pa.int32()).to_pylist() == days
+    nested = pa.array([{"v": midnights}], pa.struct([("v", pa.list_(type))]))
+    wanted = pa.struct([("v", pa.list_(pa.date32()))])
+    assert as_declared(nested, wanted, "v")[0].as_py()["v"] == found.to_pylist()
+    for more in (1, -1, 4 * 3_600 * per_second):
+        for at in midnights:
+            if at is not None:
+                with pytest.raises(UnfitError, match="would change"):
+                    as_declared(pa.array([None, at + more], type), pa.date32(), "v")
 
 
 @pytest.mark.parametrize(
