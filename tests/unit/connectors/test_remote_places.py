@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import uuid
@@ -29,6 +30,7 @@ from dagster_jet.errors import (
     SinkMismatchError,
     SinkUnavailableError,
     SourceError,
+    SourceUnavailableError,
 )
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system import failpoint
@@ -166,6 +168,39 @@ def test_what_is_read(url: str) -> None:
         reader_of(f"{url}/none")
 
 
+def test_a_subfolder_that_cannot_be_read_is_not_empty(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed before: fsspec's own `find` leaves out what raises."""
+    fs, root = fsspec.core.url_to_fs(url)
+    for name in ("a.json", "d=1/b.json", "d=2/x/c.json", "_h/d.json", "e/f.json"):
+        fs.pipe_file(f"{root}/{name}", b'{"v": 1}\n')
+    files = type(fs).ls
+    unreadable: list[str] = []
+
+    def ls(self: Any, path: str, detail: bool = True, **more: Any) -> Any:
+        if any(path.endswith(name) for name in unreadable):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return files(self, path, detail=detail, **more)
+
+    monkeypatch.setattr(type(fs), "ls", ls)
+    every = ["a.json", "d=1/b.json", "d=2/x/c.json", "e/f.json"]
+    cases = (
+        ("", True, every, ["/d=1", "/x", "/e"]),
+        ("/d=*/*.json", False, ["d=1/b.json"], ["/d=1", "/d=2"]),
+        ("/*/*/*.json", False, ["d=2/x/c.json"], ["/d=1", "/x", "/e", "/_h"]),
+    )
+    for pattern, recursive, expected, needed in cases:
+        unreadable[:] = {"/d=1", "/x", "/e", "/_h", "/d=2"} - {*needed, "/d=2"}
+        reader = reader_of(url + pattern, recursive=recursive)
+        paths = [file.path.removeprefix(f"{url}/") for file in reader.plan(10**6) or ()]
+        assert sorted(paths) == expected
+        for folder in needed:
+            unreadable[:] = [folder]
+            with pytest.raises(SourceUnavailableError, match="Permission denied"):
+                reader.poll()
+
+
 def test_other_metadata_is_no_other_content() -> None:
     """Failed before: an ETag of Google may change with the metadata."""
     place = RemoteInput("gs://b/x", ())
@@ -180,8 +215,9 @@ def test_other_metadata_is_no_other_content() -> None:
     assert azure._file({"name": "c/x/a", "size": 1, "etag": "e1"}, "c/x").etag == "e1"
 
 
-def reader_of(path: str) -> FilesReader:
-    reader = sources.files(path, format="json", schema="v long").open("j", "in", None)
+def reader_of(path: str, *, recursive: bool = False) -> FilesReader:
+    source = sources.files(path, format="json", schema="v long", recursive=recursive)
+    reader = source.open("j", "in", None)
     reader.accept(reader.poll())
     return reader
 

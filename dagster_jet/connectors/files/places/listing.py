@@ -40,6 +40,14 @@ def found_in(
     return Listing(tuple(file for file in finished if _fits(file.path, url)))
 
 
+def may_hold(url: str, folder: str, *, recursive: bool = False) -> bool:
+    """Returns whether `found_in` may return a file below a subfolder of `folder_of(url)`."""
+    if recursive:
+        return is_finished(folder.rpartition("/")[2])
+    outer = url.split("/")[: folder.count("/") + 1]
+    return len(outer) <= url.count("/") and _fits(folder, "/".join(outer))
+
+
 def _has_name(file: InputFile) -> bool:
     """Returns False for a name that ends with a slash: some tools create folders that way."""
     return not file.path.endswith("/")

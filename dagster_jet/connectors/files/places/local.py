@@ -6,6 +6,7 @@ Documents are written under a temporary name and linked, so that they appear ato
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 import uuid
@@ -34,6 +35,8 @@ from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.durable import make_folder, sync_folder
 
 _BUFFER_BYTES = 1 << 20
+_GONE = (FileNotFoundError, NotADirectoryError)
+"""Errors that say that a folder is not there; with any other it may be."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,7 @@ class LocalInput:
     def _names(self) -> list[str]:
         """Returns distinct absolute paths."""
         if is_pattern(self.path):
-            with suppress(FileNotFoundError, NotADirectoryError):
-                os.scandir(self.folder_url).close()  # glob finds nothing where this raises
-            return list(dict.fromkeys(map(os.path.abspath, glob.glob(self.path))))
+            return list(dict.fromkeys(map(os.path.abspath, _matching(self.path))))
         with os.scandir(self.folder_url) as entries:
             found = [entry.path for entry in entries]
         return [path for one in found for path in _below(one)] if self.recursive else found
@@ -93,6 +94,41 @@ class LocalInput:
         os.rename(file.path, target)
 
 
+def _matching(pattern: str, *, are_folders: bool = False) -> Iterator[str]:
+    """Yields what `glob.glob` finds, which takes a folder that cannot be read for an empty one.
+
+    Args:
+        are_folders: only folders are needed.
+    """
+    folder, name = os.path.split(pattern)
+    is_literal = not glob.has_magic(name)
+    for one in _matching(folder, are_folders=True) if glob.has_magic(folder) else (folder,):
+        if is_literal:
+            found = [name] if _is_there(os.path.join(one, name)) else []
+        else:
+            entries = _entries(one)
+            if are_folders:
+                entries = [entry for entry in entries if not entry.is_file(follow_symlinks=False)]
+            found = fnmatch.filter([entry.name for entry in entries], name)
+        for match in found:
+            if is_literal or name.startswith(".") or not match.startswith("."):
+                yield os.path.join(one, match)
+
+
+def _is_there(path: str) -> bool:
+    with suppress(*_GONE):
+        os.lstat(path)
+        return True
+    return False
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """Returns what is in a folder; nothing if it is gone."""
+    with suppress(*_GONE), os.scandir(folder) as entries:
+        return list(entries)
+    return []
+
+
 def _below(path: str) -> Iterator[str]:
     """Yields a file, or those in a folder and its subfolders; skips hidden folders, and links to
     folders."""
@@ -105,7 +141,7 @@ def _below(path: str) -> Iterator[str]:
 
 
 def _unless_gone(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
+    if not isinstance(error, _GONE):
         raise error
 
 

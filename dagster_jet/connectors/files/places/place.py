@@ -79,7 +79,12 @@ class InputPlace(Protocol):
         ...
 
     def listing(self, known: Known = unknown) -> Listing:
-        """Raises `FileNotFoundError` or `NotADirectoryError` if the folder does not exist."""
+        """Returns all finished files.
+
+        Raises:
+            FileNotFoundError, NotADirectoryError: the folder does not exist.
+            OSError: it, or a subfolder to be read, cannot be read; its files would seem to be gone.
+        """
         ...
 
     def find(self, path: str) -> InputFile | None:

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, cast
 import xxhash
 
 from dagster_jet.connectors.files.checksum import stream_checksum
-from dagster_jet.connectors.files.places.listing import folder_of, found_in
+from dagster_jet.connectors.files.places.listing import folder_of, found_in, may_hold
 from dagster_jet.connectors.files.places.location import StorageOptions, scheme_of
 from dagster_jet.connectors.files.places.place import (
     EPOCHS_FOLDER,
@@ -47,6 +47,8 @@ _NATIVE = ("libhdfs", "libjvm", "CLASSPATH")
 """Words in pyarrow's errors if Hadoop's native client is missing, raised at connection time."""
 _TAKEN = frozenset({409, 412})
 _CONTENT = ("md5Hash", "generation", "etag")
+_FLAT = frozenset({"gs", "abfs"})
+"""Schemes without folders, whose drivers list everything below a prefix at once."""
 """Keys of what identifies an object's content. Google's ETag may change with its metadata, too;
 objects composed of others have no MD5, but a new generation for each content."""
 
@@ -82,6 +84,28 @@ class _Folder:
         return fs, root.rstrip("/")
 
 
+    def _below(
+        self, fs: Any, root: str, is_wanted: Callable[[str], bool]
+    ) -> Sequence[Mapping[str, Any]]:
+        """Returns the files below the folder.
+
+        Args:
+            is_wanted: says of a subfolder, by its path from the folder, whether to look into it.
+        """
+        if scheme_of(self.url) in _FLAT:
+            return list(fs.find(root, detail=True).values())
+        found, folders = [], [root]  # `find` takes a folder that cannot be read for an empty one
+        while folders:
+            folder = folders.pop()
+            try:
+                there = fs.ls(folder, detail=True)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            found += [info for info in there if info["type"] != "directory"]
+            inner = [info["name"].rstrip("/") for info in there if info["type"] == "directory"]
+            folders += [n for n in inner if n != folder and is_wanted(n.removeprefix(f"{root}/"))]
+        return found
+
 class RemoteInput(_Folder):
     """Files of a folder, or matching a pattern."""
 
@@ -101,7 +125,7 @@ class RemoteInput(_Folder):
             if self.folder_url == self.url and not self._recursive:
                 found = fs.ls(root, detail=True)
             else:
-                found = fs.find(root, detail=True).values()
+                found = self._below(fs, root, self._may_hold)
         files = [self._file(info, root) for info in found if info["type"] == "file"]
         subfolders = [self._path(i["name"], root) for i in found if i["type"] == "directory"]
         return found_in(self.url, files, subfolders, recursive=self._recursive)
@@ -140,6 +164,9 @@ class RemoteInput(_Folder):
         self.remove(file)
 
     def _path(self, name: str, root: str) -> str:
+    def _may_hold(self, folder: str) -> bool:
+        return may_hold(self.url, f"{self.folder_url}/{folder}", recursive=self._recursive)
+
         return self.folder_url + name.rstrip("/").removeprefix(root)
 
     def _name(self, path: str, root: str) -> str:
