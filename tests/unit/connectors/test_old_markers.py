@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pytest
 
@@ -15,6 +18,7 @@ from dagster_jet import sinks
 from dagster_jet.connectors.files import old_markers
 from dagster_jet.connectors.files.old_markers import KEPT, OldMarkers
 from dagster_jet.connectors.files.places import location
+from dagster_jet.connectors.files.places.local import LocalOutput
 from dagster_jet.connectors.files.places.opening import open_output
 from dagster_jet.connectors.files.places.place import OutputPlace
 from dagster_jet.contract import CommitContext, TransactionId
@@ -79,6 +83,55 @@ def test_what_is_old_and_has_no_files_goes(place: OutputPlace) -> None:
     other = {marker(29, "-line2"), marker(30, "-line2-7")}
     assert markers(place) == {marker(7), *newest, *other}
     assert place.read("_epochs/.owner") == "j/out"
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("column", ["day", "_topic", ".day", "part-a"])
+def test_files_count_whatever_the_partition_column_is_called(
+    place: OutputPlace, column: str
+) -> None:
+    """Failed before: files below `_topic=a` were never seen."""
+    folder = f"{column}=a/day=7"
+    if isinstance(place, LocalOutput):
+        (place.path / folder).mkdir(parents=True)
+    for epoch in range(1, 31):
+        place.create(marker(epoch), "{}")
+        place.create(f"{folder}/{file(epoch)}", "{}")
+    OldMarkers(1).remove(place, 30, 30)
+    assert markers(place) == {marker(epoch) for epoch in range(1, 31)}
+    place.remove_all([f"{folder}/{file(epoch)}" for epoch in range(1, 31) if epoch != 3])
+    OldMarkers(1).remove(place, 30, 30)
+    assert markers(place) == {marker(3), *(marker(epoch) for epoch in range(21, 31))}
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_a_folder_that_cannot_be_read_is_not_empty(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed before: the markers of its files were removed."""
+    if kind == "file":
+        (tmp_path / "_epochs").mkdir()
+        (tmp_path / "day=7").mkdir()
+        place, owner, call = open_output(str(tmp_path)), os, "scandir"
+    else:
+        monkeypatch.setitem(location.SCHEMES, "memory", "memory")
+        place = open_output(f"memory://{uuid.uuid4().hex}/out")
+        owner, call = type(fsspec.filesystem("memory")), "ls"
+    for epoch in range(1, 31):
+        place.create(marker(epoch), "{}")
+        place.create(f"day=7/{file(epoch)}", "{}")
+    listed = getattr(owner, call)
+
+    def fail(*path: Any, **more: Any) -> Any:
+        if str(path[-1]).endswith("day=7"):
+            raise OSError(errno.ESTALE, "Stale file handle", path[-1])
+        return listed(*path, **more)
+
+    monkeypatch.setattr(owner, call, fail)
+    with pytest.raises(OSError, match="Stale file handle"):
+        OldMarkers(1).remove(place, 30, 30)
+    assert markers(place) == {marker(epoch) for epoch in range(1, 31)}
 
 
 @pytest.mark.usefixtures("few")

@@ -263,9 +263,13 @@ class LocalOutput:
             yield from (entry.name for entry in entries if entry.name.startswith(start))
 
     def published(self) -> Iterator[str]:
-        for _, folders, names in os.walk(self.path):
-            folders[:] = filter(is_partition, folders)
-            yield from (name for name in names if name.startswith("part-"))
+        folders = [str(self.path)]
+        while folders:
+            for entry in _entries(folders.pop()):
+                if is_partition(entry.name) and not entry.is_symlink():
+                    folders.append(entry.path)
+                elif entry.name.startswith("part-"):
+                    yield entry.name
 
     def remove_all(self, names: Collection[str]) -> None:
         for name in names:

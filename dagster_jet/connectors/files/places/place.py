@@ -202,7 +202,11 @@ class OutputPlace(Protocol):
         ...
 
     def published(self) -> Iterator[str]:
-        """Yields the names of files that begin with `part-`, without their partition's folder."""
+        """Yields the names of files that begin with `part-`, without their partition's folder.
+
+        Raises:
+            OSError: a folder cannot be read; its files would seem to be gone.
+        """
         ...
 
     def remove_all(self, names: Collection[str]) -> None:
@@ -247,8 +251,8 @@ def execution_of(target: str) -> int | None:
 
 
 def is_partition(folder: str) -> bool:
-    """Returns whether a name is that of a partition's folder."""
-    return "=" in folder and not folder.startswith((".", "_"))
+    """Returns whether a name is that of a partition's folder, whatever its column is called."""
+    return "=" in folder  # neither EPOCHS_FOLDER nor STAGING_FOLDER has it
 
 
 def is_published(path: str) -> bool:

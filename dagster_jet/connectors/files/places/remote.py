@@ -31,6 +31,7 @@ from dagster_jet.connectors.files.places.place import (
     Listing,
     OutputName,
     Sealed,
+    is_partition,
     is_published,
     unknown,
 )
@@ -46,9 +47,9 @@ _CURES = {
 _NATIVE = ("libhdfs", "libjvm", "CLASSPATH")
 """Words in pyarrow's errors if Hadoop's native client is missing, raised at connection time."""
 _TAKEN = frozenset({409, 412})
-_CONTENT = ("md5Hash", "generation", "etag")
 _FLAT = frozenset({"gs", "abfs"})
 """Schemes without folders, whose drivers list everything below a prefix at once."""
+_CONTENT = ("md5Hash", "generation", "etag")
 """Keys of what identifies an object's content. Google's ETag may change with its metadata, too;
 objects composed of others have no MD5, but a new generation for each content."""
 
@@ -83,7 +84,6 @@ class _Folder:
             ) from error
         return fs, root.rstrip("/")
 
-
     def _below(
         self, fs: Any, root: str, is_wanted: Callable[[str], bool]
     ) -> Sequence[Mapping[str, Any]]:
@@ -105,6 +105,7 @@ class _Folder:
             inner = [info["name"].rstrip("/") for info in there if info["type"] == "directory"]
             folders += [n for n in inner if n != folder and is_wanted(n.removeprefix(f"{root}/"))]
         return found
+
 
 class RemoteInput(_Folder):
     """Files of a folder, or matching a pattern."""
@@ -163,10 +164,10 @@ class RemoteInput(_Folder):
             fs.cp_file(self._name(file.path, root), place)
         self.remove(file)
 
-    def _path(self, name: str, root: str) -> str:
     def _may_hold(self, folder: str) -> bool:
         return may_hold(self.url, f"{self.folder_url}/{folder}", recursive=self._recursive)
 
+    def _path(self, name: str, root: str) -> str:
         return self.folder_url + name.rstrip("/").removeprefix(root)
 
     def _name(self, path: str, root: str) -> str:
@@ -332,9 +333,9 @@ class RemoteOutput(_Folder):
     def published(self) -> Iterator[str]:
         fs, root = self.connected()
         with as_os_errors(self.url):
-            found = fs.find(root)
-        for path in found:
-            if is_published(path.removeprefix(f"{root}/")):
+            found = self._below(fs, root, lambda folder: is_partition(folder.rpartition("/")[2]))
+        for path in (info["name"].removeprefix(f"{root}/") for info in found):
+            if is_published(path):
                 yield path.rpartition("/")[2]
 
     def remove_all(self, names: Collection[str]) -> None:
