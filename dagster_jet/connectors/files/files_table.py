@@ -65,7 +65,7 @@ class FilesTable(Table):
                 return self._by_spark(spark, [self.path])
         files = self._files()
         schema = self.schema or self._found_schema(spark, place, files)
-        return replace(self, schema=schema).rows.frame(spark, files)
+        return replace(self, schema=schema)._rows_of(files).frame(spark, files)
 
     def _by_spark(self, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         reader = spark.read.options(**self._defaults)
@@ -99,7 +99,8 @@ class FilesTable(Table):
 
     def locate_bad_row(self, spark: SparkSession) -> str | None:
         """Returns file, line and text of a row that does not fit, best effort."""
-        return self.rows.first_bad(spark, self._files())
+        files = self._files()
+        return self._rows_of(files).first_bad(spark, files)
 
     @property
     def _defaults(self) -> dict[str, str]:
@@ -114,6 +115,9 @@ class FilesTable(Table):
         """Reader of its files."""
         options = {**self._defaults, **dict(self.options)}
         return Rows(self.path, self.storage_options, self.format, self.schema, options)
+
+    def _rows_of(self, files: Sequence[Slice]) -> Rows:
+        return replace(self.rows, is_file=files[0].path == self.path)
 
     def _files(self) -> Sequence[Slice]:
         """Returns the single file, or the files of the folder."""

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from dagster_jet.connectors.files.file_metadata import COLUMNS, value_in
 from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared
+from dagster_jet.connectors.files.places.location import is_pattern
 from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.connectors.partitioned_rows import FOLDER_BYTES_MAX, NULL_FOLDER, Values
 from dagster_jet.core.ddl import quoted_name, split_ddl
@@ -25,16 +26,21 @@ _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 """Characters that Spark and Hive escape in names of folders."""
 
 
-def columns_in(path: str, schema: str) -> tuple[str, ...]:
-    """Returns the declared columns that the folders of a path or pattern name."""
-    there = {name.lower() for name in _named(path)}
+def columns_in(path: str, schema: str, *, is_file: bool = False) -> tuple[str, ...]:
+    """Returns the declared columns that the folders of a path name.
+
+    Args:
+        path: of a folder, a pattern of files, or a file.
+    """
+    there = {name.lower() for name in _named(path, is_file=is_file or is_pattern(path))}
     return tuple(name for name, _ in split_ddl(schema) if name.lower() in there)
 
 
 def with_columns(path: str, schema: str) -> str:
     """Returns the schema of files with the columns that their folders name, as text."""
     there = {name.lower() for name, _ in split_ddl(schema)}
-    more = (name for name in _named(path) if name.lower() not in there)
+    named = _named(path, is_file=is_pattern(path))
+    more = (name for name in named if name.lower() not in there)
     return ", ".join([schema, *(f"{quoted_name(name)} string" for name in more)])
 
 
@@ -47,7 +53,7 @@ def without(schema: str, columns: Collection[str]) -> str:
 def not_named(file: str, path: str, schema: str) -> tuple[str, ...]:
     """Returns the declared columns that the file's folders name and the pattern does not."""
     named = columns_in(path, schema)
-    return tuple(column for column in columns_in(file, schema) if column not in named)
+    return tuple(column for column in columns_in(file, schema, is_file=True) if column not in named)
 
 
 def constants(file: InputFile, columns: pa.Schema) -> list[pa.Scalar]:
@@ -56,7 +62,8 @@ def constants(file: InputFile, columns: pa.Schema) -> list[pa.Scalar]:
     Raises:
         BadRowError: a value does not fit its declared type.
     """
-    values = {name.lower(): value for name, value in _named(file.path).items()}
+    named = _named(file.path, is_file=True)
+    values = {name.lower(): value for name, value in named.items()}
     return [
         value_in(file, field)
         if field.name in COLUMNS
@@ -128,8 +135,8 @@ def _typed(file: str, field: pa.Field, value: str | None) -> pa.Scalar:
         ) from error
 
 
-def _named(path: str) -> dict[str, str]:
-    """Values by name, of the folders that are called `name=value`."""
-    folders = (folder.partition("=") for folder in path.split("/")[:-1])
-    last = path.rpartition("/")[2].partition("=")  # a path may end with a folder
-    return {unquote(name): value for name, equals, value in (*folders, last) if name and equals}
+def _named(path: str, *, is_file: bool) -> dict[str, str]:
+    """Returns values by name, of the folders that are called `name=value`."""
+    folders = path.split("/")[: -1 if is_file else None]
+    parts = (folder.partition("=") for folder in folders)
+    return {unquote(name): value for name, equals, value in parts if name and equals}

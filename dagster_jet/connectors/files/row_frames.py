@@ -58,6 +58,8 @@ class Rows:
     """Columns of the schema about a row's file (`file_metadata`)."""
     columns: StructType | None = None
     """Used columns and struct fields of JSON and Parquet; others are null."""
+    is_file: bool = False
+    """Whether the path is that of a file, whose name is not that of a folder."""
     _reader: DataFrameReader | None = field(default=None, init=False)
 
     def check(self) -> None:
@@ -89,7 +91,7 @@ class Rows:
     @cached_property
     def folders(self) -> tuple[str, ...]:
         """Columns from the names of folders, and about the file."""
-        named = columns_in(self.path, self.schema) if self.schema is not None else ()
+        named = columns_in(self.path, self.schema or "", is_file=self.is_file)
         return (*named, *self.metadata)
 
     @cached_property

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import StructType
 
-from dagster_jet import sources
+from dagster_jet import sources, tables
 from dagster_jet.connectors.files.row_frames import Rows
 from dagster_jet.contract import BadRowRule
 from dagster_jet.core.ddl import split_ddl
@@ -105,6 +105,58 @@ def test_a_pattern_that_leaves_a_column_out_is_refused(tmp_path: Path) -> None:
             schema=SCHEMA,
             options={"multiLine": "true"},
         )
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("", [(1, "Monday"), (2, "Tuesday")]),
+        ("*.json", [(1, "Monday"), (2, "Tuesday")]),
+        ("day=*.json", [(1, "Monday"), (2, "Tuesday")]),
+        ("day=7", [(3, "7")]),
+        ("day=7/*", [(3, "7")]),
+        ("*=*/day=*.json", [(3, "Wednesday")]),
+        ("day=*/day=*.json", [(3, "7")]),
+    ],
+)
+def test_the_name_of_a_file_is_no_folder(
+    spark: SparkSession, tmp_path: Path, path: str, expected: list[tuple[int, str]]
+) -> None:
+    """Failed before: the job failed, or the column was `9.json`."""
+    (tmp_path / "day=7").mkdir()
+    write_json(tmp_path / "day=8.json", [{"id": 1, "day": "Monday"}])
+    write_json(tmp_path / "day=9.json", [{"id": 2, "day": "Tuesday"}])
+    write_json(tmp_path / "day=7" / "day=6.json", [{"id": 3, "day": "Wednesday"}])
+    place = f"{tmp_path}/{path}".rstrip("/")
+    source = sources.files(place, format="json", schema="id long, day string")
+    reader = source.open("job", "rows", None)
+    reader.accept(reader.poll())
+    if path.startswith("*="):
+        with pytest.raises(SourceError, match="column day is the name of a folder"):
+            reader.plan(100)
+        return
+    split = reader.plan(100)
+    assert split is not None
+    assert found(reader.frame(spark, split).rows) == expected
+
+
+def test_a_table_of_one_file_has_the_columns_of_its_folders(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    inside = tmp_path / "day=7"
+    inside.mkdir()
+    write_json(inside / "name=a.json", [{"id": 3, "name": "Ada", "day": "Wednesday"}])
+    schema = "id long, name string, day string"
+    for path in (inside, inside / "name=a.json"):
+        table = tables.files(str(path), format="json", schema=schema)
+        assert found(table.frame(spark)) == [(3, "Ada", "7")]
+    (tmp_path / "copy.json").write_text((inside / "name=a.json").read_text())
+    (tmp_path / "day=9.json").write_text((inside / "name=a.json").read_text())
+    for name in ("copy.json", "day=9.json"):
+        table = tables.files(f"{tmp_path}/{name}", format="json", schema=schema)
+        assert found(table.frame(spark)) == [(3, "Ada", "Wednesday")]
+        inferred = tables.files(f"{tmp_path}/{name}", format="json").frame(spark)
+        assert found(inferred.select("id", "name", "day")) == [(3, "Ada", "Wednesday")]
 
 
 def test_the_first_parquet_file_tells_the_other_columns(tmp_path: Path) -> None:
