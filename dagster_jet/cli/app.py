@@ -246,7 +246,7 @@ def watermarks(target: Target, name: JobArgument) -> None:
             rows.append(
                 {
                     "stage": stage,
-                    "watermark": _event_time(reached_ms),
+                    "watermark": None if reached_ms is None else when(reached_ms),
                     "held_back_by": held.get("source"),
                     "partition": held.get("partition"),
                     "since": None if since_ms is None else when(since_ms),
@@ -344,11 +344,3 @@ def _job_row(record: ExecutionRecord) -> dict[str, Any]:
         "cause": record.cause.value if record.cause else None,
         "failure": record.failure,
     }
-
-
-def _event_time(milliseconds: int | None) -> str | None:
-    from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
-
-    if milliseconds is None:
-        return None
-    return "after the end" if milliseconds >= FINAL_WATERMARK_MS else when(milliseconds)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dagster_jet.cli.output import say, show, show_json, show_one
+from dagster_jet.core.moments import moment
 
 if TYPE_CHECKING:
     from dagster_jet.execution.events import SourceProgress, StageProgress
@@ -33,7 +34,7 @@ def show_job(row: Mapping[str, Any], explanation: Explanation, *, as_json: bool)
 
 
 def _source_row(name: str, source: SourceProgress) -> dict[str, Any]:
-    from dagster_jet.observe.reading.run_progress import count, event_time
+    from dagster_jet.observe.reading.run_progress import count
 
     lag = ", ".join(f"{count(number)} {unit}" for unit, number in source.lag.items())
     most = sorted(source.partition_lag.items(), key=lambda item: -item[1])
@@ -43,14 +44,12 @@ def _source_row(name: str, source: SourceProgress) -> dict[str, Any]:
         "rows": f"{source.rows_read:,}",
         "waiting": lag or None,
         "most_in_partitions": partitions or None,
-        "watermark": None if source.watermark_ms is None else event_time(source.watermark_ms),
+        "watermark": None if source.watermark_ms is None else moment(source.watermark_ms),
         "state": "unavailable" if source.unavailable else "idle" if source.idle else "active",
     }
 
 
 def _stage_row(name: str, stage: StageProgress) -> dict[str, Any]:
-    from dagster_jet.observe.reading.run_progress import event_time
-
     held = stage.held_back_by
     if held is not None and stage.held_back_partition is not None:
         held = f"{held}, partition {stage.held_back_partition}"
@@ -61,7 +60,7 @@ def _stage_row(name: str, stage: StageProgress) -> dict[str, Any]:
         "rejected": f"{stage.rejected:,}" if stage.rejected else None,
         "counted": ", ".join(f"{n}: {c:,}" for n, c in sorted(stage.counted.items())) or None,
         "state_rows": f"{stage.state_rows:,}" if stage.state_rows else None,
-        "watermark": None if stage.watermark_ms is None else event_time(stage.watermark_ms),
+        "watermark": None if stage.watermark_ms is None else moment(stage.watermark_ms),
         "held_back_by": held,
-        "next_due": None if stage.next_due_ms is None else event_time(stage.next_due_ms),
+        "next_due": None if stage.next_due_ms is None else moment(stage.next_due_ms),
     }

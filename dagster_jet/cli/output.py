@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -14,6 +13,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
+
+from dagster_jet.core.moments import moment
 
 if TYPE_CHECKING:
     from dagster_jet.core.answers import Answer
@@ -121,8 +122,7 @@ def progress_bars() -> Iterator[OnProgress]:
 
 def when(milliseconds: int) -> str:
     """Formats a time (ms since the epoch) for users."""
-    moment = datetime.fromtimestamp(milliseconds / 1000, tz=timezone.utc)
-    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return moment(milliseconds, " UTC")
 
 
 def size(count: float) -> str:

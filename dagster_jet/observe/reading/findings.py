@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from dagster_jet.core.moments import moment
 from dagster_jet.core.phases import Phase
 from dagster_jet.execution.events import SourceProgress, StageProgress
 from dagster_jet.observe.reading.job_facts import JobFacts
 from dagster_jet.observe.reading.ledger import LedgerOrigin
-from dagster_jet.observe.reading.run_progress import count, event_time, span
+from dagster_jet.observe.reading.run_progress import count, span
 from dagster_jet.observe.writing.progress_report import ProgressReport
 from dagster_jet.ownership.supervision import Intent, Supervision
 from dagster_jet.snapshot.manifest import Counters
@@ -374,7 +375,7 @@ def _open(facts: JobFacts, name: str, stage: StageProgress, due_ms: int) -> Find
         name,
         f"{stage.state_rows:,} rows of state wait in {name}: its watermark "
         f"{_is_at(stage.watermark_ms)}, and the next results come when it passes "
-        f"{event_time(due_ms)}{to_go}.",
+        f"{moment(due_ms)}{to_go}.",
         "" if facts.is_live else cure,
     )
 
@@ -399,11 +400,11 @@ def _held(facts: JobFacts, name: str, stage: StageProgress, since_ms: int) -> Fi
 
 
 def _is_at(watermark_ms: int | None) -> str:
-    return "is not known yet" if watermark_ms is None else f"is at {event_time(watermark_ms)}"
+    return "is not known yet" if watermark_ms is None else f"is at {moment(watermark_ms)}"
 
 
 def _where(watermark_ms: int | None) -> str:
-    return "" if watermark_ms is None else f", at {event_time(watermark_ms)}"
+    return "" if watermark_ms is None else f", at {moment(watermark_ms)}"
 
 
 # --- pace ---------------------------------------------------------------------------------------

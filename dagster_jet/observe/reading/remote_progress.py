@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from dagster_jet.core.moments import moment
 from dagster_jet.errors import JetError
-from dagster_jet.observe.reading.run_progress import count, event_time, lag_of
+from dagster_jet.observe.reading.run_progress import count, lag_of
 from dagster_jet.observe.writing.progress_report import ProgressReport
 from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
@@ -76,7 +77,7 @@ class RemoteProgress:
             self._rate = f"{count(report.rows_per_second)} rows/s"
             self._lag = lag_of(report.sources.values())
             known = [s.watermark_ms for s in report.stages.values() if s.watermark_ms is not None]
-            self._watermark = f"watermark {event_time(min(known))}" if known else ""
+            self._watermark = f"watermark {moment(min(known))}" if known else ""
 
     def _note(self, ref: SnapshotRef) -> None:
         is_first = self._snapshot_id is None
@@ -98,4 +99,4 @@ class RemoteProgress:
 
 def _watermark(saved: dict[str, Any]) -> str:
     reached = [ms for ms in saved.get("reached_ms", {}).values() if ms is not None]
-    return f"watermark {event_time(min(reached))}" if reached else ""
+    return f"watermark {moment(min(reached))}" if reached else ""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 
-from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
+from dagster_jet.core.moments import moment
 from dagster_jet.execution.events import (
     EpochCompleted,
     ExecutionEnded,
@@ -26,13 +26,14 @@ from dagster_jet.execution.events import (
 from dagster_jet.observe.reading.terminal_line import DRAW_EVERY_S
 from dagster_jet.snapshot.record import JobStatus
 
+_logger = logging.getLogger(__name__)
+
 _RATE_OVER_S, _RATE_OVER_EPOCHS = 5.0, 3
 _ENDS: Mapping[JobStatus | None, str] = {
     JobStatus.COMPLETED: "completed",
     JobStatus.SUSPENDED: "suspended",
     JobStatus.FAILED: "failed",
 }
-_LAST_YEAR_MS = datetime(9999, 1, 1, tzinfo=timezone.utc).timestamp() * 1000
 
 
 @dataclass
@@ -59,12 +60,22 @@ class RunProgress:
     _status: JobStatus | None = None
     _rows_before: int | None = None
     """Rows that the job had read before its first execution here."""
+    _is_broken: bool = False
 
     def __post_init__(self) -> None:
         self._began = self.seconds()
 
     def note(self, event: JobEvent) -> None:
-        """Notes an event; called on the job's driver thread."""
+        """Notes an event; called on the job's driver thread. Raises nothing."""
+        if self._is_broken:
+            return
+        try:
+            self._note(event)
+        except Exception as error:  # noqa: BLE001 - a line is no reason for a job to fail
+            self._is_broken = True
+            _logger.warning("job %r goes on without a line of progress: %r", self.job, error)
+
+    def _note(self, event: JobEvent) -> None:
         with self._lock:
             match event:
                 case ExecutionStarted():
@@ -126,7 +137,7 @@ class RunProgress:
     ) -> None:
         self._lag = lag_of(sources.values())
         known = [s.watermark_ms for s in stages.values() if s.watermark_ms is not None]
-        self._watermark = f"watermark {event_time(min(known))}" if known else ""
+        self._watermark = f"watermark {moment(min(known))}" if known else ""
 
     def _rate(self, now: float) -> str:
         """Rate over the last seconds, or the last epochs if they are long; falls without input."""
@@ -146,14 +157,6 @@ def lag_of(sources: Iterable[SourceProgress]) -> str:
             waiting[unit] = waiting.get(unit, 0) + number
     shown = [f"{count(number)} {unit}" for unit, number in waiting.items() if number]
     return f"lag {', '.join(shown)}" if shown else ""
-
-
-def event_time(ms: int) -> str:
-    """Event time for people, in UTC."""
-    if ms >= min(FINAL_WATERMARK_MS, _LAST_YEAR_MS):
-        return "at the end"
-    moment = datetime.fromtimestamp(ms / 1000, tz=timezone.utc)
-    return f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
 def count(number: float) -> str:
