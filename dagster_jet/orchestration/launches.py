@@ -173,20 +173,27 @@ def job_tag(store: Store, job: str) -> str:
 
 
 def is_launched_by_hand(instance: dg.DagsterInstance, run: dg.DagsterRun, owner: str) -> bool:
-    """Whether the run was launched by someone other than a supervisor or Dagster's own retries.
+    """Whether the run was launched by someone other than a supervisor, a schedule or Dagster's own
+    retries.
 
     Args:
         instance: the Dagster instance.
         run: the run in question.
         owner: the `job_tag` of the streaming job.
     """
-    if keys.DAGSTER_RETRY_NUMBER in run.tags:
+    if keys.DAGSTER_RETRY_NUMBER in run.tags or is_scheduled(run):
         return False
     tag = keys.TAG_STANDBY if keys.TAG_STANDBY in run.tags else keys.TAG_GENERATION
     if tag not in run.tags or run.parent_run_id is not None:
         return True
     oldest = _requested(instance, owner, tag, int(run.tags[tag]))
     return oldest is None or oldest.run_id != run.run_id
+
+
+def is_scheduled(run: dg.DagsterRun) -> bool:
+    """Whether a schedule launched the run, or the one that Dagster's own retries repeat with it."""
+    is_copy = run.parent_run_id is not None and keys.DAGSTER_RETRY_NUMBER not in run.tags
+    return keys.DAGSTER_SCHEDULE_NAME in run.tags and not is_copy
 
 
 def is_cancelled_by_hand(instance: dg.DagsterInstance, run_id: str) -> bool:

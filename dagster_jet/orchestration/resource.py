@@ -348,8 +348,8 @@ class JetResource(dg.ConfigurableResource[Any]):
         job_config = self._job_config(config)
         if not notes.is_wanted(wish):
             context.log.warning(
-                f"{pipeline.name!r} is paused, and a schedule does not start a paused job. "
-                f"Resume it with 'dagster-jet job {pipeline.name} resume', or launch it by hand."
+                f"{pipeline.name!r} is paused, and nobody has launched it by hand since. Resume "
+                f"the job with 'dagster-jet job {pipeline.name} resume', or launch it by hand."
             )
             return
 

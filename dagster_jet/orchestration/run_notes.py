@@ -14,9 +14,10 @@ from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.launches import (
     is_cancelled_by_hand,
     is_launched_by_hand,
+    is_scheduled,
     job_tag,
 )
-from dagster_jet.orchestration.run_config import RunContext
+from dagster_jet.orchestration.run_config import RunContext, op_context
 from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.ownership.supervision import Intent, read_supervision, set_intent
 from dagster_jet.store import Store
@@ -81,16 +82,20 @@ class RunNotes:
 
     def is_wanted(self, until: str | timedelta | None) -> bool:
         """Whether this run may execute the job. A launch by hand ends a pause and resets the
-        failure count. A schedule does not, nor does a run without an intent (`until` None)."""
+        failure count. A paused job is not started by a run of a supervisor or a schedule, which may
+        have waited in a queue since before the pause, nor by the retry of a run or its step. A run
+        without an intent (`until` None) changes nothing."""
+        run = self.context.run
+        if until is None and not is_scheduled(run):
+            return True
         wanted = read_supervision(self.store, self.job)
         now = Intent.ALWAYS_ON if wanted is None else wanted.intent
-        if keys.DAGSTER_SCHEDULE_NAME in self.context.run.tags:
+        owner = job_tag(self.store, self.job)
+        is_retried = op_context(self.context).retry_number > 0
+        if is_retried or not is_launched_by_hand(self.context.instance, run, owner):
             return now is not Intent.PAUSED
-        if until is not None and is_launched_by_hand(
-            self.context.instance, self.context.run, job_tag(self.store, self.job)
-        ):
-            always = until == "stopped" or now is Intent.ALWAYS_ON
-            set_intent(self.store, self.job, Intent.ALWAYS_ON if always else Intent.DRAINED)
+        always = until == "stopped" or now is Intent.ALWAYS_ON
+        set_intent(self.store, self.job, Intent.ALWAYS_ON if always else Intent.DRAINED)
         return True
 
     def start(self, until: str | timedelta | None) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.execution.api import execute_run
 from pyspark import SparkContext
 
 from dagster_jet import Jet, JetResource, Pipeline, jet_assets
@@ -20,6 +22,7 @@ from dagster_jet.ownership.supervision import (
     Intent,
     Supervision,
     read_supervision,
+    resume,
     set_intent,
 )
 from dagster_jet.snapshot.record import ExecutionRecord
@@ -256,6 +259,118 @@ def test_re_executing_a_terminated_run_lifts_the_pause(
     assert result.success
     supervision = read_supervision(store, "shop")
     assert supervision is not None and supervision.intent is Intent.ALWAYS_ON
+
+
+STANDBY = {keys.TAG_KIND: keys.KIND_STANDBY, keys.TAG_STANDBY: "1"}
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        {keys.TAG_GENERATION: "4"},
+        STANDBY,
+        {keys.TAG_GENERATION: "4", keys.DAGSTER_RETRY_NUMBER: "1"},
+        {keys.DAGSTER_SCHEDULE_NAME: "shop_schedule"},
+    ],
+    ids=["requested", "standby", "retried", "scheduled"],
+)
+def test_a_run_that_waited_since_before_a_pause_starts_nothing(
+    instance: dg.DagsterInstance,
+    store: Store,
+    owner: RecordKeeper,
+    pipeline: Pipeline,
+    tmp_path: Path,
+    tags: dict[str, str],
+) -> None:
+    """Failed before, but for the schedule: a job that was deleted meanwhile began anew."""
+    tags |= {keys.TAG_PIPELINE: "shop", keys.TAG_JOB: job_tag(store, "shop")}
+
+    def launched() -> tuple[bool, str]:
+        run_config = AS_A_STREAM if keys.DAGSTER_SCHEDULE_NAME in tags else {}
+        result = dg.materialize(
+            [assets(pipeline)],
+            instance=instance,
+            resources={"jet": resource(tmp_path, drain=0.5)},
+            run_config=run_config,
+            tags=tags,
+        )
+        said = [entry.user_message for entry in instance.all_logs(result.run_id)]
+        instance.delete_run(result.run_id)  # or the next one would be a copy of it
+        return result.success, " ".join(said)
+
+    set_intent(store, "shop", Intent.ALWAYS_ON)
+    set_intent(store, "shop", Intent.PAUSED)
+    succeeds, said = launched()
+    assert succeeds and "'shop' is paused" in said and "Already running" not in said
+    supervision = read_supervision(store, "shop")
+    assert supervision is not None and supervision.intent is Intent.PAUSED
+    if tags.items() >= STANDBY.items():
+        return  # it would wait for the end of its owner
+    resume(store, "shop", 0)
+    succeeds, said = launched()
+    assert succeeds and "is paused" not in said and "Already running" in said
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [({}, Intent.ALWAYS_ON), ({keys.DAGSTER_RETRY_NUMBER: "1"}, Intent.PAUSED)],
+    ids=["re-executed", "retried"],
+)
+def test_re_executing_a_scheduled_run_lifts_a_pause(
+    instance: dg.DagsterInstance,
+    store: Store,
+    owner: RecordKeeper,
+    pipeline: Pipeline,
+    tmp_path: Path,
+    more: dict[str, str],
+    found: Intent,
+) -> None:
+    """Failed before: the copy has the schedule's tag, and counted as scheduled."""
+    set_intent(store, "shop", Intent.ALWAYS_ON)
+    set_intent(store, "shop", Intent.PAUSED)
+    job = dg.Definitions(
+        assets=[assets(pipeline)],
+        jobs=[dg.define_asset_job("shop_job", executor_def=dg.in_process_executor)],
+        resources={"jet": resource(tmp_path)},
+    ).resolve_job_def("shop_job")
+    tags = {keys.DAGSTER_SCHEDULE_NAME: "shop_schedule"}
+    scheduled = instance.create_run_for_job(job, tags=tags)
+    copy = instance.create_run_for_job(
+        job,
+        tags=tags | more,
+        run_config=AS_A_STREAM,
+        parent_run_id=scheduled.run_id,
+        root_run_id=scheduled.run_id,
+    )
+    execute_run(InMemoryJob(job), copy, instance)
+    supervision = read_supervision(store, "shop")
+    assert supervision is not None and supervision.intent is found
+
+
+def test_a_step_that_is_retried_does_not_lift_a_pause(
+    instance: dg.DagsterInstance,
+    store: Store,
+    owner: RecordKeeper,
+    pipeline: Pipeline,
+    tmp_path: Path,
+) -> None:
+    """A person has launched the run, and paused the job since."""
+
+    @jet_assets(pipeline=pipeline)
+    def stream(context, jet: JetResource):
+        if context.retry_number == 0:
+            set_intent(store, "shop", Intent.PAUSED)
+            raise dg.RetryRequested(max_retries=1)
+        yield from jet.run(context=context)
+
+    result = dg.materialize(
+        [stream],
+        instance=instance,
+        resources={"jet": resource(tmp_path)},
+        run_config=AS_A_STREAM,
+    )
+    supervision = read_supervision(store, "shop")
+    assert result.success and supervision is not None and supervision.intent is Intent.PAUSED
 
 
 @pytest.mark.parametrize("intent", Intent)
