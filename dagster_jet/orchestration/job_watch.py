@@ -221,7 +221,7 @@ class JobWatch:
                 self.on_started(event.execution_id)
                 self.log.info(_started(event))
                 if event.restored_snapshot_id is not None:
-                    self.schedule.note_report(time.monotonic())
+                    self.schedule.note_restore(event.restored_snapshot_id, time.monotonic())
                 yield from self.reports.restored(event, wall_clock_ms())
                 self._is_up = True
             case StandingBy():

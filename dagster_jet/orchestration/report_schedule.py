@@ -40,6 +40,16 @@ class ReportSchedule:
         if self._first_at is None:
             self._first_at = now
 
+    def note_restore(self, snapshot_id: int, now: float) -> None:
+        """Record that all assets were reported at the snapshot that an execution is restored from.
+
+        A pending one that is not newer is forgotten: the last execution of this process committed
+        it, and its report would follow a newer one.
+        """
+        self.note_report(now)
+        if self._newest is not None and self._newest.snapshot_id <= snapshot_id:
+            self._pending = self._newest = None
+
     def take(self, now: float) -> SnapshotCommitted | None:
         """Return the snapshot to report now; None if there is none or it is too early."""
         if self._reported_at is not None and now - self._reported_at < self._interval(now):

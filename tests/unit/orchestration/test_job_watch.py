@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 
 from dagster_jet.errors import ExecutorLostError, FencedError, JetError, SourceError
-from dagster_jet.execution.events import JobEvent, SnapshotCommitted
+from dagster_jet.execution.events import ExecutionStarted, JobEvent, SnapshotCommitted
 from dagster_jet.orchestration.asset_reports import AssetReports
 from dagster_jet.orchestration.event_buffer import EventBuffer
 from dagster_jet.orchestration.event_iterator import JetEventIterator
@@ -106,6 +106,18 @@ def test_a_job_that_ends_by_itself_reports_its_last_snapshot() -> None:
     job = ScriptedJob(lambda job: [job.commit(n) for n in (1, 2, 3)])
     assert [number(e) for e in watch(job)][-1:] == [3]
     assert job.calls == []
+
+
+@pytest.mark.parametrize(("pending", "last"), [(41, []), (42, []), (43, [43])])
+def test_no_older_snapshot_is_reported_after_a_restored_one(pending: int, last: list[int]) -> None:
+    """Failed before: the report interval held 41 back, the execution after it was restored from 42,
+    and an interval later the assets had the older version."""
+    restored = ExecutionStarted("j", 2, 1, 42, 42, 0, {})
+    job = ScriptedJob(lambda job: (job.commit(pending), job.event_buffer.put(restored)))
+    watch = start_watch(job)
+    watch.schedule = ReportSchedule(30)
+    assert [number(e) for e in watch.events()] == [42, *last]
+    assert (watch.schedule.repeat_last() is not None) == bool(last)
 
 
 def test_an_interrupt_drains_reports_and_is_raised_again() -> None:
