@@ -197,6 +197,10 @@ def is_scheduled(run: dg.DagsterRun) -> bool:
 
 
 def is_cancelled_by_hand(instance: dg.DagsterInstance, run_id: str) -> bool:
-    """Whether a user's *Terminate* caused the interrupt; Dagster does not record an eviction."""
-    run = instance.get_run_by_id(run_id)
-    return run is not None and run.status is dg.DagsterRunStatus.CANCELING
+    """Whether a user's *Terminate* caused the interrupt; Dagster does not record an eviction.
+
+    A forced one marks the run as cancelled at once. Nothing else does so while its process lives,
+    unless a user's cancel takes longer than Dagster waits.
+    """
+    run, status = instance.get_run_by_id(run_id), dg.DagsterRunStatus
+    return run is not None and run.status in (status.CANCELING, status.CANCELED)

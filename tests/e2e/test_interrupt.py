@@ -29,9 +29,13 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
 
 
 @long
-def test_a_users_cancel_drains_and_pauses(worker: Worker) -> None:
-    """In `make test` a person does it: `browser/test_ui.py`."""
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_users_cancel_drains_and_pauses(worker: Worker, forced: bool) -> None:
+    """In `make test` a person does it: `browser/test_ui.py`. A forced one failed before: it did not
+    pause the job."""
     worker.instance.report_run_canceling(worker.run())
+    if forced:
+        worker.instance.report_run_canceled(worker.run())
     worker.process.send_signal(signal.SIGTERM)
     worker.end()
     assert worker.run().status is dg.DagsterRunStatus.CANCELED

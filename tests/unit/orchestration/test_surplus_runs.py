@@ -16,7 +16,12 @@ from pyspark import SparkContext
 
 from dagster_jet import Jet, JetResource, Pipeline, jet_assets
 from dagster_jet.orchestration import metadata_keys as keys
-from dagster_jet.orchestration.launches import Launches, is_launched_by_hand, job_tag
+from dagster_jet.orchestration.launches import (
+    Launches,
+    is_cancelled_by_hand,
+    is_launched_by_hand,
+    job_tag,
+)
 from dagster_jet.ownership.record_keeper import RecordKeeper, read_record
 from dagster_jet.ownership.supervision import (
     Intent,
@@ -194,6 +199,24 @@ def test_a_cancel_of_it_does_not_pause_the_job(
     supervision = read_supervision(store, "shop")
     assert supervision is not None and supervision.intent is Intent.ALWAYS_ON
     owner.release(record(store))
+
+
+def test_a_forced_termination_is_a_users_cancel(instance: dg.DagsterInstance) -> None:
+    """Failed before: the UI marks the run as cancelled at once, and the supervisor started the job
+    again."""
+    run = instance.create_run_for_job(_job())
+
+    def is_cancelled() -> bool:
+        return is_cancelled_by_hand(instance, run.run_id)
+
+    assert not is_cancelled()
+    instance.report_run_canceling(run)
+    assert is_cancelled()
+    instance.report_run_canceled(run)
+    assert is_cancelled()
+    evicted = instance.create_run_for_job(_job())
+    instance.report_run_failed(evicted)
+    assert not is_cancelled_by_hand(instance, evicted.run_id)
 
 
 def test_a_run_that_a_supervisor_requested_is_its_own(instance: dg.DagsterInstance) -> None:
