@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import JobStateError
 from dagster_jet.execution.events import (
     ExecutionStarted,
@@ -60,6 +61,8 @@ class CommittedSnapshot:
 
     def _stage(self, name: str) -> StageProgress:
         watermark_ms = self.manifest.watermarks.get("reached_ms", {}).get(name)
+        if watermark_ms is not None and watermark_ms >= FINAL_WATERMARK_MS:
+            watermark_ms = None  # the input is over: event time has no lag any more
         state_rows = sum(_rows(chain) for chain in self.manifest.shards.get(name, ()))
         progress = StageProgress(0, 0, watermark_ms=watermark_ms, state_rows=state_rows)
         return with_totals(progress, self._counters(name))

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from dagster_jet.core.moments import moment
+from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_job import stream_of
@@ -198,6 +200,8 @@ def _hours_over(
 
     After a rewind the end is before `since_ms`: these hours are sealed and reported once more.
     """
+    if reached_ms < _ms(hours.start):
+        return [], None  # it may lie before the calendar
     now_ms = wall_clock_ms()  # an hour of the future is no partition yet
     last = hours.get_prev_partition_window(_time(min(reached_ms, now_ms)))
     if last is None:
@@ -266,7 +270,9 @@ def _sealed_check(
 def _said(reached_ms: int | None) -> str:
     if reached_ms is None:
         return "No watermark is committed yet."
-    return f"Results up to {_time(reached_ms):%Y-%m-%d %H:%M:%S} UTC are committed."
+    if reached_ms >= FINAL_WATERMARK_MS:
+        return "All input is read, and all results are committed."
+    return f"Results up to {moment(reached_ms, ' UTC')} are committed."
 
 
 def _check(pipeline: Pipeline, hours: dg.TimeWindowPartitionsDefinition | None) -> None:

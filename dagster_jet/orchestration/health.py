@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.orchestration.supervisor import RestartPolicy, Situation, Verdict, decide
 from dagster_jet.ownership.supervision import Intent, Supervision
 from dagster_jet.snapshot.manifest import Counters
@@ -207,6 +208,8 @@ def watermark_lag(
     """Whether the lag of a stage's event time behind the clock is within its limit."""
     if reached_ms is None:
         return Health(True, "The stage has no event time yet.")
+    if reached_ms >= FINAL_WATERMARK_MS:
+        return Health(True, "The stage's input is over.")
     lag_ms = now_ms - reached_ms
     is_well = limits.watermark_lag_ms is None or lag_ms <= limits.watermark_lag_ms
     held = f"; held back by {held_back_by}" if held_back_by else ""

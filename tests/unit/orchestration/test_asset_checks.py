@@ -11,6 +11,7 @@ import dagster as dg
 import pytest
 
 from dagster_jet import Jet, JetResource, Pipeline, build_jet_asset_checks, jet_assets
+from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration import health
 from dagster_jet.orchestration.health import Limits
@@ -155,6 +156,12 @@ def test_a_member_that_is_lost_turns_the_store_red(
     assert "10 of 100 rows did not fit" in rejected.description
     lag = found["revenue:watermark_lag"]
     assert not lag.passed and "held back by orders" in lag.description
+
+
+def test_a_stage_whose_input_is_over_has_no_lag() -> None:
+    """Failed before: event time was -8,998,210,000,000 s behind the clock."""
+    found = health.watermark_lag(FINAL_WATERMARK_MS, None, 1_790_000_000_000, LIMITS)
+    assert found.is_well and found.numbers == {} and "over" in found.why
 
 
 def test_a_damaged_copy_turns_the_store_red_until_all_are_verified(

@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 
 from dagster_jet import Jet, JetResource, Pipeline, build_jet_cut_assets, jet_assets, sinks, sources
+from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.snapshot.record import JobStatus
 
@@ -148,6 +149,26 @@ def test_hours_after_a_rewind_are_sealed_once_more(daemon: Daemon, jet: Jet) -> 
     assert not daemon.check("2026-01-01-02:00")
     job.commits(3, rows(2), reached_ms={"revenue": at(2)})
     assert daemon.tick() == ["consistent 2.3", "sealed 2026-01-01-01:00"]
+
+
+def test_the_last_hours_of_a_completed_job_are_sealed(daemon: Daemon, jet: Jet) -> None:
+    """Failed before: no text could be made of the final watermark, and every tick was red."""
+    job = RecordedJob(jet)
+    job.commits(1, rows(1), reached_ms={"revenue": at(1, 30)})
+    daemon.tick()
+    job.commits(2, rows(2), reached_ms={"revenue": FINAL_WATERMARK_MS})
+    job.has_ended(JobStatus.COMPLETED)
+    assert daemon.tick()[:3] == [
+        "consistent 1.2", "sealed 2026-01-01-01:00", "check 2026-01-01-01:00 True",
+    ]  # fmt: skip
+    assert daemon.check("2026-01-01-07:00")
+
+
+def test_a_watermark_before_the_calendar_seals_no_hour(daemon: Daemon, jet: Jet) -> None:
+    job = RecordedJob(jet)
+    job.commits(1, rows(1), reached_ms={"revenue": -62_135_596_805_000})
+    assert daemon.tick() == ["consistent 1.1"], "the tick was red before"
+    assert not daemon.check("2026-01-01-00:00")
 
 
 def test_a_lost_cursor_repeats_what_is_sealed(daemon: Daemon, jet: Jet) -> None:

@@ -17,8 +17,10 @@ from dagster_jet import (
     build_jet_observation_sensor,
     jet_assets,
 )
+from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.orchestration.committed_snapshot import newest_commit
 from dagster_jet.orchestration.observation_sensor import PATIENCE_MS, Watched, report_missed
 from dagster_jet.orchestration.reported_assets import asset_reports
 from dagster_jet.orchestration.run_worker import RunWorker
@@ -110,6 +112,16 @@ def test_what_a_killed_run_has_not_said_is_said_once(daemon: Daemon, jet: Jet) -
     site.run(lambda to: to.restored(restored(2, **rows(9, 3)), 2_000))
     assert of(OUT, site.instance) == 2
     assert site.requested() == 0
+
+
+def test_a_stage_whose_input_is_over_has_no_lag(jet: Jet, pipeline: Pipeline) -> None:
+    """Failed before: the lag was -8,998,210,000,000 seconds."""
+    job = RecordedJob(jet)
+    for snapshot_id, reached_ms, shown_ms in ((1, 5_000, 5_000), (2, FINAL_WATERMARK_MS, None)):
+        job.commits(snapshot_id, {"revenue_out": 5}, reached_ms={"revenue": reached_ms})
+        found = newest_commit(jet, "shop")
+        assert found is not None
+        assert found.as_restored(pipeline.graph).stages["revenue"].watermark_ms == shown_ms
 
 
 def test_nothing_that_a_run_has_reported(daemon: Daemon, jet: Jet) -> None:
