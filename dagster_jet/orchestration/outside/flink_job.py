@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import quote
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import Request, urlopen
 
 from dagster_jet.core.secret import Url, shown, text_of
 from dagster_jet.errors import SourceUnavailableError
@@ -45,13 +47,29 @@ class FlinkJob:
 
     def _answer(self, path: str) -> Any:
         try:
-            with urlopen(f"{text_of(self.url).rstrip('/')}{path}", timeout=_ANSWER_S) as response:
-                return json.load(response)
+            asked = _request(f"{text_of(self.url).rstrip('/')}{path}")
+            with urlopen(asked, timeout=_ANSWER_S) as response:
+                answer = response.read()
         except HTTPError as error:
             why = f"HTTP {error.code} for {path}"
-        except (URLError, TimeoutError, OSError) as error:
+        except OSError as error:  # URLError and TimeoutError, too
             why = str(getattr(error, "reason", error))
+        except (HTTPException, ValueError) as error:
+            why = type(error).__name__  # its text may have the URL, with its password
+        else:
+            return json.loads(answer)
         raise SourceUnavailableError(f"Flink at {shown(self.url)}: {why}.")
+
+
+def _request(url: str) -> Request:
+    """Returns a request with the URL's user and password, if any, as basic authentication."""
+    parts = urlsplit(url)
+    user, _, place = parts.netloc.rpartition("@")
+    request = Request(parts._replace(netloc=place).geturl())
+    if user:
+        encoded = b64encode(unquote(user).encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {encoded}")
+    return request
 
 
 def flink_reading(answer: Answer, job: str) -> Reading:

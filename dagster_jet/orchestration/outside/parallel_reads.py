@@ -44,3 +44,5 @@ class ParallelReads:
             return self._readers[name]()
         except (JetError, OSError) as error:
             return str(error) or repr(error)
+        except Exception as error:  # noqa: BLE001 - one job that cannot be read hides no other
+            return f"{type(error).__name__}."  # its text may have anything in it, a password too

@@ -55,9 +55,16 @@ class LoggedEpoch:
             if not isinstance(source, Mapping):
                 continue
             for topic, partitions in source.items():
-                if isinstance(partitions, Mapping):
-                    found |= {(topic, int(number)): int(end) for number, end in partitions.items()}
+                if _are_offsets(partitions):
+                    found |= {(topic, int(number)): end for number, end in partitions.items()}
         return found
+
+
+def _are_offsets(partitions: Any) -> bool:
+    """Whether an entry of a source's position is a Kafka topic's. Shards of Kinesis have texts."""
+    return isinstance(partitions, Mapping) and all(
+        number.isdecimal() and isinstance(end, int) for number, end in partitions.items()
+    )
 
 
 def next_watermark(text: str) -> int:

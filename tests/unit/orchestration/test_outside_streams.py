@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import dagster as dg
 import pytest
@@ -153,6 +154,9 @@ def test_offsets_of_structured_streaming() -> None:
     assert epoch.watermark_ms == 5
     assert epoch.sources == ({"clicks": {"0": 7, "1": 9}}, None, {"logOffset": 3})
     assert epoch.kafka_offsets() == {("clicks", 0): 7, ("clicks", 1): 9}
+    kinesis = '{"shardId-0":{"iteratorType":"TRIM_HORIZON","iteratorPosition":""}}'
+    epoch = LoggedEpoch.parse(f'v1\n{{}}\n{kinesis}\n{{"clicks":{{"0":7}}}}')
+    assert epoch.kafka_offsets() == {("clicks", 0): 7}, "failed before: a shard has no offsets"
     with pytest.raises(SourceError, match="v9"):
         LoggedEpoch.parse("v9\n{}\n")
 
@@ -199,7 +203,10 @@ def test_a_flink_job_that_is_not_there_or_has_ended() -> None:
 
 
 class Rest(BaseHTTPRequestHandler):
+    users: ClassVar[list[str | None]] = []
+
     def do_GET(self) -> None:
+        self.users.append(self.headers["Authorization"])
         found = RECORDED.get(self.path)
         self.send_response(404 if found is None else 200)
         self.end_headers()
@@ -223,6 +230,28 @@ def test_flink_by_http(flink: str) -> None:
         FlinkJob(f"{flink}/elsewhere", "billing").read()
     with pytest.raises(SourceUnavailableError, match="refused"):
         FlinkJob("http://127.0.0.1:9", "billing").read()
+
+
+def test_a_password_in_flinks_url_is_sent_and_not_shown(flink: str) -> None:
+    """Failed before: no job could be read, and the password was in the error."""
+    url = flink.replace("//", "//jet:p%40ss@")
+    Rest.users.clear()
+    assert FlinkJob(url, "billing").read() == flink_reading(recorded, "billing")
+    assert set(Rest.users) == {"Basic " + b64encode(b"jet:p@ss").decode()}
+    for bad in (f"{url}:8o81", url.replace("127.0.0.1", "[127"), url.replace("127", "1 27")):
+        with pytest.raises(SourceUnavailableError) as raised:
+            FlinkJob(bad, "billing").read()
+        assert "p%40ss" not in str(raised.value) and "p@ss" not in str(raised.value)
+
+
+def test_a_job_that_cannot_be_read_hides_no_other() -> None:
+    """Failed before: the ticks of all streams failed, and the error's text was shown."""
+
+    def breaks() -> Reading:
+        raise RuntimeError("no answer from user:secret@host")
+
+    reads = ParallelReads({"a": breaks, "b": lambda: Reading("1", "up")})
+    assert reads.read("a", "b") == {"a": "RuntimeError.", "b": Reading("1", "up")}
 
 
 def test_a_group_that_has_read_all_but_markers_is_idle() -> None:
