@@ -129,7 +129,7 @@ class Launches:
         """Return the first number of a request unknown to Dagster, which never launches a run key
         twice.
 
-        Called only if the store knows no request; a new store may have had a predecessor.
+        A new store may have had a predecessor, and one restored from a copy is older than Dagster.
 
         Args:
             instance: the Dagster instance.
@@ -138,7 +138,8 @@ class Launches:
         newest = instance.get_runs(
             dg.RunsFilter(tags={keys.TAG_PIPELINE: self.pipeline}), limit=_RUNS_LOOKED_AT
         )
-        return max((int(run.tags[tag]) for run in newest if tag in run.tags), default=0) + 1
+        numbers = (run.tags.get(tag, "") for run in newest)
+        return max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
 
 
 def _stands_by(run: dg.DagsterRun) -> bool:

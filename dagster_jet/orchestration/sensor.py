@@ -298,7 +298,7 @@ def _reserve(
         execution_id_seen=record.execution_id if record else 0,
         snapshot_id_seen=record.snapshot.snapshot_id if record and record.snapshot else 0,
         healthy_ms_seen=record.healthy_ms if record else 0,
-        at_least=launches.unused_number(instance, keys.TAG_GENERATION) if expected == 0 else 1,
+        at_least=launches.unused_number(instance, keys.TAG_GENERATION),
     )
 
 

@@ -140,15 +140,14 @@ class StandbyRuns:
         """
         if decision.attempts is None:
             return None
-        known = self.supervision.standby
         reserved = reserve_standby(
             jet.store,
             self.launches.pipeline,
-            known,
+            self.supervision.standby,
             attempts=decision.attempts,
             definition=definition,
             replaces=decision.replaces,
-            at_least=1 if known else self.launches.unused_number(instance, keys.TAG_STANDBY),
+            at_least=self.launches.unused_number(instance, keys.TAG_STANDBY),
         )
         if reserved is None:
             return None

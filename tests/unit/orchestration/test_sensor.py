@@ -335,6 +335,24 @@ def test_run_keys_that_dagster_has_seen_are_not_used_again(
     assert requested(tick(instance, jet, now_ms=1_000)) == ["shop:7"]
 
 
+def test_a_store_that_is_older_than_dagster_gives_no_number_twice(
+    instance: DagsterInstance, jet: Jet
+) -> None:
+    """Failed before: its next numbers were known to Dagster, which launched nothing, and the
+    supervisor gave up. Numbers that a person has written into tags are passed over."""
+    reserve_generation(
+        jet.store, "shop", 0, requested_at_ms=0, attempts=1,
+        execution_id_seen=0, snapshot_id_seen=0, healthy_ms_seen=0, at_least=5,
+    )  # fmt: skip
+    owner = LAUNCHES.of(jet.store).owner
+    for number in ("5", "6", "9", "mine"):
+        tags = {keys.TAG_PIPELINE: "shop", keys.TAG_JOB: owner, keys.TAG_GENERATION: number}
+        instance.report_run_failed(instance.create_run_for_job(_job(), tags=tags))
+    first = tick(instance, jet, now_ms=1_000)
+    assert skip_reason(first).startswith("wait")
+    assert requested(tick(instance, jet, 20_000, first.cursor)) == ["shop:10"]
+
+
 def test_a_paused_job_stays_down(instance: DagsterInstance, jet: Jet) -> None:
     set_intent(jet.store, "shop", Intent.PAUSED)
     assert skip_reason(tick(instance, jet, now_ms=1_000)).startswith("wait: paused")

@@ -167,6 +167,22 @@ def test_it_is_replaced_when_definitions_are_loaded_again(supervisor: Supervisor
     supervisor.says(f"run {second} stands by")
 
 
+def test_a_store_that_is_older_than_dagster_gives_no_number_twice(
+    supervisor: Supervisor, jet: Jet
+) -> None:
+    """Failed before: Dagster launched none under a number that it knew."""
+    write(jet, 4, "owner")
+    request = supervisor.requests("shop:standby:1")
+    for number in ("1", "7"):
+        tags = {**request.tags, keys.TAG_STANDBY: number}
+        run_id = supervisor.launch(dg.RunRequest(tags=tags))
+        run = supervisor.instance.get_run_by_id(run_id)
+        assert run is not None
+        supervisor.instance.report_run_failed(run)
+    supervisor.says("1 in a row soon ended")
+    supervisor.requests("shop:standby:8")
+
+
 def test_it_is_replaced_when_it_has_died_and_soon_less_often(
     supervisor: Supervisor, jet: Jet
 ) -> None:
