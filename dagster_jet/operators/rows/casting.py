@@ -17,14 +17,21 @@ from dagster_jet.operators.rows.nested_types import types_in
 
 
 def cast_column(column: pa.ChunkedArray | pa.Array, to: pa.DataType) -> pa.ChunkedArray | pa.Array:
-    """As `column.cast(to)`.
+    """As `column.cast(to)`, but a number too large for a float does not become infinite.
 
     Raises:
         ArrowInvalid: a value does not fit; a struct that is not null has a null in a field that
             `to` declares without nulls.
     """
     fitting = without_hidden_nulls(column, to)
-    return fitting if fitting.type == to else fitting.cast(to)
+    if fitting.type == to:
+        return fitting
+    made = fitting.cast(to)
+    if pa.types.is_float32(to) and pa.types.is_float64(fitting.type):
+        lost = fitting.filter(pc.and_(pc.is_inf(made), pc.is_finite(fitting)))
+        if len(lost):
+            raise pa.ArrowInvalid(f"{lost[0]} is too large for a float")
+    return made
 
 
 def cast_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from functools import lru_cache
 from itertools import chain, islice
 from numbers import Integral
@@ -19,11 +19,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.errors import JetError
+from dagster_jet.operators.rows.casting import cast_column
 
 ROWS_MAX = 10_000_000
 """The most rows of one call. They are collected in memory, some hundred bytes each, so a generator
 that does not end would end the worker, with no word of the stage."""
 _NONE = object()
+_EXPECTED: Sequence[tuple[Any, str, tuple[type, ...], tuple[type, ...]]] = (
+    (pa.types.is_integer, "an integer", (Integral, np.bool_), ()),
+    (pa.types.is_date, "a date", (date,), (datetime,)),
+    (pa.types.is_timestamp, "a datetime", (datetime, np.datetime64), ()),
+)
+"""Python types of a column, as (type, name in messages, accepted types, refused subtypes)."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -201,10 +208,12 @@ class OutputRows:
 
 def strict_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
     """Values as Arrow takes them, without what Arrow changes or leaves out in silence: fractions in
-    place of integers, fields that a struct does not have, nulls where the field has none.
+    place of integers, times in place of dates, numbers in place of times, numbers too large for a
+    float, fields that a struct does not have, nulls where the field has none.
 
     Raises:
         TypeError: one has another type, or is null although the field has no nulls.
+        ArrowInvalid: one does not fit the type.
     """
     _check(values, field)
     return pa.array(values, field.type)
@@ -215,12 +224,16 @@ def _check(values: Sequence[Any], field: pa.Field) -> None:
     kind = field.type
     if not field.nullable and any(value is None for value in values):
         raise TypeError("it must not be null")
-    if pa.types.is_integer(kind):
-        for found in set(map(type, values)):
-            if not issubclass(found, (Integral, type(None), np.bool_)):
-                raise TypeError(f"expected an integer, got a {found.__name__}")
-    elif pa.types.is_nested(kind):
+    if pa.types.is_nested(kind):
         _check_parts([value for value in values if value is not None], kind)
+    elif pa.types.is_float32(kind):
+        cast_column(pa.array(values, pa.float64()), kind)
+    for is_kind, name, accepted, refused in _EXPECTED:
+        if is_kind(kind):
+            for found in set(map(type, values)) - {type(None)}:
+                if not issubclass(found, accepted) or issubclass(found, refused):
+                    article = "an" if found.__name__[0] in "aeiou" else "a"
+                    raise TypeError(f"expected {name}, got {article} {found.__name__}")
 
 
 def _check_parts(values: Sequence[Any], kind: pa.DataType) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from dagster_jet.errors import JetError
-from dagster_jet.operators.user.python_rows import row_dicts, strict_array
+from dagster_jet.operators.user.python_rows import (
+    OutputMismatchError,
+    OutputRows,
+    row_dicts,
+    strict_array,
+)
 
 
 def test_names_may_hold_anything() -> None:
@@ -57,6 +64,42 @@ def test_a_fraction_is_no_integer(kind: pa.DataType, whole: Any, fraction: Any) 
     assert strict_array([whole, None], field).null_count == 1
     with pytest.raises(TypeError, match="expected an integer, got a float"):
         strict_array([whole, fraction], field)
+
+
+LATE = datetime(2026, 7, 15, 23, 30, tzinfo=timezone(timedelta(hours=-5)))
+UTC_TIME = pa.timestamp("us", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad", "why"),
+    [
+        (pa.date32(), date(2026, 7, 15), LATE, "expected a date, got a datetime"),
+        (pa.date32(), date(2026, 7, 15), 20_649, "expected a date, got an int"),
+        (UTC_TIME, LATE, 1_784_000_000_000, "expected a datetime, got an int"),
+        (UTC_TIME, LATE, 1.5, "expected a datetime, got a float"),
+        (pa.timestamp("us"), np.datetime64("2026-07-15", "us"), 7, "expected a datetime"),
+        (pa.float32(), 1.5, 1e300, "too large for a float"),
+        (pa.float32(), float("inf"), np.float64(-1e39), "too large for a float"),
+        (pa.list_(pa.date32()), [date(2026, 7, 15), None], [LATE], "expected a date"),
+        (
+            pa.struct([("x", pa.float32())]),
+            {"x": float("nan")},
+            {"x": 1e39},
+            "too large for a float",
+        ),
+    ],
+    ids=str,
+)
+def test_a_value_that_would_change_is_refused(
+    kind: pa.DataType, good: Any, bad: Any, why: str
+) -> None:
+    rows = OutputRows(pa.schema([("v", kind)]))
+    rows.add([{"v": good}, {"v": None}])
+    assert rows.to_table().column("v").null_count == 1
+    rows.add({"v": bad})
+    with pytest.raises(OutputMismatchError, match=why) as told:
+        rows.to_table()
+    assert told.value.row == 2
 
 
 STRICT = pa.field("x", pa.string(), nullable=False)

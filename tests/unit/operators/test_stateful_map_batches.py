@@ -347,6 +347,7 @@ LISTS = pa.list_(pa.struct([("n", pa.int64())]))
         (pa.array([7]), pa.int16()),
         (pa.array([7]), pa.float64()),
         (pa.array([0.5], pa.float32()), pa.float64()),
+        (pa.array([0.1, None, float("inf")]), pa.float32()),
         (pa.array([None]), pa.date32()),
         (pa.array([5], pa.timestamp("ms", tz="UTC")), pa.timestamp("us", tz="UTC")),
         (pa.array([[{"n": 1}]], pa.large_list(pa.struct([("n", pa.int32())]))), LISTS),
@@ -370,6 +371,7 @@ def test_other_widths_of_one_kind_are_taken(found, expected):
         (pa.array([["7"]]), pa.list_(pa.int64())),
         (pa.array([{"m": 7}]), pa.struct([("n", pa.int64())])),
         (pa.array([2**60 + 1]), pa.float64()),
+        (pa.array([1e300]), pa.float32()),
     ],
     ids=str,
 )
