@@ -1,6 +1,7 @@
 """Schema of Parquet files if the source has none; all files must have the same one.
 
-Files written by Spark contain Spark's schema. For others pyarrow's types are converted to Spark's.
+Files written by Spark contain Spark's schema, which counts if it describes the columns. For others
+pyarrow's types are converted to Spark's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailabl
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_SPARKS_OWN = b"org.apache.spark.sql.parquet.row.metadata"
+SPARKS_OWN = b"org.apache.spark.sql.parquet.row.metadata"
 _CURE = 'Give column names and types: schema="id long, at timestamp".'
 
 
@@ -111,13 +112,37 @@ def _struct(file: pyarrow.parquet.ParquetFile) -> StructType:
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
-    by_spark = (file.schema_arrow.metadata or {}).get(_SPARKS_OWN)
+    by_spark = (file.schema_arrow.metadata or {}).get(SPARKS_OWN)
     if by_spark is None:
-        by_spark = (file.metadata.metadata or {}).get(_SPARKS_OWN)
+        by_spark = (file.metadata.metadata or {}).get(SPARKS_OWN)
     if by_spark is not None:
-        return StructType.fromJson(json.loads(by_spark))
+        said = StructType.fromJson(json.loads(by_spark))
+        if _describes(said, file.schema_arrow):
+            return said
     fields = [pa.field(f.name, _for_spark(f.type)) for f in file.schema_arrow]
     return from_arrow_schema(pa.schema(fields))
+
+
+def _describes(said: StructType, found: pa.Schema) -> bool:
+    """Other programs keep Spark's schema when they write other columns of a file that it wrote."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    if said.names != found.names:
+        return False
+    return _is_alike(pa.struct(found), pa.struct(to_arrow_schema(said, timezone="UTC")))
+
+
+def _is_alike(found: pa.DataType, said: pa.DataType) -> bool:
+    if isinstance(found, pa.BaseExtensionType):
+        return _is_alike(found.storage_type, said)
+    if pa.types.is_timestamp(found) or pa.types.is_time(found):
+        return bool(found.id == said.id)  # only Spark knows whether a time has a time zone
+    if not pa.types.is_nested(found) or found.id != said.id:
+        return bool(found == said)
+    parts = [[kind.field(n) for n in range(kind.num_fields)] for kind in (found, said)]
+    if pa.types.is_struct(found) and [f.name for f in parts[0]] != [f.name for f in parts[1]]:
+        return False
+    return all(_is_alike(a.type, b.type) for a, b in zip(*parts, strict=True))
 
 
 _SIGNED: dict[Any, Any] = {

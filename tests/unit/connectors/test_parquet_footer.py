@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import random
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from dagster_jet.connectors.files.parquet_footer import column_chunks
+from dagster_jet.connectors.files.parquet_schema import check_schema, schema_of
 from dagster_jet.connectors.files.parquet_tasks import ReadTables, is_plainly
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.connectors.files.row_size import row_size
 from dagster_jet.connectors.files.slices import Slice, _row_groups_of
 from dagster_jet.connectors.task_shares import WholeSplit
-from dagster_jet.errors import BadRowError
+from dagster_jet.errors import BadRowError, SourceError
 from tests.long import long
 
 TABLE = pa.table({"n": pa.array([1, None, 3], pa.int64()), "t": ["a", "ä" * 40, None]})
@@ -80,3 +83,33 @@ def test_no_byte_of_a_footer_ends_the_process(tmp_path: Path, values_per_byte: i
                 assert str(path) in str(error)
                 bad += 1
     assert good > 100 and bad > 100
+
+
+# --- what Spark notes ----------------------------------------------------------------------------
+
+SCHEMA_KEY = b"org.apache.spark.sql.parquet.row.metadata"
+NEW = datetime(1900, 1, 1)
+
+
+def test_a_schema_of_spark_counts_if_it_describes_the_columns(tmp_path: Path) -> None:
+    """pyarrow keeps it when it drops, adds and changes columns."""
+    place = open_input(str(tmp_path), ())
+    said = StructType().add("id", LongType()).add("s", StringType()).add("t", TimestampType())
+    time = pa.array([NEW], pa.timestamp("us"))
+    of_spark = pa.table({"id": [1], "s": ["a"], "t": time})
+    of_spark = of_spark.replace_schema_metadata({SCHEMA_KEY: said.json().encode()})
+    for number, (table, schema) in enumerate((
+        (of_spark, "`id` bigint, `s` string, `t` timestamp"),
+        (of_spark.drop_columns(["s"]), "`id` bigint, `t` timestamp_ntz"),
+        (of_spark.append_column("x", [[0.5]]),
+         "`id` bigint, `s` string, `t` timestamp_ntz, `x` double"),
+        (of_spark.set_column(0, "id", [[0.5]]), "`id` double, `s` string, `t` timestamp_ntz"),
+        (of_spark.rename_columns(["id", "name", "t"]),
+         "`id` bigint, `name` string, `t` timestamp_ntz"),
+    )):  # fmt: skip
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(table, path)
+        file = InputFile(1, str(path), path.stat().st_size)
+        assert schema_of(place, file, "job", "rows") == schema
+    with pytest.raises(SourceError, match="lack: s, have besides: name, are of another type: t"):
+        check_schema(place, file, "`id` bigint, `s` string, `t` timestamp", "job", "rows")
