@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from dagster_jet.connectors.files.bad_rows import FAULT_COLUMN, FILE_COLUMN
+from dagster_jet.connectors.files.old_calendar import OldCalendar
 from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared, spelling
 from dagster_jet.connectors.files.parquet_footer import (
     PLAIN_CODECS,
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _MAGIC = b"PAR1"
-_OLD_CALENDAR = b"org.apache.spark.legacyDateTime"
-_SPARK_VERSION = b"org.apache.spark.version"
 
 
 def parquet_by_tasks(
@@ -88,8 +87,11 @@ class ReadTables(ReadParts):
             there = file.schema_arrow.names
             own = {name: spelling(name, there) for name in self.schema.names}
             wanted = [name for name in own.values() if name is not None]
+            calendar = OldCalendar.of(file.metadata)
             for batch in file.iter_batches(row_groups=groups, columns=wanted):
-                columns = [_column(batch, own[field.name], field) for field in self.schema]
+                columns = [
+                    _column(batch, own[field.name], field, calendar) for field in self.schema
+                ]
                 yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def check(self, part: Slice) -> None:
@@ -97,10 +99,12 @@ class ReadTables(ReadParts):
             pass
 
 
-def _column(batch: pa.RecordBatch, name: str | None, field: pa.Field) -> pa.Array:
+def _column(
+    batch: pa.RecordBatch, name: str | None, field: pa.Field, calendar: OldCalendar
+) -> pa.Array:
     if name is None:
         return pa.nulls(batch.num_rows, field.type)
-    return as_declared(batch.column(name), field.type, name)
+    return as_declared(calendar.converted(batch.column(name), name), field.type, name)
 
 
 @contextmanager
@@ -135,7 +139,7 @@ def is_plainly(file: InputFile, columns: StructType) -> bool:
             footer = pyarrow.parquet.read_metadata(opened)
             return (
                 _has_plain_columns(footer.schema.to_arrow_schema(), declared)
-                and _has_plain_dates(footer.metadata or {})
+                and OldCalendar.of(footer) == OldCalendar(dates=False, times=False)
                 and _has_plain_pages(opened)
             )
     except (OSError, pa.ArrowInvalid):
@@ -158,11 +162,6 @@ def _has_lists(type: pa.DataType) -> bool:
     if pa.types.is_struct(type):
         return any(_has_lists(field.type) for field in type)
     return bool(pa.types.is_nested(type))
-
-
-def _has_plain_dates(said: Mapping[bytes, bytes]) -> bool:
-    """Returns whether all dates are certainly in the proleptic Gregorian calendar."""
-    return _OLD_CALENDAR not in said and not said.get(_SPARK_VERSION, b"").startswith(b"2.")
 
 
 def _has_plain_pages(file: BinaryIO) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,3 +75,23 @@ def test_subfolders_are_columns(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "day=7").mkdir()
     (tmp_path / "day=7" / "t.json").write_text('{"k": "a"}\n')
     assert rows(spark, tmp_path, "json") == [("a", 7)]
+
+
+@pytest.mark.parametrize("mode", ["LEGACY", "CORRECTED"])
+def test_old_dates_that_spark_wrote(spark: SparkSession, tmp_path: Path, mode: str) -> None:
+    days = [date(1, 1, 1), date(900, 2, 28), date(1582, 10, 4), date(1582, 10, 15), None]
+    # The year 1 to 2000, with the last days before a date that only one of the calendars has.
+    days += [
+        date(year, month, day) for year in range(1, 2000, 7) for month, day in ((2, 28), (3, 1))
+    ]
+    option = "spark.sql.parquet.datetimeRebaseModeInWrite"
+    spark.conf.set(option, mode)
+    try:
+        frame = spark.createDataFrame([(n, day) for n, day in enumerate(days)], "n int, day date")
+        frame.coalesce(1).write.parquet(f"{tmp_path}/in")
+    finally:
+        spark.conf.unset(option)
+    assert rows(spark, tmp_path / "in", "parquet") == list(enumerate(days))
+    (part,) = (tmp_path / "in").glob("*.parquet")
+    stored = pq.read_table(part).column("day").cast(pa.int32())[0].as_py()
+    assert stored == (-719_164 if mode == "LEGACY" else -719_162)

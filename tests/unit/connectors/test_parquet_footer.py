@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from datetime import datetime
+from collections.abc import Iterator
+from datetime import date, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -87,8 +88,115 @@ def test_no_byte_of_a_footer_ends_the_process(tmp_path: Path, values_per_byte: i
 
 # --- what Spark notes ----------------------------------------------------------------------------
 
-SCHEMA_KEY = b"org.apache.spark.sql.parquet.row.metadata"
-NEW = datetime(1900, 1, 1)
+SCHEMA_KEY, VERSION_KEY = b"org.apache.spark.sql.parquet.row.metadata", b"org.apache.spark.version"
+MARKS: dict[str, dict[bytes, bytes]] = {
+    "Spark 2.4.8": {VERSION_KEY: b"2.4.8"},
+    "Spark 2.3, which names no version": {SCHEMA_KEY: b"{}"},
+    "Spark 4, as it was told": {VERSION_KEY: b"4.0.0", b"org.apache.spark.legacyDateTime": b""},
+}
+NO_MARKS = {"Spark 3": {VERSION_KEY: b"3.0.3", SCHEMA_KEY: b"{}"}, "others": {}}
+
+
+def written(path: Path, table: pa.Table, marks: dict[bytes, bytes], **how: bool) -> InputFile:
+    with pq.ParquetWriter(path, table.schema, store_schema=False, **how) as file:
+        file.write_table(table)
+        file.add_key_value_metadata(marks)
+    return InputFile(1, str(path), path.stat().st_size)
+
+
+def values(file: InputFile, kind: pa.DataType) -> list[object]:
+    place, schema = (str(Path(file.path).parent), ()), pa.schema([("v", kind)])
+    read = ReadTables(place, WholeSplit(list), False, pa.schema([]), schema)
+    return [v for batch in read.rows(Slice.whole(file)) for v in batch.column(0).to_pylist()]
+
+
+def dates_and_days() -> Iterator[tuple[date | None, int | None]]:
+    """Dates, and their days since 1970 in the calendar of Spark 2."""
+    for n in range(-719_162, -130_000, 7):
+        day = date.fromordinal(n + 719_163)
+        if day >= date(1582, 10, 15):
+            yield day, n
+        elif day < date(1582, 10, 5):
+            months = (day.year + 4800) * 12 + day.month - 3  # since a March
+            years = months // 12
+            yield day, day.day + (153 * (months % 12) + 2) // 5 + 365 * years + years // 4 - 2472671
+    # 1500-02-29 is a date of the old calendar alone.
+    yield from ((date(1500, 3, 1), -171_596), (date(1500, 3, 1), -171_595), (None, None))
+
+
+@pytest.mark.parametrize("marks", MARKS.values(), ids=MARKS)
+def test_dates_of_the_calendar_of_spark_2_are_converted(
+    tmp_path: Path, marks: dict[bytes, bytes]
+) -> None:
+    dates, days = zip(*dates_and_days(), strict=True)
+    table = pa.table({"v": pa.array(days, pa.int32()).cast(pa.date32())})
+    file = written(tmp_path / "old.parquet", table, marks)
+    assert not is_plainly(file, from_arrow_schema(table.schema))
+    assert dates[0] == date(1, 1, 1) and values(file, pa.date32()) == list(dates)
+    before = table.slice(0, 1).set_column(0, "v", pa.array([-719_165], pa.int32()).cast("date32"))
+    with pytest.raises(BadRowError, match="v has dates before the year 1"):
+        values(written(tmp_path / "b.parquet", before, marks), pa.date32())
+
+
+@pytest.mark.parametrize("marks", NO_MARKS.values(), ids=NO_MARKS)
+def test_other_dates_stay_as_they_are(tmp_path: Path, marks: dict[bytes, bytes]) -> None:
+    table = pa.table({"v": [date(1, 1, 1), date(1500, 2, 28)]})
+    file = written(tmp_path / "new.parquet", table, marks)
+    assert is_plainly(file, from_arrow_schema(table.schema))
+    assert values(file, pa.date32()) == table.column("v").to_pylist()
+
+
+OLD, NEW = datetime(1899, 12, 31), datetime(1900, 1, 1)
+ON_REQUEST = {VERSION_KEY: b"4.0.0", b"org.apache.spark.legacyINT96": b""}
+
+
+@pytest.mark.parametrize(
+    ("marks", "is_int96", "is_bad"),
+    [
+        *((marks, is_int96, True) for marks in list(MARKS.values())[:2] for is_int96 in (0, 1)),
+        (MARKS["Spark 4, as it was told"], False, True),
+        (MARKS["Spark 4, as it was told"], True, False),
+        (NO_MARKS["Spark 3"], False, False),
+        (NO_MARKS["Spark 3"], True, True),
+        (ON_REQUEST, False, False),
+        (ON_REQUEST, True, True),
+        ({}, True, False),
+    ],
+)
+def test_times_of_the_calendar_of_spark_2_are_refused(
+    tmp_path: Path, marks: dict[bytes, bytes], is_int96: bool, is_bad: bool
+) -> None:
+    kind = pa.timestamp("us", "UTC")
+    for time in (OLD, NEW):
+        table, path = pa.table({"v": pa.array([time, None], kind)}), tmp_path / "t.parquet"
+        file = written(path, table, marks, use_deprecated_int96_timestamps=bool(is_int96))
+        if is_bad and time == OLD:
+            with pytest.raises(BadRowError, match="v has values before 1900-01-01 in the calendar"):
+                values(file, kind)
+        else:
+            assert values(file, kind) == table.column("v").to_pylist()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.struct([("x", pa.list_(pa.date32()))]),
+        pa.list_(pa.struct([("x", pa.date32())])),
+        pa.map_(pa.string(), pa.date32()),
+    ],
+    ids=str,
+)
+def test_old_dates_within_values_are_refused(tmp_path: Path, kind: pa.DataType) -> None:
+    for day in (date(1582, 10, 14), date(1582, 10, 15)):
+        value = {"x": [day]} if pa.types.is_struct(kind) else [{"x": day}]
+        value = [("x", day)] if pa.types.is_map(kind) else value
+        table = pa.table({"v": pa.array([None, value], kind)})
+        file = written(tmp_path / "n.parquet", table, MARKS["Spark 2.4.8"])
+        if day.day == 14:
+            with pytest.raises(BadRowError, match="v has values before 1582-10-15"):
+                values(file, kind)
+        else:
+            assert values(file, kind) == [None, value]
 
 
 def test_a_schema_of_spark_counts_if_it_describes_the_columns(tmp_path: Path) -> None:
