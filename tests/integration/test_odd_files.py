@@ -93,6 +93,20 @@ def test_columns_of_a_csv_file_in_another_order_are_refused(world: World) -> Non
     assert oracle.committed(world.folder / "out", "ab") == Counter([(4, 3)])
 
 
+def test_a_first_line_that_is_too_long_for_a_field_is_a_header_that_does_not_fit(
+    world: World,
+) -> None:
+    (world.folder / "in").mkdir()
+    (world.folder / "in/1.csv").write_text("k,ts,v\na,1,1\n")
+    path = world.folder / "in/2.csv"
+    path.write_text('{"k":"' + "x" * 200_000 + '"}\n')
+    run(world, copying(world, format="csv", dead_letters=True))
+    assert oracle.committed(world.folder / "out/copy", "v") == Counter([(1,)])
+    (letter,) = oracle.committed(world.folder / "out/dead", ("position", "reason"))
+    assert letter[0] == str(path) and len(str(letter[1])) < 500
+    assert 'header of the file does not fit the schema: {"k":"xxx' in str(letter[1])
+
+
 # --- archives ------------------------------------------------------------------------------------
 
 ROWS = b"".join(b'{"k": "a", "ts": %d, "v": %d}\n' % (n, n) for n in range(50_000))

@@ -204,7 +204,10 @@ class Header:
     def _names_in(self, line: str) -> list[str]:
         if len(self.separator) > 1:
             return [name.strip().strip(self.quote) for name in line.split(self.separator)]
-        (found,) = csv.reader([line], delimiter=self.separator, quotechar=self.quote or None)
+        try:
+            (found,) = csv.reader([line], delimiter=self.separator, quotechar=self.quote or None)
+        except csv.Error:  # the reader limits the length of a field
+            return [line[:200]]
         return found
 
 
