@@ -99,6 +99,9 @@ class TableCommitter(Committer, Generic[V]):
     """The last change that the table has certainly taken."""
     _last: V | None = field(default=None, init=False)
     _table_id: str | None = field(default=None, init=False)
+    _markers: dict[str, int] = field(default_factory=dict, init=False)
+    """By application: the newest marker that this execution has found or written. A lower one
+    belongs to a table that came back older."""
     _facts: Mapping[str, int | str] = field(default_factory=dict, init=False)
 
     # --- what the formats differ in ---
@@ -214,7 +217,7 @@ class TableCommitter(Committer, Generic[V]):
 
     def accepted(self, change: Change[V]) -> None:
         """Called when the table has certainly taken a change, by this request and no other one."""
-        self._accepted = change
+        self._accepted, self._markers[change.application] = change, change.marker
 
     def _written_together(
         self, version: V, staged: Sequence[Artifact], context: CommitContext
@@ -245,8 +248,10 @@ class TableCommitter(Committer, Generic[V]):
         with self.errors_named(context):
             version = self.open()
             wanted = marker_of(line_of(context), newest)
-            if version is None or version.marker(application) < wanted:
+            marker = -1 if version is None else version.marker(application)
+            if version is None or marker < wanted:
                 return False
+            self._markers[application] = marker
             self._facts = {**self.facts(version), **_counts(artifacts), **_schema_of(version)}
         return True
 
@@ -317,8 +322,17 @@ class TableCommitter(Committer, Generic[V]):
     ) -> list[Artifact]:
         """Returns the artifacts of epochs above the marker. What an older snapshot has held back
         was staged on the timeline in its name: by that it may be committed already."""
-        marker = version.marker(self.owner.application(repeatable=context.repeatable))
-        line = line_of(context)
+        application = self.owner.application(repeatable=context.repeatable)
+        marker, line = version.marker(application), line_of(context)
+        if marker < self._markers.get(application, marker):
+            raise SinkError(
+                f"the table {self.table!r} lacks epochs that this execution has committed: it was "
+                "restored from an older copy, or its catalog or log was. Nothing is committed.",
+                job=context.job,
+                stage=context.sink,
+                cure="The job restarts, and the start compares the table with the job's record.",
+            )
+        self._markers[application] = marker
 
         def marker_for(one: Artifact) -> int:
             named = None if context.repeatable else StagedName.of(one.target)
