@@ -28,6 +28,7 @@ from dagster_jet.connectors.kafka.cluster import (
     said,
 )
 from dagster_jet.connectors.sink_owner import SinkOwner
+from dagster_jet.errors import SinkError
 
 MARKER_TOPIC = "dagster-jet-markers"
 HELD_SUFFIX = "-held"
@@ -167,11 +168,18 @@ class MarkerReader:
         Raises:
             KafkaException: the cluster does not answer.
             TimeoutError: a transaction of another sink stays open, or the topic does not exist.
+            SinkError: the topic has lost its end, perhaps with markers that were read.
         """
         partition = self.owner.partition
         end = _end(self._administration, self.topic, partition)
-        if end < self._read_to:  # the topic was created again
-            self._newest, self._read_to = {}, 0
+        if end < self._read_to:
+            raise SinkError(
+                f"the topic of markers {self.topic!r} ends at {end}, and was read up to "
+                f"{self._read_to}: it was created again, or the cluster is behind.",
+                job=self.owner.job,
+                stage=self.owner.sink,
+                cure="The job restarts, and the start compares the topic with the job's record.",
+            )
         if end > self._read_to:
             place = Place(self.topic, partition, self._read_to, end)
             for message in _messages(self.cluster, place):

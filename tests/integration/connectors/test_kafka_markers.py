@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from dagster_jet.connectors.kafka.admin_client import Administration
 from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.markers import PARTITIONS, Marker, MarkerReader, Owner
 from dagster_jet.contract import CommitContext, TransactionId
-from dagster_jet.errors import ConfigurationError
+from dagster_jet.errors import ConfigurationError, SinkError
 from dagster_jet.store import Store, StoreConfig
 from tests.long import long
 from tests.servers import wait_until
@@ -81,6 +82,38 @@ def test_a_dead_job_keeps_no_other_from_starting(kafka: KafkaWorld, topic: str, 
     committer.close()
     assert kafka.rows(to) == [{"v": 1}] and time.monotonic() - began < markers._SILENCE_S
     producer.abort_transaction()
+
+
+def test_a_topic_that_was_created_again_while_a_job_runs_is_missed(
+    kafka: KafkaWorld, topic: str, store: Store
+) -> None:
+    """As on a cluster that came back empty. The start would find the newest marker alone."""
+    to, context = kafka.topic(), CommitContext("j", "out", 1, 1, recovering=False)
+    sink = sinks.kafka(kafka.servers, topic=to, marker_topic=topic).with_store(store)
+    sink.check("j", "out", is_new_job=True)
+
+    def staged(epoch: int) -> Any:
+        writer = sink.open_writer(TransactionId("j", "out", 1, 1, epoch, 0, "a0"))
+        writer.write(pa.record_batch({"__key": [b"k"], "__value": [b'{"v": %d}' % epoch]}))
+        return writer.prepare()
+
+    committer: Any = sink.open_committer("j", "out")
+    epochs = [staged(n) for n in (1, 2, 3)]
+    for epoch in epochs[:2]:
+        committer.commit(epoch, context)
+    committer.producer.open()  # has read the second marker
+    kafka.admin.delete_topics([topic])[topic].result()
+    wait_until(lambda: not kafka.has(topic, PARTITIONS), within=60)
+    marker_topic.check_marker_topic(Cluster(kafka.servers), topic, "j", "out")
+    committer.producer.give_up()
+    for _ in range(2):
+        with pytest.raises(SinkError, match="ends at 0, and was read up to"):
+            committer.commit(epochs[2], context)
+    committer.close()
+    assert kafka.rows(to) == [{"v": 1}, {"v": 2}]
+    starting = sink.open_committer("j", "out")
+    assert not starting.has_committed(epochs[1], replace(context, execution_id=2, owns_job=True))
+    starting.close()
 
 
 def test_a_marker_is_read_once(
