@@ -17,11 +17,12 @@ from dagster_jet.snapshot.owed import present_name
 def newest_of(
     artifacts: Iterable[Artifact], timeline: int, execution_id: int = 0
 ) -> dict[str, NewestOutput]:
-    """One artifact per sink, from the sink's newest epoch among these artifacts."""
+    """One artifact per sink: the last of the sink's newest epoch among these artifacts. Artifacts
+    that are committed one after the other are committed in their order, so this one is the last."""
     newest: dict[str, Artifact] = {}
     for artifact in artifacts:
         known = newest.get(artifact.sink)
-        if known is None or artifact.epoch_id > known.epoch_id:
+        if known is None or artifact.epoch_id >= known.epoch_id:
             newest[artifact.sink] = artifact
     return {sink: NewestOutput(one, timeline, execution_id) for sink, one in newest.items()}
 

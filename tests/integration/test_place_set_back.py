@@ -15,6 +15,7 @@ import pytest
 from dagster_jet import JobConfig, Pipeline, sinks, sources
 from dagster_jet.connectors.files import old_markers
 from dagster_jet.connectors.files.old_markers import OldMarkers
+from dagster_jet.connectors.sql.sql_committer import SqlCommitter
 from dagster_jet.errors import ConfigurationError, OutputLostError
 from dagster_jet.execution.events import OutputLost
 from tests.long import long
@@ -150,3 +151,49 @@ def test_going_back_with_a_sink_that_was_renamed_without_a_word(world: World) ->
     with pytest.raises(ConfigurationError, match=r"'new_out.*repeat_output"):
         run_named("new_out", initial_snapshot=first.snapshot_id)
     assert found() == before == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_database_that_comes_back_older_while_the_job_runs(
+    world: World, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Last night's copy takes the place of the database between two commits."""
+    path, copy, right = (world.folder / name for name in ("out.db", "copy.db", "right.db"))
+    items, key = [{"v": number} for number in range(12)], ["v"] if mode == "upsert" else ()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("create table results (v integer primary key)")
+    commit, sizes = SqlCommitter.commit, list[int]()
+
+    def commit_and_come_back_older(*asked: Any) -> None:
+        commit(*asked)
+        sizes.append(len(written()))
+        if len(sizes) == 1:
+            shutil.copy(path, copy)
+        elif len(sizes) == 3:
+            path.rename(right)
+            shutil.copy(copy, path)
+
+    monkeypatch.setattr(SqlCommitter, "commit", commit_and_come_back_older)
+
+    def run() -> None:
+        p = Pipeline("comes-back")
+        rows = p.read_from(sources.items(items, schema="v long"), name="rows")
+        rows.write_to(
+            sinks.sql(f"sqlite:///{path}", table="results", mode=mode, key=key), name="out"
+        )
+        config = JobConfig(parallelism=1, max_items_per_epoch=1, snapshot_interval="0 s")
+        with world.jet() as jet:
+            jet.run(p, config, until="drained")
+
+    def written() -> list[int]:
+        with closing(sqlite3.connect(path)) as connection:
+            return [v for (v,) in connection.execute("select v from results order by v")]
+
+    for _ in range(2):
+        with pytest.raises(OutputLostError, match=r"'out'.*restored from an older copy"):
+            run()
+        assert written() == list(range(sizes[0])), "nothing is written to it"
+    assert len(sizes) == 3 and sizes[0] < sizes[2] < 12
+    right.replace(path)
+    run()
+    assert written() == list(range(12))

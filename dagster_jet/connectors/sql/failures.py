@@ -185,3 +185,15 @@ def sink_error(
         stage=sink,
         cure=f"{cure}; {DECIDED_CURE}" if may_leave_out else kept,
     )
+
+
+def set_back(place: SqlPlace, lost: str, job: str, sink: str) -> SinkError:
+    """The error of a database that came back without output that this execution knows to be there.
+    The restart finds the same, and refuses to go on."""
+    return SinkError(
+        f"the table {place.table!r} had {lost}, and its marker is gone: the database was restored "
+        "from an older copy, or is a replica that is behind. Nothing of the epoch is written.",
+        job=job,
+        stage=sink,
+        cure="The job restarts, and the start compares the database with the job's record.",
+    )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet.connectors.held import Fate, HeldCommitter, held_id
-from dagster_jet.connectors.sql.failures import as_sink_errors
+from dagster_jet.connectors.sql.failures import as_sink_errors, set_back
 from dagster_jet.connectors.sql.markers import HELD, Markers, Owner
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 from dagster_jet.connectors.sql.prepared import Prepared, prepared_transactions
@@ -140,6 +140,9 @@ class SqlHeldTransactions:
     owner: Owner
     keep: frozenset[str] = frozenset()
     """Transactions in a snapshot, of any execution, which are not rolled back."""
+    _newest: str = ""
+    """Name of the last transaction that this execution knows to be committed. A database that came
+    back older may lack it, and offer a later one to be committed."""
     _open: ExitStack = field(default_factory=ExitStack)
     _connection: Connection | None = None
 
@@ -158,15 +161,17 @@ class SqlHeldTransactions:
                     )
                 return Fate.GONE
             fail_point("sql.held.commit.after")
+            self._newest = name
             self._forget_others(connection, kind, name)
         return Fate.COMMITTED
 
     def has_committed(self, name: str) -> bool:
         """True if the transaction of this name was committed."""
         with self._classified(), self._connected() as (connection, _):
-            if Markers(self.place).missing(connection, HELD):
-                return False
-            return self._is_done(connection, name)
+            is_done = self._is_noted_as_done(connection, name)
+        if is_done:
+            self._newest = name
+        return is_done
 
     def roll_back(self, held_id: str, *, before_execution: int) -> bool:
         held, notes = self.owner.id(held_id), self._notes
@@ -189,6 +194,16 @@ class SqlHeldTransactions:
     def close(self) -> None:
         self._connection = None
         self._open.close()
+
+    def check_not_set_back(self, connection: Connection) -> None:
+        """Called with each new connection, whose server may have come back older."""
+        if self._newest and not self._is_noted_as_done(connection, self._newest):
+            lost = f"the transaction {PREFIX + self._newest!r}"
+            raise set_back(self.place, lost, self.owner.job, self.owner.sink)
+
+    def _is_noted_as_done(self, connection: Connection, name: str) -> bool:
+        is_there = not Markers(self.place).missing(connection, HELD)
+        return is_there and self._is_done(connection, name)
 
     def _is_done(self, connection: Connection, name: str) -> bool:
         """True if an unprepared transaction was committed; the newest of a held id stays noted."""
@@ -292,6 +307,11 @@ class _Kept:
         of = self.of
         if of._connection is None:
             of._connection = of._open.enter_context(of.place.connected(autocommit=True))
+            try:
+                of.check_not_set_back(of._connection)
+            except BaseException:
+                of.close()
+                raise
         kind = prepared_transactions(of._connection)
         assert kind is not None, "`check` has refused the database"
         return of._connection, kind

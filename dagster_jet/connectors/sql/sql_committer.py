@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dagster_jet.connectors.change_columns import table_columns
 from dagster_jet.connectors.owned_rows import OwnedRows
-from dagster_jet.connectors.sql.failures import ErrorKind, as_sink_errors
+from dagster_jet.connectors.sql.failures import ErrorKind, as_sink_errors, set_back
 from dagster_jet.connectors.sql.kept_connection import KeptConnection
 from dagster_jet.connectors.sql.markers import EPOCHS, REFUSED, REPEATABLE, Fence, Markers, Owner
 from dagster_jet.connectors.sql.mirror import Mirror
@@ -52,6 +52,9 @@ class SqlCommitter(Committer):
     area: StoreArea
     owner: Owner
     _kept: KeptConnection = field(init=False)
+    _newest: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
+    """By id of a row in `dagster_jet_epochs`: (timeline, epoch) as this execution has last found or
+    left it. A lower value belongs to a database that came back older."""
 
     def __post_init__(self) -> None:
         self._kept = KeptConnection(self.place)
@@ -85,7 +88,10 @@ class SqlCommitter(Committer):
                 return False
             fence, line = self._fence(context)
             found = fence.read(connection)
-            return found is not None and found >= (line, newest)
+            if found is None or found < (line, newest):
+                return False
+            self._newest[fence.id] = found
+            return True
 
     def _fence(self, context: CommitContext) -> tuple[Fence, int]:
         """The sink's row, and the value of its `timeline` column."""
@@ -109,12 +115,17 @@ class SqlCommitter(Committer):
             rows = self._with_table(connection, rows)
         fail_point("sql.commit.before")
         with connection.begin():
-            if fence.lock(connection) >= (line, epoch_id):
+            found = fence.lock(connection)
+            if found < (before := self._newest.get(fence.id, found)):
+                raise set_back(self.place, f"epoch {before[1]}", context.job, context.sink)
+            if found >= (line, epoch_id):
+                self._newest[fence.id] = found
                 return
             fail_point("sql.commit.fenced")
             self._write(connection, fence, epoch_id, rows, context)
             fail_point("sql.commit.rows")
             fence.move(connection, line, epoch_id)
+        self._newest[fence.id] = line, epoch_id
         fail_point("sql.commit.after")
 
     def _write(

@@ -6,6 +6,7 @@ The names of the first tests are what seed 002 says of transactional connectors.
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,11 +21,13 @@ from dagster_jet.contract import CommitContext, TransactionId
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,
+    Reaction,
     SinkError,
     SinkUnavailableError,
 )
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.testing.check_sink import check_sink
+from tests.integration.connectors.late_commit import commit_until_done
 from tests.integration.connectors.sql_places import COLUMNS, MadeSink, all_rows, without
 from tests.integration.world import wait_until
 from tests.long import long
@@ -134,6 +137,41 @@ def test_commit_after_restart(tmp_path: Path, kind: str, how: int) -> None:
         assert held.abort_orphans(execution=2) == len(undecided)
         assert held.ids() == [10, 11] and held.left() == []
         held.make.close()
+    finally:
+        stop(running)
+
+
+@KINDS
+def test_a_server_that_comes_back_older_is_given_no_later_epoch(tmp_path: Path, kind: str) -> None:
+    """Both transactions are prepared in the copy. The job has committed the first one since."""
+    server, folder, copy = SERVERS[kind], own_folder(kind), own_folder(kind) / "copy"
+
+    def restarted(old: SharedServer, *commands: list[str]) -> SharedServer:
+        stop(old, signal.SIGKILL)
+        for command in commands:
+            subprocess.run(command, check=True)
+        return launch(kind, folder, server.prepared(folder))
+
+    running = launch(kind, folder, server.prepared(folder))
+    try:
+        held = Held(tmp_path, kind, server.new_database(running))
+        first, second = held.prepared(1, 10), held.prepared(2, 20)
+        running = restarted(running, ["cp", "-a", str(folder), str(copy)])
+        committer = held.sink.open_committer(JOB, STAGE)
+        commit_until_done(committer, first, held.context(1))
+        assert held.ids() == [10]
+        back = ["rm", "-r", str(folder)], ["cp", "-a", str(copy), str(folder)]
+        running = restarted(running, *back)
+        with pytest.raises(SinkUnavailableError):  # the connection has ended with the server
+            committer.commit(second, held.context(1))
+        with pytest.raises(SinkError, match="and its marker is gone") as raised:
+            committer.commit(second, held.context(1))
+        assert raised.value.reaction is Reaction.RESTART
+        assert held.ids() == [] and len(held.left()) == 2
+        starting = held.sink.open_committer(JOB, STAGE)
+        assert not starting.has_committed(first, replace(held.context(2), owns_job=True))
+        for one in (starting, committer, held.make):
+            one.close()
     finally:
         stop(running)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ import pytest
 from dagster_jet.connectors.held import held_ids
 from dagster_jet.connectors.sql import place, sql_committer
 from dagster_jet.connectors.sql.held_rows import PREFIX
+from dagster_jet.connectors.sql.markers import EPOCHS
 from dagster_jet.connectors.sql.row_writer import write_rows
 from dagster_jet.contract import CommitContext, TransactionId
-from dagster_jet.errors import SinkMismatchError, SinkUnavailableError
+from dagster_jet.errors import Reaction, SinkError, SinkMismatchError, SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
 from tests.integration.connectors.late_commit import commit_until_done
 from tests.integration.connectors.sql_places import MadeSink
@@ -244,28 +246,54 @@ def test_commits_share_a_connection_until_the_server_ends_it(late: Late, kind: s
 
 
 @KINDS
-def test_nothing_is_kept_after_an_error(late: Late) -> None:
+def test_nothing_is_kept_after_an_error_but_the_newest_epoch(late: Late) -> None:
+    """A database without the epochs that this execution has committed is not written on."""
     context = CommitContext(JOB, STAGE, 1, 1, recovering=False)
-    late.committer.commit(late.stage(1), context)
-    late.database.run("drop table dagster_jet_epochs")
-    second = late.stage(2)
+    first, second = late.stage(1), late.stage(2)
+    late.committer.commit(first, context)
+    late.database.run("alter table dagster_jet_epochs rename to kept")
     with pytest.raises(SinkMismatchError, match="dagster_jet_epochs"):
         late.committer.commit(second, context)
     wait_until(lambda: late.sessions() == [], within=20)
+    with pytest.raises(SinkError, match="had epoch 1, and its marker is gone") as raised:
+        late.committer.commit(second, context)
+    assert raised.value.reaction is Reaction.RESTART
+    assert late.rows() == [10, 11, 12]
+    starting = late.sink.open_committer(JOB, STAGE)
+    assert not starting.has_committed(first, replace(context, execution_id=2, owns_job=True))
+    starting.close()
+    late.database.run("drop table dagster_jet_epochs")
+    late.database.run("alter table kept rename to dagster_jet_epochs")
     late.committer.commit(second, context)
     assert late.rows() == sorted(late.staged)
 
 
 @KINDS
-def test_a_row_that_somebody_has_removed_is_made_at_the_next_try(late: Late) -> None:
+def test_a_row_that_somebody_has_removed_is_missed(late: Late) -> None:
+    """An epoch that the start has found counts like one that this execution has committed."""
     context = CommitContext(JOB, STAGE, 1, 1, recovering=False)
-    late.committer.commit(late.stage(1), context)
+    first, second = late.stage(1), late.stage(2)
+    late.committer.commit(first, context)
+    late.committer.close()
+    late.committer = late.sink.open_committer(JOB, STAGE)
+    assert late.committer.has_committed(first, replace(context, owns_job=True))
     late.database.run("delete from dagster_jet_epochs")
-    second = late.stage(2)
-    with pytest.raises(SinkUnavailableError, match="dagster_jet_epochs is gone"):
+    with pytest.raises(SinkError, match="had epoch 1, and its marker is gone"):
         late.committer.commit(second, context)
     assert late.rows() == [10, 11, 12]
-    late.committer.commit(second, context)
+
+
+@KINDS
+def test_a_row_that_somebody_removes_before_the_first_epoch_is_made_again(late: Late) -> None:
+    context = CommitContext(JOB, STAGE, 1, 1, recovering=False)
+    first = late.stage(1)
+    committer: Any = late.committer
+    with committer._kept.connected():
+        pass
+    committer._kept.found |= {EPOCHS, committer._fence(context)[0].id}
+    with pytest.raises(SinkUnavailableError, match="dagster_jet_epochs is gone"):
+        committer.commit(first, context)
+    late.commit(first)
     assert late.rows() == sorted(late.staged)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from dagster_jet.core.hold_back import HoldBack
 from dagster_jet.snapshot.coordinator import Coordinator
 from dagster_jet.snapshot.manifest import Artifact, Manifest
-from dagster_jet.snapshot.newest_output import output_after, output_to_be_there
+from dagster_jet.snapshot.newest_output import newest_of, output_after, output_to_be_there
 from dagster_jet.snapshot.protocol import (
     AbortOrphans,
     CancelRequested,
@@ -72,6 +72,14 @@ def manifest_of(job: Coordinator, at: int, stop: StopKind | None = None) -> Mani
 
 def epochs_of(artifacts: tuple[Artifact, ...], sink: str) -> list[int]:
     return [one.epoch_id for one in artifacts if one.sink == sink]
+
+
+def test_the_output_to_be_there_is_the_last_that_is_committed() -> None:
+    """A place that comes back older lacks the end: maybe the last artifact of an epoch alone."""
+    staged = [
+        Artifact("out", epoch, f"{epoch}-{n}", "t", 1, 1, 0) for epoch in (1, 2) for n in "ab"
+    ]
+    assert newest_of(staged, timeline=1)["out"].artifact == staged[-1]
 
 
 def test_rows_wait_for_more_of_them_and_those_of_the_other_sink_do_not() -> None:
