@@ -36,6 +36,8 @@ class Column:
     is_automatic: bool = False
     """The database fills a missing value so that no other row has it: a number, or a null."""
     is_unsigned: bool = False
+    is_bytes: bool = False
+    """MariaDB only: its values are bytes, although its kind is other: `bit(n)`, geometries."""
     is_padded: bool = False
     """`char(n)` or `binary(n)`: trailing blanks or zeros are added and removed."""
     characters: int | None = None

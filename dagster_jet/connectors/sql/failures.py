@@ -142,13 +142,13 @@ def as_source_errors(place: SqlPlace, job: str, stage: str) -> AbstractContextMa
         text = f"the database cannot be read: {said}."
         if kind is ErrorKind.PASSING:
             return SourceUnavailableError(text, job=job, stage=stage)
-        return SourceError(
-            text,
-            job=job,
-            stage=stage,
-            cure="Correct the user, the password, the name of the database, the rights or the "
-            "settings, and start again.",
+        cure = (
+            "Correct the value in the table, and start again."
+            if kind is ErrorKind.VALUE
+            else "Correct the user, the password, the name of the database, the rights or the "
+            "settings, and start again."
         )
+        return SourceError(text, job=job, stage=stage, cure=cure)
 
     return translated_errors(place, translate)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dagster_jet.connectors.sql.arrow_rows import arrow_table, spark_type
+from dagster_jet.connectors.sql.arrow_rows import arrow_table, selected
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 from dagster_jet.connectors.sql.table_shape import shape_of
@@ -35,7 +35,8 @@ class SqlTable(Table):
         """Returns its rows.
 
         Raises:
-            SourceError: there is no such table, or the database refuses access.
+            SourceError: there is no such table, the database refuses access, or Spark's type cannot
+                hold a value.
             SourceUnavailableError: the database is unavailable.
         """
         with (
@@ -48,7 +49,7 @@ class SqlTable(Table):
                     f"the table {self.place.table!r} at {shown(self.place.url)} does not exist.",
                     cure="Create it, or correct the name.",
                 )
-            kinds = {column.name: spark_type(column)[1] for column in shape.columns}
-            asked = sqlalchemy().select(*self.place.clause(*kinds).c)
+            table, chosen = selected(connection, self.place, shape.columns)
+            asked = sqlalchemy().select(*chosen).select_from(table)
             rows = [tuple(row) for row in connection.execute(asked)]
-        return spark.createDataFrame(arrow_table(kinds, rows))
+        return spark.createDataFrame(arrow_table(shape.columns, rows, self.place))

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet.connectors.carried_rows import ROWS_MAX, can_be_carried, carried_frame
-from dagster_jet.connectors.sql.arrow_rows import Row, arrow_table
+from dagster_jet.connectors.sql.arrow_rows import Row, arrow_table, selected
+from dagster_jet.connectors.sql.column_fit import Column
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 from dagster_jet.contract import Lag, SourceFrame, SourceReader, SplitParameters
@@ -30,7 +31,7 @@ class TableRowsReader(SourceReader):
 
     place: SqlPlace
     column: str
-    columns: Mapping[str, pa.DataType]
+    columns: Sequence[Column]
     job: str
     stage: str
     _waiting: deque[Row] = field(default_factory=deque)
@@ -49,7 +50,7 @@ class TableRowsReader(SourceReader):
     def poll(self) -> list[Row]:
         """Returns all new rows, so that a job that ends with its input reads to the end."""
         found: list[Row] = []
-        at, seen = list(self.columns).index(self.column), self._seen
+        at, seen = self._at, self._seen
         with as_source_errors(self.place, self.job, self.stage):
             try:
                 while len(page := self._page(seen)) == _PAGE:
@@ -65,12 +66,17 @@ class TableRowsReader(SourceReader):
     def _page(self, seen: Any) -> list[Row]:
         if self._connection is None:
             self._connection = self._stack.enter_context(self.place.connected(autocommit=True))
-        table = self.place.clause(*self.columns)
+        table, chosen = selected(self._connection, self.place, self.columns)
         by = table.c[self.column]
         # A null is never greater than another value.
         beyond = by.is_not(None) if seen is None else by > seen
-        asked = sqlalchemy().select(*table.c).where(beyond).order_by(by).limit(_PAGE)
+        asked = sqlalchemy().select(*chosen).where(beyond).order_by(by).limit(_PAGE)
         return [tuple(row) for row in self._connection.execute(asked)]
+
+    @property
+    def _at(self) -> int:
+        """Index of the growing column."""
+        return [column.name for column in self.columns].index(self.column)
 
     def close(self) -> None:
         self._connection = None
@@ -88,7 +94,7 @@ class TableRowsReader(SourceReader):
         taken = tuple(self._waiting.popleft() for _ in range(count))
         if not taken:
             return None
-        self._last = taken[-1][list(self.columns).index(self.column)]
+        self._last = taken[-1][self._at]
         return taken
 
     def frame(self, spark: SparkSession, split: tuple[Row, ...]) -> SourceFrame:
@@ -107,7 +113,7 @@ class TableRowsReader(SourceReader):
         return SplitParameters(rows) if can_be_carried(rows) else None
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
-        return arrow_table(self.columns, rows)
+        return arrow_table(self.columns, rows, self.place, self.job, self.stage)
 
     def position(self) -> dict[str, Any]:
         last = self._last

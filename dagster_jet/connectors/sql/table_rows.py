@@ -7,7 +7,6 @@ deletions, and no row whose value is below one that was already read.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from dagster_jet.connectors.sql.arrow_rows import spark_type
 from dagster_jet.connectors.sql.column_fit import Column
@@ -81,5 +80,4 @@ class TableRowsSource(Source):
 
     def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> TableRowsReader:
         known = self if self.columns else self.at_start(job, stage, on_one_host=True)
-        kinds: dict[str, Any] = {one.name: spark_type(one)[1] for one in known.columns}
-        return TableRowsReader(known.place, known.column, kinds, job, stage)
+        return TableRowsReader(known.place, known.column, known.columns, job, stage)

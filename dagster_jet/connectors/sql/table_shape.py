@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _BITS = {"SMALLINT": 16, "INTEGER": 32, "INT": 32, "BIGINT": 64, "TINYINT": 8, "MEDIUMINT": 24}
 _LARGE = ("tinytext", "text", "mediumtext", "longtext")
+_BYTES = frozenset(("bit", "geometry", "point", "linestring", "polygon", "multipoint",
+                    "multilinestring", "multipolygon", "geometrycollection"))  # fmt: skip
 _MYSQL = """
 select column_name, column_type, data_type, collation_name, character_maximum_length, extra
 from information_schema.columns
@@ -156,6 +158,7 @@ def _column(
         is_generated=more.is_generated,
         is_automatic=is_numbered or (found["nullable"] and not has_default),
         is_unsigned=bool(getattr(kind, "unsigned", False)),
+        is_bytes=is_mysql(connection) and more.word in _BYTES,
         is_padded=more.word in ("char", "binary", "bpchar") and not on_sqlite,
         characters=more.characters or (None if on_sqlite else _length(kind)),
         bytes=more.bytes,

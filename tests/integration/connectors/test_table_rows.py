@@ -13,9 +13,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from dagster_jet import Secret, sources
+from dagster_jet import Secret, sources, tables
 from dagster_jet.connectors.sql.table_reader import TableRowsReader
-from dagster_jet.errors import ConfigurationError, JetError, Reaction, SourceUnavailableError
+from dagster_jet.errors import (
+    ConfigurationError,
+    JetError,
+    Reaction,
+    SourceError,
+    SourceUnavailableError,
+)
 from dagster_jet.testing.check_source import check_source
 from tests.integration.connectors.secret_urls import as_secret
 from tests.long import long
@@ -145,6 +151,107 @@ def test_values_of_mariadb() -> None:
     reader = opened(database.url, "typed")
     assert read(reader) == [(1, *VALUES, TIME)]
     reader.close()
+
+
+UUID = "6dd0b054-0000-0000-0000-000000000000"
+TEXTS = {
+    "numeric[]": ("'{1.50,null}'", "{1.50,NULL}"),
+    "uuid[]": (f"'{{{UUID}}}'", f"{{{UUID}}}"),
+    "date[]": ("'{2026-01-02}'", "{2026-01-02}"),
+    "bytea[]": ("""'{"\\\\x01"}'""", """{"\\\\x01"}"""),
+    "jsonb": ("'true'", "true"),
+    "json": ("""'"abc"'""", '"abc"'),
+    "jsonb not null": ("'null'", "null"),
+    "jsonb default null": ("""'{"a": 12345678901234567.25}'""", '{"a": 12345678901234567.25}'),
+    "interval": ("'1 mon'", "1 mon"),
+    "uuid": (f"'{UUID}'", UUID),
+    "numeric": ("1.50", "1.50"),
+    "time": ("'03:04:05.5'", "03:04:05.5"),
+    "bit(3)": ("b'101'", "101"),
+    "int4range": ("'[1,3)'", "[1,3)"),
+    "inet": ("'127.0.0.1'", "127.0.0.1"),
+    "cidr": ("'10.0.0.0/8'", "10.0.0.0/8"),
+    "char(3)": ("'a'", "a  "),
+    "varchar(3)": ("'a '", "a "),
+}
+"""Types of PostgreSQL without a type of Spark: a literal, and the server's own text."""
+
+
+def test_what_becomes_text_is_the_text_of_postgres(database: PostgresDatabase, spark: Any) -> None:
+    columns = [f"c{number} {kind}" for number, kind in enumerate(TEXTS)]
+    database.run(f"create table texts (id bigint primary key, {', '.join(columns)})")
+    database.run(f"insert into texts values (1, {', '.join(sql for sql, _ in TEXTS.values())})")
+    database.run("insert into texts (id, c6) values (2, '0')")
+    reader = opened(database.url, "texts")
+    wanted = (1, *(text for _, text in TEXTS.values()))
+    empty = (2, *("0" if kind == "jsonb not null" else None for kind in TEXTS))
+    assert read(reader) == [wanted, empty]
+    reader.close()
+    frame = tables.sql(as_secret(database.url), table="texts").frame(spark)
+    assert [tuple(row) for row in frame.orderBy("id").collect()] == [wanted, empty]
+
+
+@pytest.mark.filterwarnings("ignore:Did not recognize type")
+def test_values_of_mariadb_that_spark_lacks(spark: Any) -> None:
+    database = mariadb()
+    database.run(
+        "create table odd (id bigint unsigned primary key, bits bit(1), more bit(10), "
+        "place point, span time(1), year year, one enum('a', 'b'), big decimal(65, 30), doc json)"
+    )
+    database.run(
+        "insert into odd values (18446744073709551615, b'1', b'1000000001', point(1, 2), "
+        "'-03:04:05.5', 2026, 'b', 1.5, '{\"a\": 0.10}'), (1, b'0', null, null, null, null, null, "
+        "null, null)"
+    )
+    reader = opened(database.url, "odd")
+    [empty, odd] = read(reader)
+    assert empty == (1, b"\x00", *[None] * 7)
+    assert (odd[:3], odd[4:]) == (
+        (2**64 - 1, b"\x01", b"\x02\x01"),
+        ("-03:04:05.5", "2026", "b", f"1.5{'0' * 29}", '{"a": 0.10}'),
+    )
+    assert odd[3] == database.run("select place from odd where id > 1")[0][0]
+    assert reader.position() == {"last": 2**64 - 1}
+    reader.close()
+    frame = tables.sql(as_secret(database.url), table="odd").frame(spark)
+    assert dict(frame.dtypes)["id"] == "decimal(20,0)"
+    assert [row.bits for row in frame.orderBy("id").collect()] == [b"\x00", b"\x01"]
+
+
+def refused_value(url: str, table: str) -> str:
+    reader = opened(url, table)
+    with pytest.raises(SourceError) as raised:
+        read(reader)
+    reader.close()
+    assert "Correct the value in the table" in str(raised.value)
+    return str(raised.value)
+
+
+def test_a_value_that_no_type_of_spark_holds_is_named(
+    database: PostgresDatabase, tmp_path: Path
+) -> None:
+    database.run("create table nan (id bigint primary key, price numeric(10, 2))")
+    database.run("insert into nan values (1, 1), (2, 'NaN')")
+    assert "column price of the table 'nan' has the value Decimal('NaN')" in refused_value(
+        database.url, "nan"
+    )
+    database.run("create table unending (id bigint primary key, at timestamptz)")
+    database.run("insert into unending values (1, 'infinity')")
+    assert "'infinity'" in refused_value(database.url, "unending")
+
+    other = mariadb()
+    other.run("create table never (id bigint primary key, day date, at datetime)")
+    other.run("insert into never values (1, '2026-01-02', '0000-00-00'), (2, '0000-00-00', null)")
+    assert "column day of the table 'never' has the value '0000-00-00'" in refused_value(
+        other.url, "never"
+    )
+    path = tmp_path / "a.db"
+    with closing(sqlite3.connect(path)) as made, made:
+        made.execute("create table t (id integer primary key, text text, number integer)")
+        made.execute("insert into t values (1, 'a', 1), (2, x'00', 2)")
+    assert r"column text of the table 't' has the value b'\x00'" in refused_value(
+        f"sqlite:///{path}", "t"
+    )
 
 
 def test_values_of_sqlite(tmp_path: Path) -> None:
