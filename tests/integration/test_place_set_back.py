@@ -4,7 +4,9 @@ back or the loss is accepted. Also of a sink that had nothing in all retained sn
 from __future__ import annotations
 
 import shutil
+import signal
 import sqlite3
+import subprocess
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -12,16 +14,18 @@ from typing import Any
 
 import pytest
 
-from dagster_jet import JobConfig, Pipeline, sinks, sources
+from dagster_jet import JobConfig, Pipeline, Secret, sinks, sources
 from dagster_jet.connectors.files import old_markers
 from dagster_jet.connectors.files.old_markers import OldMarkers
+from dagster_jet.connectors.sql.held_rows import SqlHeldCommitter
 from dagster_jet.connectors.sql.sql_committer import SqlCommitter
 from dagster_jet.errors import ConfigurationError, OutputLostError
 from dagster_jet.execution.events import OutputLost
 from tests.long import long
+from tests.servers import launch, own_folder, postgres, stop
 
 from .oracle import committed, input_rows, rows_of
-from .world import World
+from .world import World, known_to_tasks
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -197,3 +201,57 @@ def test_a_database_that_comes_back_older_while_the_job_runs(
     right.replace(path)
     run()
     assert written() == list(range(12))
+
+
+def test_a_server_that_comes_back_older_while_the_job_runs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standby takes over that has a transaction prepared, which the job has committed since."""
+    folder = own_folder("postgresql")
+    copy = own_folder("postgresql") / "copy"
+    running = launch("postgresql", folder, postgres.prepared(folder))
+    commit, sizes, is_copied = SqlHeldCommitter.commit, list[int](), False
+
+    def restart(*commands: str) -> None:
+        nonlocal running
+        stop(running, signal.SIGKILL)
+        for command in commands:
+            subprocess.run(command.split(), check=True)
+        running = launch("postgresql", folder, postgres.prepared(folder))
+
+    def commit_and_come_back_older(*asked: Any) -> None:
+        nonlocal is_copied
+        if len(sizes) == 1 and not is_copied:
+            is_copied = True
+            restart(f"cp -a {folder} {copy}")
+        commit(*asked)
+        sizes.append(len(written()))
+        if len(sizes) == 2:
+            restart(f"rm -r {folder}", f"cp -a {copy} {folder}")
+
+    monkeypatch.setattr(SqlHeldCommitter, "commit", commit_and_come_back_older)
+
+    def run() -> None:
+        p, to = Pipeline("takes-over"), Secret("JET_TEST_HELD_URL")
+        items = [{"v": number} for number in range(12)]
+        rows = p.read_from(sources.items(items, schema="v long"), name="rows")
+        held = sinks.sql(to, table="results", transactions="held", writers=1)
+        rows.write_to(held, name="out")
+        config = JobConfig(parallelism=1, max_items_per_epoch=1, snapshot_interval="0 s")
+        with world.jet() as jet:
+            jet.run(p, config, until="drained")
+
+    def written() -> list[int]:
+        return [v for (v,) in database.run("select v from results order by v")]
+
+    try:
+        database = postgres.new_database(running)
+        database.run("create table results (v bigint)")
+        with known_to_tasks(world.spark, {"JET_TEST_HELD_URL": database.url}):
+            for _ in range(2):
+                with pytest.raises(OutputLostError, match=r"'out'.*restored from an older copy"):
+                    run()
+                assert written() == list(range(sizes[0])), "nothing is written to it"
+            assert len(sizes) == 2 and sizes[0] < sizes[1] < 12
+    finally:
+        stop(running)
