@@ -256,7 +256,12 @@ def test_no_start_takes_new_files_for_orphans(tmp_path: Path, format: Any) -> No
     committer = committer_of(sink)
     late: list[Any] = []
     append = committer.append
-    committer.append = late.append
+
+    def is_delayed(change: Any) -> None:
+        late.append(change)
+        raise TimeoutError("no answer")
+
+    committer.append = is_delayed
     with pytest.raises(Exception, match="takes no version"):
         committer.commit(artifacts, by())
     committer_of(sink).abort_orphans(by(2), {one.token for one in artifacts})
