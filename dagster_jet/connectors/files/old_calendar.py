@@ -31,7 +31,7 @@ _BEGINS = np.array(
     )
 )
 """First days, since 1970, of the spans of time in which both calendars differ by as many days."""
-_SHIFTS = pa.array((2, 1, 0, -1, -2, -3, -4, -5, -6, -7, -8, -9, -10, 0), pa.int32())
+_SHIFTS = np.array((2, 1, 0, -1, -2, -3, -4, -5, -6, -7, -8, -9, -10, 0), np.int32)
 
 
 @dataclass(frozen=True)
@@ -94,4 +94,4 @@ def _converted(column: pa.Array, name: str) -> pa.Array:
     spans = np.searchsorted(_BEGINS, days.fill_null(0).to_numpy(), side="right") - 1
     if np.any(spans < 0):
         raise UnfitError(f"{name} has dates before the year 1")
-    return pc.add(days, _SHIFTS.take(pa.array(spans))).cast(pa.date32())
+    return pc.add(days, pa.array(_SHIFTS[spans])).cast(pa.date32())
