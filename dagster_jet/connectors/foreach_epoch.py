@@ -25,6 +25,7 @@ from dagster_jet.connectors.staging import (
     segments_by_epoch,
 )
 from dagster_jet.contract import CommitContext, Committer
+from dagster_jet.contract.refused import REFUSED_SHARD
 from dagster_jet.core.choices import check_known
 from dagster_jet.core.function_name import function_name
 from dagster_jet.errors import (
@@ -89,13 +90,13 @@ class ForeachEpochCommitter(Committer):
         area = self.sink.area(context.job, context.sink)
         by_epoch = segments_by_epoch(area, artifacts)
         for epoch_id, segments in by_epoch:
-            staged_by = segments[0].artifact.token.partition("-")[0]
-            marker = f"{staged_by}-{epoch_id}-done/000000"
+            own = _name_of(segments[0].artifact)
+            marker = f"{own}-done/000000"
             if area.get(marker) is None:
                 rows = self._rows(area, marker, segments, context)
                 fail_point("foreach.before")
                 if rows is not None:
-                    self._call(rows, f"{self._store_id}-{_name(context)}-{staged_by}-{epoch_id}")
+                    self._call(rows, f"{self._store_id}-{_name(context)}-{own}")
                 fail_point("foreach.called")
                 area.put(marker, b"done")
                 fail_point("foreach.marked")
@@ -180,6 +181,13 @@ class ForeachEpochCommitter(Committer):
 
     def give_up_place(self, context: CommitContext) -> bool:
         return True  # its markers are in the store
+
+
+def _name_of(one: Artifact) -> str:
+    """Names an epoch's rows. Rows that another sink refuses come apart from the sink's own."""
+    execution, epoch, shard = one.token.split("-", 3)[:3]
+    is_refused = int(shard) == REFUSED_SHARD
+    return f"{execution}-{epoch}-refused" if is_refused else f"{execution}-{epoch}"
 
 
 def _name(context: CommitContext) -> str:

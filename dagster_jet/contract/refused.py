@@ -19,6 +19,10 @@ class Refused:
     """Location of the row for people: its key, if it has one."""
 
 
+REFUSED_SHARD = 99_999
+"""`TransactionId.shard` of refused rows: no task has this number. A dead-letter sink may have rows
+of its own in the same epoch and of the same execution."""
+
 DECIDED_CURE = (
     "the decided rows are kept, and that start commits them. If the sink can never accept some "
     "of them, start with refused_to_dead_letters=True: these rows go to the sink's "

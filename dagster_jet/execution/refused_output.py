@@ -15,15 +15,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dagster_jet.contract import CommitContext, Refused, Sink, TransactionId
+from dagster_jet.contract.refused import REFUSED_SHARD
 from dagster_jet.errors import RowsRefusedError
 from dagster_jet.execution.events import OutputRefused
 from dagster_jet.operators.user.dead_letters import dead_letter_table
 from dagster_jet.pipeline.graph import SinkNode
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.owed import is_same_place
-
-_SHARD = 99_999
-"""Shard number that no task has, so that staged names differ from those of the epoch's tasks."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class RefusedOutput:
             )
         by, attempt = context.execution_id, secrets.token_hex(4)
         transaction = TransactionId(
-            context.job, node.name, context.timeline, by, epoch_id, _SHARD, attempt
+            context.job, node.name, context.timeline, by, epoch_id, REFUSED_SHARD, attempt
         )
         writer = node.sink.open_writer(transaction)
         letters = [(one.position, one.reason, one.raw) for one in rows]

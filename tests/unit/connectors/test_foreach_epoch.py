@@ -17,6 +17,7 @@ import pytest
 from dagster_jet import sinks
 from dagster_jet.connectors.foreach_epoch import ForeachEpochSink
 from dagster_jet.contract import CommitContext, TransactionId
+from dagster_jet.contract.refused import REFUSED_SHARD
 from dagster_jet.errors import ConfigurationError, SinkError, SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.store import Store, StoreConfig
@@ -59,8 +60,10 @@ def test_a_function_that_honours_ids_keeps_the_contract(tmp_path: Path, store: S
     )
 
 
-def staged(sink: ForeachEpochSink, epoch_id: int, *values: int) -> tuple[Artifact, ...]:
-    writer = sink.open_writer(TransactionId("j", "out", 1, 5, epoch_id, 0, "a0"))
+def staged(
+    sink: ForeachEpochSink, epoch_id: int, *values: int, shard: int = 0
+) -> tuple[Artifact, ...]:
+    writer = sink.open_writer(TransactionId("j", "out", 1, 5, epoch_id, shard, "a0"))
     writer.write(pa.record_batch({"v": pa.array(values)}))
     return writer.prepare()
 
@@ -85,6 +88,23 @@ def test_a_repeated_call_has_the_same_rows_and_the_same_id(store: Store) -> None
     sink.open_committer("j", "out").commit(artifacts, later)
     assert len(calls) == 3, "the marker is there"
     assert sink.open_committer("j", "out").abort_orphans(later, ()) == 2, "both markers"
+
+
+def test_rows_that_another_sink_refuses_have_an_id_of_their_own(store: Store) -> None:
+    """As a dead-letter sink it gets them beside the epoch's own letters, of the same execution."""
+    calls: list[tuple[list[int], str]] = []
+
+    def note(rows: pa.Table, epoch: str) -> None:
+        calls.append((rows.column("v").to_pylist(), epoch))
+
+    sink = sinks.foreach_epoch(note, rows_as="arrow").with_store(store)
+    own, refused = staged(sink, 7, 1), staged(sink, 7, 2, shard=REFUSED_SHARD)
+    context = CommitContext("j", "out", 1, 5, recovering=False)
+    sink.open_committer("j", "out").commit(own, context)
+    for _ in range(2):
+        sink.open_committer("j", "out").commit(refused, replace(context, repeatable=True))
+    name = f"{store.store_id[:8]}-j-out-5-7"
+    assert calls == [([1], name), ([2], f"{name}-refused")]
 
 
 @pytest.mark.parametrize(
