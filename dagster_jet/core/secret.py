@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from dagster_jet.errors import ConfigurationError
 
@@ -38,6 +39,7 @@ class Secret:
 
 ENV = "env:"
 """Prefix of a text that names a variable, where only text is possible: YAML, a command line."""
+_NO_SCHEME = re.compile(r"[^/@]*:[^/@]+@")
 Url: TypeAlias = str | Secret
 """A URL, or the name of the variable that contains it."""
 
@@ -95,7 +97,7 @@ def shown(url: Url) -> str:
     if not holds_password(url):
         return url
     try:
-        parts = urlsplit(url)
+        parts = _parts(url)
         options = (one for one in parts.query.split("&") if not _is_password(one))
         parts = parts._replace(query="&".join(options))
         user = f"{parts.username}@" if parts.username else ""
@@ -110,10 +112,20 @@ def holds_password(url: Url) -> bool:
     if isinstance(url, Secret):
         return False
     try:
-        parts = urlsplit(url)
+        parts = _parts(url)
         return bool(parts.password) or any(map(_is_password, parts.query.split("&")))
     except ValueError:
         return "@" in url
+
+
+def _parts(url: str) -> SplitResult:
+    """Raises ValueError for a URL whose password cannot be told from the rest: it has no scheme, or
+    a "/" in the password ends the host early."""
+    parts = urlsplit(url)
+    if "://" not in url and _NO_SCHEME.match(url):
+        raise ValueError
+    _ = parts.port  # raises, too
+    return parts
 
 
 def refuse_written_out(url: Url, name: str) -> None:

@@ -52,6 +52,10 @@ def test_a_secret_is_resolved_where_it_is_used_and_nowhere_else(
         ("amqp://:secret@host/vhost", "amqp://host/vhost"),
         ("sqlite:///a.db", "sqlite:///a.db"),
         ("host:9092", "host:9092"),
+        ("host:9092,other:9092", "host:9092,other:9092"),
+        ("s3://bucket/a:b@c", "s3://bucket/a:b@c"),
+        ("jet:secret@db/orders", "db/orders"),
+        ("postgresql://jet:se/cr@et@db/orders", "db/orders"),
     ],
 )
 def test_a_url_is_described_without_its_password(url: str, seen: str) -> None:
