@@ -15,6 +15,7 @@ from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.place import Sealed, StagedFile
 from dagster_jet.connectors.files.places.s3_bucket import GONE
 from dagster_jet.connectors.files.places.s3_output import S3Output, S3StagedFile
+from dagster_jet.connectors.lake.data_folder import may_hold_data
 from dagster_jet.connectors.lake.s3_access import S3Access
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.snapshot.manifest import Artifact
@@ -84,8 +85,7 @@ class S3Folder:
             for found in page.get("Contents", ()):
                 path = found["Key"].removeprefix(self._place.prefix)
                 *folders, name = path.split("/")
-                is_data = not any(folder.startswith("_") for folder in folders)
-                if is_data and name.startswith(beginning):
+                if name.startswith(beginning) and all(map(may_hold_data, folders)):
                     yield path
 
     def remove(self, paths: Collection[str]) -> None:

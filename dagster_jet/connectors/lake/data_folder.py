@@ -100,7 +100,7 @@ class LocalFolder:
 
     def paths(self, beginning: str | tuple[str, ...]) -> Iterator[str]:
         for folder, folders, names in os.walk(self._root):
-            folders[:] = [name for name in folders if not name.startswith("_")]
+            folders[:] = [name for name in folders if may_hold_data(name)]
             for name in names:
                 if name.startswith(beginning):
                     yield os.path.relpath(os.path.join(folder, name), self._root)
@@ -112,3 +112,9 @@ class LocalFolder:
     def remove_unfinished(self, is_orphan: Callable[[str], bool]) -> int:
         """Returns 0: a file that was not finished is listed as any other."""
         return 0
+
+
+def may_hold_data(folder: str) -> bool:
+    """False of folders of the format's own, such as `_delta_log`. A partition by a column whose
+    name begins with "_" has a "="."""
+    return not folder.startswith("_") or "=" in folder

@@ -124,6 +124,13 @@ def test_two_s3_writers_same_version(
         assert in_table(s3) == Counter([1, 2]), "two rows of the other writer are lost"
 
 
+def test_a_partition_by_a_column_with_an_underscore_holds_data(s3: S3Folder) -> None:
+    for name in ("_topic=a/_day=1/part-1", "_delta_log/part-2", "_change_data/day=1/part-3"):
+        s3.client.put_object(Bucket=BUCKET, Key=f"{s3.prefix}/{name}", Body=b"")
+    found = data_folder(s3.url, tuple(s3.storage_options.items())).paths("part-")
+    assert list(found) == ["_topic=a/_day=1/part-1"]
+
+
 def test_uploads_that_a_dead_execution_has_begun_are_removed(s3: S3Folder, proxy: Proxy) -> None:
     sink = in_bucket(s3, proxy)
     writer = sink.open_writer(TransactionId("j", "out", 1, 1, 1, 0, "a0"))

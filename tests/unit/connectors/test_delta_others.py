@@ -16,6 +16,7 @@ from dagster_jet import sinks
 from dagster_jet.connectors.delta.columns import check_partition_by, columns_of_rows
 from dagster_jet.connectors.delta.data_file import data_file_of
 from dagster_jet.connectors.delta.table_log import TableLog
+from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.connectors.lake.staged_names import marker_of
 from dagster_jet.errors import (
     ArtifactLostError,
@@ -206,6 +207,13 @@ def test_orphans_are_the_sinks_own_and_not_committed(table: Table) -> None:
     commit(sink, kept, by(2))
     commit(sink, others, by(2, name="other"))
     assert table.ids() == [1, 2, 3]
+
+
+def test_a_partition_by_a_column_with_an_underscore_holds_data(tmp_path: Path) -> None:
+    for name in ("_topic=a/_day=1/part-1", "_delta_log/part-2", "_change_data/day=1/part-3"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    assert list(data_folder(str(tmp_path), ()).paths("part-")) == ["_topic=a/_day=1/part-1"]
 
 
 # --- tables that others change --------------------------------------------------------------------
