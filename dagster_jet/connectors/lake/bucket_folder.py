@@ -15,8 +15,8 @@ from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.place import Sealed, StagedFile
 from dagster_jet.connectors.files.places.s3_bucket import GONE
 from dagster_jet.connectors.files.places.s3_output import S3Output, S3StagedFile
-from dagster_jet.connectors.lake.data_folder import may_hold_data
 from dagster_jet.connectors.lake.s3_access import S3Access
+from dagster_jet.connectors.lake.staged_names import may_hold_data
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.snapshot.manifest import Artifact
 

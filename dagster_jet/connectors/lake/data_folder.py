@@ -14,6 +14,7 @@ from dagster_jet.connectors.files.places.local import LocalStagedFile
 from dagster_jet.connectors.files.places.location import StorageOptions, scheme_of
 from dagster_jet.connectors.files.places.place import Sealed, StagedFile
 from dagster_jet.connectors.lake.s3_access import S3Access
+from dagster_jet.connectors.lake.staged_names import may_hold_data
 from dagster_jet.system.durable import make_folder
 
 _PLACES_MAX = 64
@@ -112,9 +113,3 @@ class LocalFolder:
     def remove_unfinished(self, is_orphan: Callable[[str], bool]) -> int:
         """Returns 0: a file that was not finished is listed as any other."""
         return 0
-
-
-def may_hold_data(folder: str) -> bool:
-    """False of folders of the format's own, such as `_delta_log`. A partition by a column whose
-    name begins with "_" has a "="."""
-    return not folder.startswith("_") or "=" in folder

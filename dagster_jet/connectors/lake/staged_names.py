@@ -96,3 +96,9 @@ def line_of(context: CommitContext) -> int:
     """Returns the first part of a marker: below exactly-once a later execution may use an epoch's
     id again."""
     return context.execution_id if context.repeatable else context.timeline
+
+
+def may_hold_data(folder: str) -> bool:
+    """False of folders of a table's format, such as `_delta_log`. A partition by a column whose
+    name begins with "_" has a "="."""
+    return not folder.startswith("_") or "=" in folder
