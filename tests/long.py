@@ -1,6 +1,6 @@
 """Which cases of a test run in `make test`, and which only in `make soak`.
 
-`make test` has to end within 25 minutes on two cores. What takes long and has not found
+`make test` should end within 15 minutes on two cores. What takes long and has not found
 anything that its like did not find is marked `long`: `pytest` alone runs it, `make soak` does, and
 `make test` does not. Of a matrix one case per kind stays. A whole test is marked if others of
 `make test` go the same way: a longer story of kills, a contract that another connector of its kind

@@ -127,12 +127,10 @@ def test_written_beside_the_results_and_killed(
     assert world.staged() == []
 
 
+@long
 @pytest.mark.parametrize(
     ("rules", "sharded"),
-    [
-        ("record.snapshot.after:4=kill", True),
-        pytest.param("maps.commit.applied:2=kill", False, marks=long),
-    ],
+    [("record.snapshot.after:4=kill", True), ("maps.commit.applied:2=kill", False)],
 )
 def test_passed_on_to_other_readers_and_killed(
     world: DeadLetterWorld, rules: str, sharded: bool

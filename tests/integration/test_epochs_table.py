@@ -20,7 +20,7 @@ from deltalake.exceptions import TableNotFoundError
 from dagster_jet import JobConfig, JobResult
 from dagster_jet.execution.events import CutNotWritten, SnapshotCommitted
 from dagster_jet.snapshot.record import JobStatus
-from tests.long import long, long_but_for
+from tests.long import long
 from tests.servers import duckdb_reader
 from tests.unit.connectors.iceberg_rows import options_at
 
@@ -159,11 +159,8 @@ class Reader:
         assert {s: r for s, r in wanted.items() if r} == rows, "a mixed cut"
 
 
-@pytest.mark.parametrize(
-    "deaths",
-    long_but_for(EPOCHS_KILLED, "('lake.commit.after:4', 'epochs"),
-    ids=lambda it: "-".join(it),
-)
+@long  # a mixed cut is looked for in test_joint_commits.py, too
+@pytest.mark.parametrize("deaths", EPOCHS_KILLED, ids=lambda it: "-".join(it))
 def test_a_reader_sees_no_mixed_cut(epochs_world: EpochsWorld, deaths: tuple[str, ...]) -> None:
     here, reader = epochs_world, Reader(epochs_world)
     here.fill(files=12)  # some are left for each start

@@ -107,7 +107,7 @@ def test_what_our_own_code_raises_in_a_task_is_ours(tmp_path: Path, case: str, r
     assert "users" not in str(error) and "Correct the function" not in str(error)
 
 
-@on_both(whose_error.THEIRS, "map_stateful")
+@on_both(whose_error.THEIRS)
 def test_what_a_users_function_raises_is_the_users(tmp_path: Path, case: str, run: Run) -> None:
     error: JetError = run(whose_error.of_theirs, case, tmp_path / "job")
     kind = ProcessorError if case == "apply_processor" else UserFunctionError

@@ -136,7 +136,8 @@ def test_each_missing_right_of_a_sink(kafka: KafkaWorld, options: dict[str, Any]
         until_allowed(start)
 
 
-@pytest.mark.parametrize("mechanism", [pytest.param("PLAIN", marks=long), "SCRAM-SHA-512"])
+@long
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_held_transactions_of_a_user_who_signs_in(
     kafka: KafkaWorld,
     options: dict[str, Any],
