@@ -1,7 +1,8 @@
 """`python -m benchmarks [COMMAND] [options]`: the race without a command; windowed_count,
 operators, functions, costs, latency, recovery, pass_through, kafka_read, kafka_race, lake_race,
-lake_merges, snapshot_cost, manifest_cost, restore_cost, partition_tops, profile_small_epoch,
-snapshot_steps, cluster_epochs, cluster_race, state, store, event_log, ten_streams, nexmark."""
+lake_merges, driver_growth, snapshot_cost, manifest_cost, restore_cost, partition_tops,
+profile_small_epoch, snapshot_steps, cluster_epochs, cluster_race, state, store, event_log,
+ten_streams, nexmark."""
 
 from __future__ import annotations
 
@@ -401,6 +402,15 @@ def merge_into_lake(quick: Quick = False, json: Json = None) -> None:
 
     with scratch() as folder:
         save(json, merges.measured(folder, 200_000 if quick else merges.ROWS, console))
+
+
+@app.command("driver_growth")
+def growth_of_driver(quick: Quick = False, json: Json = None) -> None:
+    """Cost of an epoch's readers with 10² to 10⁵ files and 1 to 10³ partitions of a topic."""
+    from benchmarks import driver_growth
+
+    with scratch() as folder:
+        save(json, driver_growth.run(folder, quick=quick, console=console))
 
 
 def _race_of_parts(race: Any, parts: list[str] | None, json: Json, **settings: Any) -> None:
