@@ -215,6 +215,9 @@ def join_while_placing(session: SparkSession) -> tuple[int, bool]:
     Returns:
         How many executors have shards, and whether the placement takes itself for outgrown.
     """
+    if len(executors(session)) == 3:  # the last one that was killed is replaced
+        kill_an_executor()
+        wait_until(lambda: len(executors(session)) < 3, "it is missed")
     placement = Anchored(session, 8)
     assert len(executors(session)) < 3, "it has joined already"
     wait_until(lambda: len(executors(session)) == 3, "another executor joins")
