@@ -1,4 +1,4 @@
-"""What an epoch costs the driver's source readers as a job grows: files that were read before, and
+"""Cost of an epoch's source readers on the driver as a job grows: files that were read before, and
 partitions of a topic. Without Spark: a poll that finds ten new files or messages, the epoch's plan,
 the position and the journal for the manifest."""
 
