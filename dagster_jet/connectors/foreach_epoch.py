@@ -23,6 +23,7 @@ from dagster_jet.connectors.staging import (
     remove_orphans,
     rows_of,
     segments_by_epoch,
+    shard_of,
 )
 from dagster_jet.contract import CommitContext, Committer
 from dagster_jet.contract.refused import REFUSED_SHARD
@@ -90,7 +91,7 @@ class ForeachEpochCommitter(Committer):
         area = self.sink.area(context.job, context.sink)
         by_epoch = segments_by_epoch(area, artifacts)
         for epoch_id, segments in by_epoch:
-            own = _name_of(segments[0].artifact)
+            own = _name_of(segments[0].artifact, epoch_id)
             marker = f"{own}-done/000000"
             if area.get(marker) is None:
                 rows = self._rows(area, marker, segments, context)
@@ -183,11 +184,10 @@ class ForeachEpochCommitter(Committer):
         return True  # its markers are in the store
 
 
-def _name_of(one: Artifact) -> str:
+def _name_of(one: Artifact, epoch_id: int) -> str:
     """Names an epoch's rows. Rows that another sink refuses come apart from the sink's own."""
-    execution, epoch, shard = one.token.split("-", 3)[:3]
-    is_refused = int(shard) == REFUSED_SHARD
-    return f"{execution}-{epoch}-refused" if is_refused else f"{execution}-{epoch}"
+    name = f"{one.token.partition('-')[0]}-{epoch_id}"
+    return f"{name}-refused" if shard_of(one.token) == REFUSED_SHARD else name
 
 
 def _name(context: CommitContext) -> str:

@@ -385,7 +385,7 @@ def segments_by_epoch(
     An epoch's segments are ordered by shard, which is the order of the rows, and in the same order
     at every attempt.
     """
-    in_order = by_epoch(sorted(artifacts, key=lambda one: (_shard_of(one.token), one.token)))
+    in_order = by_epoch(sorted(artifacts, key=lambda one: (shard_of(one.token), one.token)))
     return [(epoch, [Segment(area, one) for one in some]) for epoch, some in in_order.items()]
 
 
@@ -466,7 +466,8 @@ def _segment_name(t: TransactionId) -> str:
     return f"{t.execution_id}-{t.epoch_id}-{t.shard}-{t.attempt}"
 
 
-def _shard_of(token: str) -> int:
+def shard_of(token: str) -> int:
+    """Returns the shard of the task that staged a segment, from its token."""
     return int(token.split("-", 3)[2])
 
 
@@ -491,8 +492,7 @@ def _removed(area: StagingArea, token: str) -> None:
 
 
 def _checksum(data: bytes) -> bytes:
-    digest: bytes = xxhash.xxh3_64_digest(data)
-    return digest
+    return bytes(xxhash.xxh3_64_digest(data))
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -335,10 +335,16 @@ class FilesReader(SourceReader):
         self._last = taken[-1].file
         return taken
 
+    @cached_property
+    def _named(self) -> tuple[str, ...]:
+        """Columns that the folders of the source's path name. Found once: it asks the file system
+        whether a path is a pattern, and a split has many files."""
+        return columns_in(self.source.path, self.source.schema or "")
+
     def _check_columns(self, file: InputFile) -> None:
         source, schema = self.source, self.source.schema
         assert schema is not None
-        if columns := not_named(file.path, source.path, schema):
+        if columns := not_named(file.path, self._named, schema):
             raise self._folder.refused(
                 f"the column {', '.join(columns)} is the name of a folder, which the source does "
                 "not read.",
@@ -347,7 +353,7 @@ class FilesReader(SourceReader):
                 "schema=.",
             )
         if source.must_fit:
-            own = without(schema, columns_in(source.path, schema))
+            own = without(schema, self._named)
             with self._folder.errors_named(file.path):
                 check_schema(self._place, file, own, self.job, self.stage)
 

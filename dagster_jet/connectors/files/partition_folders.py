@@ -50,9 +50,12 @@ def without(schema: str, columns: Collection[str]) -> str:
     return ", ".join(f"{quoted_name(name)} {rest}" for name, rest in kept)
 
 
-def not_named(file: str, path: str, schema: str) -> tuple[str, ...]:
-    """Returns the declared columns that the file's folders name and the pattern does not."""
-    named = columns_in(path, schema)
+def not_named(file: str, named: Collection[str], schema: str) -> tuple[str, ...]:
+    """Returns the declared columns that the file's folders name and the pattern does not.
+
+    Args:
+        named: `columns_in` of the pattern.
+    """
     return tuple(column for column in columns_in(file, schema, is_file=True) if column not in named)
 
 

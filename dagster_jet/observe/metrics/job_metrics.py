@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from dagster_jet.core.measures import Distribution, Measures, distributions_of, gauges_of
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
@@ -24,6 +25,7 @@ from dagster_jet.execution.events import (
     SourceUnavailable,
     StageProgress,
 )
+from dagster_jet.observe.job_observer import JobObserver
 from dagster_jet.observe.metrics.instruments import Attributes, Instruments, Reading, instruments_of
 from dagster_jet.observe.metrics.provider import meter_provider
 from dagster_jet.observe.metrics.store_health import StoreHealth
@@ -47,11 +49,13 @@ def open_metrics(
 
 
 @dataclass(eq=False)
-class JobMetrics:
+class JobMetrics(JobObserver):
     """Metrics of one job of this process. Events arrive on its threads, readings on another.
 
     Row counters count rows of committed snapshots, so no row is counted twice after a restart.
     """
+
+    makes: ClassVar[str] = "metrics"
 
     job: str
     sinks: Collection[str]
@@ -66,23 +70,13 @@ class JobMetrics:
     _state_bytes: int | None = None
     _committed_at: float | None = None
     _failures: int = 0
-    _is_broken: bool = False
-
-    def note(self, event: JobEvent) -> None:
-        """Records an event on the job's threads; takes microseconds and raises nothing."""
-        if self._is_broken:
-            return
-        try:
-            self._note(event)
-        except Exception as error:  # noqa: BLE001 - a metric is no reason for a job to fail
-            self._is_broken = True
-            _logger.warning("job %r goes on without metrics: %r", self.job, error)
 
     def close(self) -> None:
         """Removes the job, which no longer runs in this process."""
         self.instruments.remove(self)
 
     def _note(self, event: JobEvent) -> None:
+        """Records an event; takes microseconds."""
         match event:
             case ExecutionStarted():
                 self._restarts, self._failures = event.restarts, 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from dagster_jet.core.moments import moment
 from dagster_jet.execution.events import (
@@ -23,10 +23,9 @@ from dagster_jet.execution.events import (
     StageProgress,
     StandingBy,
 )
+from dagster_jet.observe.job_observer import JobObserver
 from dagster_jet.observe.reading.terminal_line import DRAW_EVERY_S
 from dagster_jet.snapshot.record import JobStatus
-
-_logger = logging.getLogger(__name__)
 
 _RATE_OVER_S, _RATE_OVER_EPOCHS = 5.0, 3
 _ENDS: Mapping[JobStatus | None, str] = {
@@ -37,12 +36,14 @@ _ENDS: Mapping[JobStatus | None, str] = {
 
 
 @dataclass
-class RunProgress:
+class RunProgress(JobObserver):
     """Progress of a job in this process. One thread notes events, another makes lines.
 
     Args:
         seconds: a monotonic clock.
     """
+
+    makes: ClassVar[str] = "a line of progress"
 
     job: str
     seconds: Callable[[], float] = time.monotonic
@@ -60,20 +61,9 @@ class RunProgress:
     _status: JobStatus | None = None
     _rows_before: int | None = None
     """Rows that the job had read before its first execution here."""
-    _is_broken: bool = False
 
     def __post_init__(self) -> None:
         self._began = self.seconds()
-
-    def note(self, event: JobEvent) -> None:
-        """Notes an event; called on the job's driver thread. Raises nothing."""
-        if self._is_broken:
-            return
-        try:
-            self._note(event)
-        except Exception as error:  # noqa: BLE001 - a line is no reason for a job to fail
-            self._is_broken = True
-            _logger.warning("job %r goes on without a line of progress: %r", self.job, error)
 
     def _note(self, event: JobEvent) -> None:
         with self._lock:
