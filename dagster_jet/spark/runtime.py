@@ -16,13 +16,12 @@ from dagster_jet.core.job_context import Parameters
 from dagster_jet.errors import ExecutorLostError, JetError
 from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.spark.cluster.executor_watch import SESSION_GONE
+from dagster_jet.spark.cluster.executors import executors_dead, memory_bytes
 from dagster_jet.spark.cluster.placement import Anchored, OneMachine, Placement
 from dagster_jet.spark.cluster.session import (
-    executors_dead,
     is_local,
     keeps_workers,
     local_folder,
-    memory_bytes,
     parallelism,
 )
 from dagster_jet.spark.cluster.versions import check_versions

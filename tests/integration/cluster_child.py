@@ -41,9 +41,10 @@ from dagster_jet.execution.events import (
     SnapshotCommitted,
 )
 from dagster_jet.operators.operator import PARTITION_COLUMN
+from dagster_jet.spark.cluster.executors import executors, executors_with
 from dagster_jet.spark.cluster.placement import Anchored
 from dagster_jet.spark.cluster.sample_session import sample_session
-from dagster_jet.spark.cluster.session import executors, executors_with, is_local
+from dagster_jet.spark.cluster.session import is_local
 from dagster_jet.spark.tasks.barrier import executor_name
 
 from . import wide_epochs
@@ -131,6 +132,7 @@ def end_if_victim(folder: Path) -> None:
             file.write(executor_name())
     except FileExistsError:
         return  # another of its tasks is about to end it
+    jvm.suspend()  # no other task of it tells that its runs are gone
     for runs in (folder / "work").rglob(executor_name()):
         shutil.rmtree(runs)
     jvm.kill()
@@ -215,11 +217,14 @@ def join_while_placing(session: SparkSession) -> tuple[int, bool]:
     Returns:
         How many executors have shards, and whether the placement takes itself for outgrown.
     """
-    if len(executors(session)) == 3:  # the last one that was killed is replaced
-        kill_an_executor()
-        wait_until(lambda: len(executors(session)) < 3, "it is missed")
-    placement = Anchored(session, 8)
-    assert len(executors(session)) < 3, "it has joined already"
+    while True:
+        if len(executors(session)) == 3:  # the last one that was killed is replaced
+            kill_an_executor()
+            wait_until(lambda: len(executors(session)) < 3, "it is missed")
+        placement = Anchored(session, 8)
+        if len(executors(session)) < 3:
+            break
+        placement.close()  # it has joined already
     wait_until(lambda: len(executors(session)) == 3, "another executor joins")
     try:
         placement.place()
@@ -247,14 +252,16 @@ def run_as_another_version(jet: Jet, folder: Path) -> str:
     raise AssertionError("it has run")
 
 
-def lose_one_and_get_another(jet: Jet, folder: Path) -> tuple[list[list[str]], list[str], int]:
+def lose_one_and_get_another(
+    jet: Jet, folder: Path
+) -> tuple[list[list[str]], list[str], list[str], int]:
     """Kills an executor of a job that keeps up, and `DIE_AT_ONCE` of those that replace it, each as
     soon as it has joined. The job goes on where it can, and spreads over both once one that
-    replaces it is warm.
+    replaces it is warm. It needs no restart for that if the last one joins while it restarts.
 
     Returns:
-        By execution, the executors that had shards; what the log says of spreading; and how many
-        have joined and died.
+        By execution, the executors that had shards; the reasons of the restarts; what the log says
+        of spreading; and how many have joined and died.
     """
     spreads: list[str] = []
     log = logging.getLogger("dagster_jet.execution.epoch_driver")
@@ -270,6 +277,7 @@ def lose_one_and_get_another(jet: Jet, folder: Path) -> tuple[list[list[str]], l
     counted.write_to(out, name="out")
     homes: list[set[str]] = []
     killed: list[int] = []
+    restarts: list[str] = []
     session, began = jet.session(), time.monotonic()
 
     def lose_them() -> None:
@@ -282,19 +290,22 @@ def lose_one_and_get_another(jet: Jet, folder: Path) -> tuple[list[list[str]], l
     losing = threading.Thread(target=lose_them, daemon=True)
 
     def see(event: JobEvent) -> None:
+        print(f"{time.monotonic() - began:.1f} s: {event}", flush=True)
         if isinstance(event, ExecutionStarted):
             homes.append(set())
+        elif isinstance(event, ExecutionRestarting):
+            restarts.append(event.reason)
         elif isinstance(event, SnapshotCommitted) and losing.ident is None:
             losing.start()
         elif isinstance(event, EpochCompleted):
             for run in (folder / "work").glob(f"**/{p.name}/{event.execution_id}/*/*/*.arrow"):
                 homes[-1].add(run.parts[-3])
-            is_over = bool(spreads) and len(homes[-1]) == 2
+            is_over = len(killed) > DIE_AT_ONCE and not losing.is_alive() and len(homes[-1]) == 2
             if is_over or time.monotonic() - began > 240:
                 threading.Thread(target=jet.job(p.name).suspend).start()
 
     jet.run(p, JobConfig(parallelism=4), until="stopped", on_event=see)
-    return [sorted(each) for each in homes], spreads, len(killed) - 1
+    return [sorted(each) for each in homes], restarts, spreads, len(killed) - 1
 
 
 def kill_an_executor(number: int = 0) -> int:
@@ -354,7 +365,7 @@ def main(folder: Path, parallelism: int) -> None:
         assert opened is not None and is_local(opened())
     with Jet(store=members, spark=SPARK, work_dir=folder / "work") as jet:
         result = jet.run(pipeline(folder), config, until="completed", on_event=watch)
-        joined, spreads, died = lose_one_and_get_another(jet, folder)
+        joined, lost, spreads, died = lose_one_and_get_another(jet, folder)
         refused = run_as_another_version(jet, folder)
         waited_s, said = lose_the_last_to_work(jet.session(), folder / "done")
         while_placing = lose_one_while_placing(jet.session())
@@ -372,6 +383,7 @@ def main(folder: Path, parallelism: int) -> None:
         "last_to_work": [round(waited_s, 1), said],
         "while_placing": while_placing,
         "joined_meanwhile": joined_meanwhile,
+        "lost": lost,
         "spreads": spreads,
         "restored": watch.restored,
         "homes": {shard: sorted(executors) for shard, executors in watch.homes.items()},

@@ -140,7 +140,8 @@ def test_shards_stay_on_their_executors_and_one_of_these_dies(tmp_path: Path) ->
     assert killed in before and killed not in after
     assert len(before) == 2
     assert report["died_at_once"] == DIE_AT_ONCE
-    assert len(report["spreads"]) == 1, report["spreads"]
+    assert len(report["lost"]) <= 1 + DIE_AT_ONCE, f"a loss was noticed twice: {report['lost']}"
+    assert len(report["spreads"]) <= 1, report["spreads"]
     assert len(report["joined"][-1]) == 2, f"the one that has joined has no shards: {report}"
     found = committed(tmp_path / "joined", ("k", "window_start", "n", "least"))
     assert not difference(found, numbers_counted(found))

@@ -10,11 +10,11 @@ import pytest
 from py4j.java_gateway import JavaClass
 from pyspark.sql import functions as F
 
+from dagster_jet.spark.cluster.executors import memory_bytes
 from dagster_jet.spark.cluster.session import (
     SQL_DEFAULTS,
     SQL_REQUIRED,
     activate,
-    memory_bytes,
     open_session,
 )
 from tests.long import long

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet.operators.operator import PARTITION_COLUMN
+from dagster_jet.spark.cluster.executors import executors, executors_with
 from dagster_jet.spark.cluster.placement import Anchored, OneMachine, Placement
-from dagster_jet.spark.cluster.session import executors, executors_with
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

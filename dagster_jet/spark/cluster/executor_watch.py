@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError
 
 from dagster_jet.errors import ExecutorLostError
-from dagster_jet.spark.cluster.session import executors, executors_dead
+from dagster_jet.spark.cluster.executors import await_status_store, executors, executors_dead
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,8 +44,8 @@ class ExecutorWatch:
         self._session = session
         self._tag = f"jet-{uuid.uuid4().hex}"
         self.at_first = executors(session)
-        """Host and port of the executors that were there when the watch began, and of the
-        driver."""
+        """Spark's ids of the executors that were there when the watch began, and of the driver."""
+        await_status_store(session)
         self._seen, self._dead = self.at_first, executors_dead(session)
         self._gone: frozenset[str] = frozenset()
         self._lock = threading.Lock()
@@ -64,8 +64,8 @@ class ExecutorWatch:
         gone = self._look()
         if gone:
             raise ExecutorsGoneError(
-                f"the executors {', '.join(sorted(gone))} are lost, and with them the local "
-                "state of their shards.",
+                f"executors are lost ({', '.join(sorted(gone))}), and with them the local state of "
+                "their shards.",
                 cure="The job restarts from its last snapshot.",
             )
 
@@ -76,7 +76,7 @@ class ExecutorWatch:
             self._session.sparkContext.removeJobTag(self._tag)
 
     def _look(self) -> frozenset[str]:
-        """Executors that are gone; they stay so even if one of the same name comes back."""
+        """Ids of the executors that are gone."""
         there, dead = executors(self._session), executors_dead(self._session)
         with self._lock:
             self._gone |= self._seen - there

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from dagster_jet.spark.cluster.executor_watch import SESSION_GONE
-from dagster_jet.spark.cluster.session import executors, executors_known, frame_of, rows_on
+from dagster_jet.spark.cluster.executors import executors_known, frame_of, rows_on
 from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class JoiningExecutors:
     def __init__(self, session: SparkSession, at_first: frozenset[str], wanted: int) -> None:
         """
         Args:
-            at_first: host and port of the executors that are there, and of the driver.
+            at_first: ids of the executors that are there, and of the driver.
             wanted: the number of all that are asked for.
         """
         self._session, self._at_first, self._wanted = session, at_first, wanted
@@ -67,11 +67,10 @@ class JoiningExecutors:
         self._session.sparkContext.addJobTag(self._tag)
         while not self._closed.wait(_LOOK_EVERY_S):
             try:
-                there = executors(self._session)
-                known = {} if there <= warm else executors_known(self._session)
-                for place in known.keys() & there - warm:
-                    _warm_up(self._session, known[place])
-                    warm.add(place)
+                there = executors_known(self._session)
+                for number in there.keys() - warm:
+                    _warm_up(self._session, there[number])
+                    warm.add(number)
                     joined_at = time.monotonic()
             except SESSION_GONE:
                 return
@@ -80,7 +79,7 @@ class JoiningExecutors:
                 self._closed.wait(_AGAIN_S)
                 continue
             is_last = time.monotonic() - joined_at > _ALONE_S
-            have_joined = len(there) > len(self._at_first) and there <= warm
+            have_joined = len(there) > len(self._at_first) and there.keys() <= warm
             if have_joined and (len(there) >= self._wanted or is_last):
                 self._ready.set()
                 return

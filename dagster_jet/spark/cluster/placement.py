@@ -22,14 +22,14 @@ from pyspark.sql import functions as F
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.operators.operator import PARTITION_COLUMN
 from dagster_jet.spark.cluster.executor_watch import ExecutorWatch
-from dagster_jet.spark.cluster.joining import JoiningExecutors
-from dagster_jet.spark.cluster.session import (
+from dagster_jet.spark.cluster.executors import (
     executors,
     executors_dead,
     executors_wanted,
     executors_with,
-    retries_in_local_mode,
 )
+from dagster_jet.spark.cluster.joining import JoiningExecutors
+from dagster_jet.spark.cluster.session import retries_in_local_mode
 from dagster_jet.spark.tasks.barrier import SHARD_COLUMN
 
 if TYPE_CHECKING:

@@ -17,12 +17,11 @@ from dagster_jet.spark.cluster import class_archive, jit, jvm_log
 from dagster_jet.spark.tasks import worker_daemon
 
 if TYPE_CHECKING:
-    from py4j.java_gateway import JavaObject
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)")
+LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)")
 _LOCAL_TRIES = re.compile(r"local\[[^,\]]+,\s*(\d+)\s*\]")
 
 DEFAULTS: Mapping[str, str] = {
@@ -306,104 +305,11 @@ def _is_on_this_host(master: str) -> bool:
     return master.startswith("local")
 
 
-def executors(session: SparkSession) -> frozenset[str]:
-    """Host and port of every live executor, and of the driver."""
-    context = session.sparkContext._jsc.sc()
-    status = context.getExecutorMemoryStatus()
-    there = frozenset(str(status.keySet().mkString(",")).split(","))
-    if len(there) > context.statusStore().executorList(True).size():
-        # Spark's block manager keeps an executor that died between its registration and its first
-        # offer of cores. Asked for in this case only: there are several calls for each executor.
-        there &= executors_known(session).keys()
-    return there
-
-
-def executors_known(session: SparkSession) -> dict[str, JavaObject]:
-    """Spark's summary of every live executor, and of the driver, by host and port. An executor that
-    has joined gets one a moment later, and has no port in it at first."""
-    known = session.sparkContext._jsc.sc().statusStore().executorList(True)
-    each = [known.apply(number) for number in range(known.size())]
-    return {str(executor.hostPort()): executor for executor in each}
-
-
-def executors_with(session: SparkSession, frame: DataFrame, partitions: int) -> frozenset[str]:
-    """Host and port of every live executor that has some of a frame's cached partitions."""
-    context = session.sparkContext._jsc.sc()
-    rows = frame.select("*")._jdf.queryExecution().toRdd()  # the frame's own plan may be older
-    homes = {
-        str(context.getPreferredLocs(rows, number).mkString(",")) for number in range(partitions)
-    }
-    each = executors_known(session).items()
-    return frozenset(place for place, executor in each if _location(executor) in homes)
-
-
-def _location(executor: JavaObject) -> str:
-    """As Spark writes the place of a task."""
-    return f"executor_{str(executor.hostPort()).rpartition(':')[0]}_{executor.id()}"
-
-
-def rows_on(session: SparkSession, executor: JavaObject) -> JavaObject:
-    """A row for each core of an executor of `executors_known`, two at least, as Spark's RDD. It is
-    read on this executor, and nowhere else as long as that lives."""
-    jvm, context = session._jvm, session.sparkContext._jsc.sc()
-    gateway = session.sparkContext._gateway
-    assert jvm is not None and gateway is not None
-    to_seq = jvm.PythonUtils.toSeq
-    preferred = to_seq([_location(executor)])
-    row = jvm.org.apache.spark.sql.RowFactory.create
-    of_row = jvm.scala.reflect.ClassTag.apply(
-        jvm.java.lang.Class.forName("org.apache.spark.sql.Row")
-    )
-    rows = []
-    for number in range(max(2, int(executor.totalCores()))):
-        values = gateway.new_array(jvm.java.lang.Object, 1)
-        values[0] = number
-        rows.append(jvm.scala.Tuple2(row(values), preferred))
-    return context.makeRDD(to_seq(rows), of_row).toJavaRDD()
-
-
-def frame_of(session: SparkSession, rows: JavaObject) -> DataFrame:
-    """The rows of `rows_on` as a frame."""
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import IntegerType, StructField, StructType
-
-    schema = StructType([StructField("id", IntegerType())]).json()
-    java = session._jsparkSession
-    return DataFrame(java.createDataFrame(rows, java.parseDataType(schema)), session)
-
-
-def executors_dead(session: SparkSession) -> int:
-    """Number of lost executors that Spark remembers (of the last 100 by default)."""
-    status = session.sparkContext._jsc.sc().statusStore()
-    known = -1
-    while known != (seen := int(status.executorList(False).size())):  # none has joined in between
-        known, alive = seen, int(status.executorList(True).size())
-    return known - alive
-
-
-def memory_bytes(session: SparkSession) -> int:
-    """Spark's memory for execution and storage on its executors, in bytes; 0 without executors."""
-    known = session.sparkContext._jsc.sc().statusStore().executorList(True)
-    executors = [known.apply(number) for number in range(known.size())]
-    there = [e for e in executors if is_local(session) or e.id() != "driver"]
-    return sum(int(executor.maxMemory()) for executor in there)
-
-
 def local_folder(session: SparkSession) -> str:
     """Returns the folder in which Spark keeps shuffled and cached rows on this host."""
     assert session._jvm is not None
     by_default = session._jvm.java.lang.System.getProperty("java.io.tmpdir")
     return str(session.sparkContext.getConf().get("spark.local.dir", str(by_default)))
-
-
-def executors_wanted(session: SparkSession) -> int:
-    """Number of executors beside the driver in the settings; 1 if not set."""
-    if is_local(session):
-        return 0
-    local_cluster = _LOCAL_CLUSTER.match(str(session.sparkContext.master))
-    if local_cluster:
-        return int(local_cluster[1])
-    return int(session.sparkContext.getConf().get("spark.executor.instances") or 1)
 
 
 def _require_java() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from dagster_jet.spark.cluster.session import executors_dead
+from dagster_jet.spark.cluster.executors import executors_dead
 
 
 class Status:
