@@ -1,8 +1,8 @@
 """`python -m benchmarks [COMMAND] [options]`: the race without a command; windowed_count,
 operators, functions, costs, latency, recovery, pass_through, kafka_read, kafka_race, lake_race,
-lake_merges, driver_growth, snapshot_cost, manifest_cost, restore_cost, partition_tops,
-profile_small_epoch, snapshot_steps, cluster_epochs, cluster_race, state, store, event_log,
-ten_streams, nexmark."""
+lake_merges, driver_growth, key_growth, snapshot_cost, manifest_cost, restore_cost,
+partition_tops, profile_small_epoch, snapshot_steps, cluster_epochs, cluster_race, state, store,
+event_log, ten_streams, nexmark."""
 
 from __future__ import annotations
 
@@ -411,6 +411,20 @@ def growth_of_driver(quick: Quick = False, json: Json = None) -> None:
 
     with scratch() as folder:
         save(json, driver_growth.run(folder, quick=quick, console=console))
+
+
+@app.command("key_growth")
+def growth_of_state(
+    keys: Annotated[list[int] | None, typer.Option(help="Repeatable; 10² to 10⁷.")] = None,
+    quick: Quick = False,
+    json: Json = None,
+) -> None:
+    """Cost of a small epoch and of a restart with 10² to 10⁷ keys in the state."""
+    from benchmarks import key_growth
+
+    counts = keys or list(key_growth.KEYS[: 2 if quick else None])
+    with scratch() as folder:
+        save(json, key_growth.run(folder, keys=counts, console=console))
 
 
 def _race_of_parts(race: Any, parts: list[str] | None, json: Json, **settings: Any) -> None:
