@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dagster_jet.operators.operator import Operator, merge_whole
 from dagster_jet.operators.saved_schema import in_state_schema
-from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
+from dagster_jet.snapshot.manifest import Ack, ChunkSet, ShardState
 from dagster_jet.snapshot.storage.chains import ChainReader
 from dagster_jet.spark.tasks.barrier import Barrier, ack_batch, new_attempt, owned_partitions
 from dagster_jet.spark.tasks.each_pickled import EachPickled
@@ -76,21 +76,26 @@ class RestoreTask:
                 for table in self._read(item, others)
             ]
             portions = chain(portions, shared)
-        saved: list[Run] = []
         differs = is_redivided
-        for tables in _gathered(portions, ROWS_AT_ONCE):
-            rows = merge_whole(item.operator, runs.live_rows(tables, item.expired_until_ms))
-            before, by = rows, item.operator.time_column
-            rows = item.operator.with_expiry(rows, item.expired_until_ms)
-            # Another time to live: the chunks have the former times of expiry.
-            differs |= rows is not before and not rows.column(by).equals(before.column(by))
-            saved += runs.write(rows)
+
+        def parts() -> Iterator[pa.Table]:
+            nonlocal differs
+            for tables in _gathered(portions, ROWS_AT_ONCE):
+                rows = merge_whole(item.operator, runs.live_rows(tables, item.expired_until_ms))
+                before, by = rows, item.operator.time_column
+                rows = item.operator.with_expiry(rows, item.expired_until_ms)
+                # Another time to live: the chunks have the former times of expiry.
+                differs |= rows is not before and not rows.column(by).equals(before.column(by))
+                yield rows
+
+        # One run: the first epoch would merge many into one, and so read and write all state again.
+        saved = runs.write_parts(parts())
         fail_point("restore.after")
         if not differs:
-            return Ack(item.vertex, item.shard, attempt, saved=tuple(saved))
+            return Ack(item.vertex, item.shard, attempt, saved=saved)
         # After a change of parallelism, or of a time to live, the next snapshot writes this shard's
         # state as a new base.
-        return Ack(item.vertex, item.shard, attempt, unsaved=tuple(saved))
+        return Ack(item.vertex, item.shard, attempt, unsaved=saved)
 
     def _read(self, item: RestoreItem, partitions: frozenset[int]) -> Iterator[pa.Table]:
         """All rows of these partitions; each partition's rows are in one table."""
@@ -109,7 +114,7 @@ class RestoreTask:
 
 
 def _gathered(tables: Iterable[pa.Table], rows_at_once: int) -> Iterator[list[pa.Table]]:
-    """Groups tables of different partitions into lists of about equal size, one per run."""
+    """Groups tables of different partitions into lists of about equal size."""
     gathered: list[pa.Table] = []
     for table in tables:
         if gathered and sum(t.num_rows for t in gathered) + table.num_rows > rows_at_once:
