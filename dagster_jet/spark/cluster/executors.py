@@ -28,7 +28,7 @@ def executors(session: SparkSession) -> frozenset[str]:
 
 
 def executors_known(session: SparkSession) -> dict[str, JavaObject]:
-    """Spark's summaries of these executors, by id.
+    """Spark's summaries of all live executors that can take tasks, and of the driver, by id.
 
     The scheduler says who lives: block managers outlive an executor that died before its first
     offer of cores. The status store says who has a block manager, and so can take tasks: the
@@ -38,12 +38,16 @@ def executors_known(session: SparkSession) -> dict[str, JavaObject]:
     alive = {_DRIVER, *str(context.getExecutorIds().mkString(",")).split(",")} - {""}
     known = _known.get(session.sparkContext, {})
     if not alive <= known.keys():
-        listed = context.statusStore().executorList(True)
-        each = [listed.apply(number) for number in range(listed.size())]
-        known = {str(one.id()): one for one in each if ":" in str(one.hostPort())}
+        known = {str(e.id()): e for e in _summaries(session) if ":" in str(e.hostPort())}
     known = {number: executor for number, executor in known.items() if number in alive}
     _known[session.sparkContext] = known
     return known
+
+
+def _summaries(session: SparkSession) -> list[JavaObject]:
+    """Asks the status store for all living executors and the driver."""
+    listed = session.sparkContext._jsc.sc().statusStore().executorList(True)
+    return [listed.apply(number) for number in range(listed.size())]
 
 
 def executors_with(session: SparkSession, frame: DataFrame, partitions: int) -> frozenset[str]:
@@ -116,9 +120,7 @@ def await_status_store(session: SparkSession) -> None:
 
 def memory_bytes(session: SparkSession) -> int:
     """Spark's memory for execution and storage on its executors, in bytes; 0 without executors."""
-    known = session.sparkContext._jsc.sc().statusStore().executorList(True)
-    executors = [known.apply(number) for number in range(known.size())]
-    there = [e for e in executors if is_local(session) or e.id() != _DRIVER]
+    there = [e for e in _summaries(session) if is_local(session) or e.id() != _DRIVER]
     return sum(int(executor.maxMemory()) for executor in there)
 
 
