@@ -1,8 +1,9 @@
 """The events of a race: NEXMark files, sentinels that close all windows, and the answers.
 
 10,000 events per second of event time, out of order by at most 100 ms, in files of 20,000. The last
-files are sentinels: a person, an auction and a bid with ids below 0, an hour later. There are
-several, so that each reader of an engine gets one.
+files are sentinels: a person, an auction and a bid with ids below 0, an hour later and more. There
+are several, so that each reader of an engine gets one, a minute apart, so that the last one also
+closes the others.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dagster_jet.connectors.generated.nexmark.event import event
 from dagster_jet.connectors.generated.nexmark.model import AUCTION, BID, PERSON, Model
 
 SENTINELS = 4
-HOUR_MS = 3_600_000
+HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 LAG_MS = 2_000
 _KINDS = (PERSON, AUCTION, BID)
 
@@ -42,7 +43,7 @@ class Stream:
         return Model(self.events, events_per_second=10_000, group=1000)
 
     def folder(self, cache: Path) -> Path:
-        return cache / f"events-{self.events}-{self.per_file}"
+        return cache / f"stream-{self.events}-{self.per_file}"
 
     def write(self, cache: Path) -> Path:
         """Writes the files, if they are not there, and returns their folder."""
@@ -82,8 +83,8 @@ def open_views(db: duckdb.DuckDBPyConnection, source: Path, events: int) -> None
 
 def sentinels(model: Model) -> Iterator[str]:
     """The lines of each sentinel file."""
-    late = model.time_ms(model.events) + HOUR_MS
     for file in range(SENTINELS):
+        late = model.time_ms(model.events) + HOUR_MS + file * MINUTE_MS
         lines = []
         for place, kind in enumerate(_KINDS):
             # Events 0, 1 and 4 are a person, an auction and a bid: their columns are all filled.
