@@ -207,6 +207,8 @@ def page(results: Results) -> str:
         "all right.",
         f"Load of the machine before the runs: median {number(_median(loads))}, highest "
         f"{number(max(loads, default=math.nan))}.",
+        f"Rates were measured on {results.days('backlog')}, half load on {results.days('paced')}, "
+        f"two sinks on {results.days('two_sinks')}.",
         "## Goals",
         goal_table(results),
     ]

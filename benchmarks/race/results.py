@@ -8,6 +8,7 @@ import os
 import platform
 import statistics
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,18 @@ class Results:
         ]
 
     def add(self, kind: str, record: Record) -> None:
-        self.data.setdefault(kind, []).append(record)
+        """Adds a run with the day of its end: a race can be continued on another day."""
+        self.data.setdefault(kind, []).append({**record, "on": date.today().isoformat()})
         self.save()
 
     def save(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(without_nan(self.data), indent=1)
         self._path.write_text(text + "\n", encoding="utf-8")
+
+    def days(self, kind: str) -> str:
+        """The days on which runs of this kind ended."""
+        return " and ".join(sorted({run["on"] for run in self.data.get(kind, [])})) or "no day"
 
     # What tables and plots ask for.
 

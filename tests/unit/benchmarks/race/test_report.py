@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def test_the_page_names_who_failed(tmp_path: Path) -> None:
     page = report.page(found)
     assert "nobody raced at its best" in page
     assert "- flink: not raced: no Java" in page
-    assert "- kind backlog, engine spark: first … last" in page
+    assert f"- kind backlog, engine spark, on {date.today()}: first … last" in page
 
 
 def test_the_readme_changes_between_its_marks_only(tmp_path: Path) -> None:
