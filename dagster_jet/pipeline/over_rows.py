@@ -80,7 +80,7 @@ class OverRows(WithFunctions[StageT, LateT, DeadT, LateDeadT]):
         node = StatefulMapNode(
             name, (self._node,), self._keys, running, dict,
             running.without_next if leads else None, ttl_ms, ", ".join(["*", *types]), time,
-            in_event_order,
+            in_event_order, made_by="running",
         )  # fmt: skip
         kind: type[LateT] = self._kind(can_be_late=True, keeps_dead_letters=False)
         return self._after(node, kind, time)
@@ -150,7 +150,7 @@ class OverRows(WithFunctions[StageT, LateT, DeadT, LateDeadT]):
         rows = [f"{quoted_name(step)} type_of({ROW})" for step in steps]
         node = StatefulMapNode(
             name, (self._node,), self._keys, pattern, list, None, within_ms,
-            ", ".join([*kept, *rows]), time, True, columns=columns,
+            ", ".join([*kept, *rows]), time, True, columns=columns, made_by="match",
         )  # fmt: skip
         kind: type[LateT] = self._kind(can_be_late=True, keeps_dead_letters=False)
         return self._after(node, kind, time)

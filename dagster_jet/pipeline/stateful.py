@@ -14,7 +14,7 @@ from dagster_jet.pipeline.event_time import RESULT_LAG_MS, EventTime
 from dagster_jet.pipeline.stage_kind import StageKind
 from dagster_jet.pipeline.user_functions import Rest, TimerTime
 from dagster_jet.pipeline.windows import SessionWindow, Window
-from dagster_jet.snapshot.plan import EVENT_TIME, PLAIN
+from dagster_jet.snapshot.plan import EVENT_TIME, LEAD, PLAIN
 
 if TYPE_CHECKING:
     from dagster_jet.operators.aggregates.aggregation import Aggregation
@@ -280,6 +280,8 @@ class StatefulMapNode(StatefulNode):
     columns: tuple[str, ...] = ()
     """SQL columns that the function receives; none: the row's."""
     timers: TimerTime = "event time"
+    made_by: Literal["map_stateful", "running", "match"] = "map_stateful"
+    """The method that made the stage."""
     kind: ClassVar = StageKind.MAP_STATEFUL
 
     @property
@@ -301,6 +303,7 @@ class StatefulMapNode(StatefulNode):
             "ttl": self.ttl_ms is not None,
             "order": _order(self),
             "timers": self.timers if self.follows_clock else self.on_timer is not None,
+            **({LEAD: True} if self.made_by == "running" and self.on_evict else {}),
             PLAIN: _plain({"states": self.saved_as}),
         }
 

@@ -29,6 +29,10 @@ PLAIN = "plain"
 EVENT_TIME = "event_time"
 """Conversion of event times from their columns; without this key: none."""
 
+LEAD = "lead"
+"""The last row of each key waits in the state for the next one; without this key: none does, or the
+plan is of a version that did not say so."""
+
 _JUDGED_APART = ("format", EVENT_TIME, COLUMNS, PLAIN)
 
 
@@ -86,6 +90,10 @@ def _change(saved: StagePlan | None, wanted: StagePlan) -> tuple[Change, str]:
         for name in compared
         if saved[name] != wanted[name]
     ]
+    if LEAD in saved and LEAD not in wanted:
+        differing.append(
+            "the last row of each key waits in its state for lead(), and would be lost without one"
+        )
     pickled = sorted(set(wanted.get(PLAIN, ())) - set(saved.get(PLAIN, ())))
     if pickled and not differing:
         # Pickles are read only if the pipeline asks for it by name: anybody who can write to a

@@ -134,10 +134,11 @@ class Running:
             return None
         return self._as_now(waited) | {n: row[c] for n, c in leads.items()}
 
-    def without_next(self, key: Row, value: dict[str, Any], watermark_ms: int) -> Row:
-        """`on_evict`: no row has followed the last one in time."""
-        waited: Row = value[_WAITS]
-        return self._as_now(waited)
+    def without_next(self, key: Row, value: dict[str, Any], watermark_ms: int) -> Row | None:
+        """`on_evict`: no row has followed the last one in time. None waits if `lead` was added to
+        the pipeline after the last row of the key."""
+        waited: Row | None = value.get(_WAITS)
+        return None if waited is None else self._as_now(waited)
 
     def _as_now(self, waited: Row) -> Row:
         """A row that began to wait before the pipeline was changed has other columns."""

@@ -140,3 +140,22 @@ def test_values_are_those_of_sql(function, values, expected):
     state, running = State({}), Running((("x", Call(function, "v")),))
     found = [running(state, {"v": value})["x"] for value in values]
     assert repr(found[-1]) == repr(expected)
+
+
+def test_lead_that_is_added_to_saved_states():
+    """The rows before the change have come out: none of them waits."""
+    before = Running((("n", Call("count", "*")),))
+    after = Running((*before.calls, ("next", Call("lead", "v"))))
+    run = Stepping(InEventOrder(counting(before)))
+    assert len(run.step([valued(1, 1, "x"), valued(1, 1, "y")], watermark=2)) == 2
+    run.operator = InEventOrder(counting(after))
+    run.restore(Random(1))
+    assert run.step([valued(3, 7, "y")], watermark=4) == []
+    assert run.step([], watermark=11) == [], "the state of x expires"
+    assert [(row["v"], row["n"], row["next"]) for row in run.complete()] == [(7, 2, None)]
+
+
+def counting(function):
+    output = pa.schema([*ROWS, *((name, LONG) for name, _ in function.calls)])
+    evicts = function.without_next if len(function.calls) > 1 else None
+    return StatefulMap("s", ("k",), ROWS, output, function, dict, TTL, evicts)

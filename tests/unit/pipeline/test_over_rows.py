@@ -1,5 +1,6 @@
 """`running`, `match` and timers: what is refused, the types of results, and what a change means."""
 
+import json
 from itertools import permutations
 
 import pytest
@@ -111,3 +112,25 @@ def test_bounds_of_another_sum_are_another_state_of_a_join():
         plans.append(p.graph.plan())
     (change,) = [c for c in compare_plans(*plans) if c.is_refused]
     assert change.reason == "skew was 3600000, is 0"
+
+
+def plan_with(stage):
+    p = Pipeline("p")
+    stage(keyed(p)).write_to(sinks.files("o", format="json"), name="out")
+    return json.loads(json.dumps(p.graph.plan()))
+
+
+def running(**calls):
+    return plan_with(lambda rows: rows.running(**calls, ttl="1 hour", name="s"))
+
+
+def test_the_last_lead_cannot_be_taken_away_because_rows_wait_for_it():
+    without, with_lead = running(n="count(*)"), running(n="count(*)", next="lead(v)")
+    (change,) = [c for c in compare_plans(with_lead, without) if c.is_refused]
+    assert change.reason.startswith("the last row of each key waits in its state for lead()")
+    other = running(n="count(*)", after="lead(k)", next="lead(v)")
+    for saved, wanted in ((without, with_lead), (with_lead, other), (other, with_lead)):
+        assert not [c for c in compare_plans(saved, wanted) if c.is_refused]
+    older = {name: {k: v for k, v in of.items() if k != "lead"} for name, of in with_lead.items()}
+    for wanted in (with_lead, without):
+        assert not [c for c in compare_plans(older, wanted) if c.is_refused]
