@@ -9,6 +9,8 @@ version is checked when it is read (`in_state_schema`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 
 from dagster_jet.errors import SnapshotInvalidError
@@ -18,8 +20,11 @@ from dagster_jet.operators.interval_join import IntervalJoin
 from dagster_jet.operators.newest_versions import NewestVersions
 from dagster_jet.operators.operator import Operator
 from dagster_jet.operators.rows.casting import cast_column
+from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
-from dagster_jet.snapshot.plan import KEYS
+from dagster_jet.operators.user.pattern import ROW, Pattern
+from dagster_jet.operators.user.running import Running
+from dagster_jet.snapshot.plan import KEYS, VALUES
 
 _SAVES_COLUMNS_OF_USERS = (IntervalJoin, NewestVersions, StatefulMapInBatches)
 """Operators that save other columns of users than keys. In all other states a column with a user's
@@ -43,10 +48,26 @@ def saved_columns(operator: Operator) -> dict[str, dict[str, str]]:
     taken = {name for names in roles.values() for name in names}
     taken |= _ROWS  # converted when they are read
     roles["own"] = [name for name in schema.names if name not in taken]
-    return {
+    columns = {
         role: {name: _text(schema.field(name).type) for name in names}
         for role, names in roles.items()
     }
+    values = {name: _text(kind) for name, kind in _values(operator)}
+    return {**columns, VALUES: values} if values else columns
+
+
+def _values(operator: Operator) -> Iterator[tuple[str, pa.DataType]]:
+    """Rows and values in the states of `match` and `running`, which are saved as bytes."""
+    inner = operator.inner if isinstance(operator, InEventOrder) else operator
+    if not isinstance(inner, StatefulMap):
+        return
+    if isinstance(inner.function, Pattern):
+        yield from ((field.name, field.type) for field in inner.row_schema.field(ROW).type)
+    if isinstance(inner.function, Running):
+        if inner.on_evict is not None:  # whole results wait for `lead`
+            yield from ((field.name, field.type) for field in inner.output_schema)
+        for name, call in inner.function.calls:
+            yield call.text, inner.output_schema.field(name).type
 
 
 def in_state_schema(table: pa.Table, operator: Operator, stage: str) -> pa.Table:

@@ -302,6 +302,7 @@ class StatefulMapNode(StatefulNode):
             "keys": list(self.keys),
             "ttl": self.ttl_ms is not None,
             "order": _order(self),
+            "function": self.made_by,
             "timers": self.timers if self.follows_clock else self.on_timer is not None,
             **({LEAD: True} if self.made_by == "running" and self.on_evict else {}),
             PLAIN: _plain({"states": self.saved_as}),

@@ -22,6 +22,9 @@ this key makes no claim about columns."""
 KEYS = "keys"
 """Role of the columns whose hash locates rows; other columns or another order change the hash. A
 stage that deduplicates whole rows names none in its pipeline and has all columns here."""
+VALUES = "values"
+"""Role of what a stage's saved bytes hold by name: columns of rows, and values. A new one is null
+in older states, so only types are compared."""
 
 PLAIN = "plain"
 """Names of user state saved as plain values. Other state is pickled; without this key all of it."""
@@ -119,6 +122,7 @@ def _column_changes(saved: Columns, wanted: Columns) -> Iterator[str]:
         had = saved.get(role, {})
         for name, kind in columns.items():
             if name not in had:
-                yield f"its state has no column {name!r}, which it needs now"
+                if role != VALUES:
+                    yield f"its state has no column {name!r}, which it needs now"
             elif had[name] != kind:
                 yield f"its state has {name!r} as {had[name]}, it is {kind} now"

@@ -160,6 +160,22 @@ def test_other_columns_of_rows_that_wait(
     assert set(row) - {"n"} <= {"id", "k", "t", *more}
 
 
+def test_other_columns_of_rows_of_an_open_match(world: World) -> None:
+    def matched(extra: str | None) -> Callable[[Stage], Any]:
+        return lambda rows: (
+            (rows if extra is None else rows.select("*", extra))
+            .group_by("k")
+            .match(a="id = 1", b="id = 2", within="1 minute", name="s")
+        )
+
+    runs = Runs(world)
+    first, second = ({"id": n, "k": "a", "t": n * 1_000} for n in (1, 3))
+    runs.run([first, clock(2_000)], {"s": matched(MORE)}, "drained")
+    runs.run([{**second, "id": 2}, clock(70_000)], {"s": matched(None)}, "completed")
+    (row,) = runs.found("s")
+    assert row["a"] == first and row["b"] == {**second, "id": 2}
+
+
 def test_calls_over_columns_of_any_name(world: World) -> None:
     def quoted(rows: Stage) -> Any:
         named = rows.select("id AS `a'b`", "id AS `c``d`", "k", "t")

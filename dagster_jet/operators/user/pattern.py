@@ -26,6 +26,8 @@ class Pattern:
     """The event-time column."""
     steps: tuple[str, ...]
     within_ms: int
+    names: tuple[str, ...] = ()
+    """Columns of a row; known after the analysis."""
 
     def __call__(self, state: State[list[tuple[int, list[Row]]]], row: Row) -> list[Row]:
         now, meets = time_ms(row[self.time]), row[MEETS]
@@ -47,4 +49,8 @@ class Pattern:
 
     def _match(self, row: Row, rows: list[Row]) -> Row:
         own = {column: row[column] for column in (*self.keys, self.time)}
-        return own | dict(zip(self.steps, rows, strict=True))
+        return own | dict(zip(self.steps, map(self._as_now, rows), strict=True))
+
+    def _as_now(self, row: Row) -> Row:
+        """A row that was saved before the pipeline was changed has other columns."""
+        return {name: row.get(name) for name in self.names} if self.names else row

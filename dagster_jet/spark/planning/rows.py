@@ -24,6 +24,7 @@ from dagster_jet.operators.row_input import RowInput
 from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 from dagster_jet.operators.timed_map import TimedMap
+from dagster_jet.operators.user.pattern import ROW, Pattern
 from dagster_jet.operators.user.running import Running
 from dagster_jet.operators.user.spark_processor import SparkProcessor
 from dagster_jet.pipeline.event_time import EventTime
@@ -236,6 +237,9 @@ def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -
     if isinstance(function, Running):
         function = replace(function, names=tuple(output.names))
         on_evict = None if on_evict is None else function.without_next
+    elif isinstance(function, Pattern):
+        row_type = cast("StructType", rows.schema[ROW].dataType)
+        function = replace(function, names=tuple(row_type.names))
     inner = operator(
         stage=node.name,
         keys=node.keys,

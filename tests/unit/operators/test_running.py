@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dagster_jet.core.partition import key_hash
 from dagster_jet.operators.in_event_order import InEventOrder
+from dagster_jet.operators.saved_schema import in_state_schema
 from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.user.pattern import Pattern
 from dagster_jet.operators.user.running import Call, Running
@@ -159,3 +160,26 @@ def counting(function):
     output = pa.schema([*ROWS, *((name, LONG) for name, _ in function.calls)])
     evicts = function.without_next if len(function.calls) > 1 else None
     return StatefulMap("s", ("k",), ROWS, output, function, dict, TTL, evicts)
+
+
+def matching(row):
+    """`match` over rows of these columns, as it is planned."""
+    schema = MARKED.set(2, pa.field("__row", pa.struct(row)))
+    found = pa.schema([*FOUND][:2] + [pa.field(step, pa.struct(row)) for step in "ab"])
+    function = Pattern(("k",), "at", ("a", "b"), WITHIN, tuple(row.names))
+    return InEventOrder(StatefulMap("s", ("k",), schema, found, function, list, WITHIN))
+
+
+def test_rows_of_an_open_match_come_out_with_the_columns_of_now():
+    now = pa.schema([("at", LONG), ("meets", pa.string()), ("more", LONG)])
+    older = pa.schema([("at", LONG), ("meets", pa.string()), ("less", LONG)])
+    run = Stepping(matching(older))
+    first = {**marked(1, 0, "x"), "__row": {"at": 1, "meets": "a", "less": 1}}
+    assert run.step([first], watermark=2) == []
+    run.operator = matching(now)
+    run.deltas = [in_state_schema(delta, run.operator, "s") for delta in run.deltas]
+    run.restore(Random(1))
+    second = {**marked(3, 1, "x"), "__row": {"at": 3, "meets": "b", "more": 3}}
+    (found,) = run.step([second], watermark=4)
+    assert found["a"] == {"at": 1, "meets": "a", "more": None}
+    assert found["b"] == {"at": 3, "meets": "b", "more": 3}

@@ -8,10 +8,13 @@ import pytest
 
 from dagster_jet.errors import SnapshotInvalidError
 from dagster_jet.operators.deduplicate import Deduplicate
+from dagster_jet.operators.in_event_order import InEventOrder
 from dagster_jet.operators.interval_join import IntervalJoin
 from dagster_jet.operators.saved_schema import in_state_schema, saved_columns
 from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
+from dagster_jet.operators.user.pattern import ROW, Pattern
+from dagster_jet.operators.user.running import Call, Running
 from dagster_jet.pipeline import aggregates as agg
 from dagster_jet.snapshot.plan import compare_plans
 from tests.unit.operators.frame_stage import FrameStage
@@ -164,3 +167,46 @@ def plan_of(operator):
     """Plan read back from a manifest."""
     plan = {"s": {"kind": "any", "format": 1, "columns": saved_columns(operator)}}
     return json.loads(json.dumps(plan))
+
+
+def matched(**columns):
+    row = pa.struct(list(columns.items()))
+    rows = pa.schema([("k", pa.string()), ("at", pa.int64()), (ROW, row)])
+    found = pa.schema([("k", pa.string()), ("at", pa.int64()), ("a", row), ("b", row)])
+    function = Pattern(("k",), "at", ("a", "b"), 10, tuple(columns))
+    return InEventOrder(StatefulMap("s", ("k",), rows, found, function, list, 10))
+
+
+def running(kind, call, *, lead=False):
+    """A call in order of arrival: no row waits for the watermark."""
+    calls = (("x", call), *([("next", Call("lead", "w"))] if lead else []))
+    rows = pa.schema([("k", pa.string()), ("w", pa.int64())])
+    results = pa.schema([*rows, *((name, kind) for name, _ in calls)])
+    function = Running(calls, tuple(results.names))
+    evicts = function.without_next if lead else None
+    return StatefulMap("s", ("k",), rows, results, function, dict, 10, evicts)
+
+
+INT, TEXT = pa.int64(), pa.string()
+TOTAL, LAST = Call("sum", "v"), Call("last", "v")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        (matched(v=INT, w=INT), matched(v=INT), ""),
+        (matched(v=INT), matched(v=INT, w=INT), ""),
+        (matched(v=INT), matched(v=TEXT), "its state has 'v' as int64, it is string now"),
+        (running(INT, LAST), running(TEXT, LAST), "has 'last(v,1)' as int64, it is string now"),
+        (running(INT, LAST, lead=True), running(TEXT, TOTAL, lead=True), "has 'x' as int64"),
+        (running(INT, LAST), running(TEXT, TOTAL), ""),
+    ],
+    ids=["less", "more", "type", "value", "waiting", "another value"],
+)
+def test_rows_and_values_in_the_state_of_match_and_running(before, after, reason):
+    (change,) = compare_plans(plan_of(before), plan_of(after))
+    assert change.is_refused == bool(reason)
+    assert reason in change.reason
+    older = plan_of(before)
+    older["s"]["columns"].pop("values")  # of a version that did not save it
+    assert not [c for c in compare_plans(older, plan_of(after)) if c.is_refused]

@@ -134,3 +134,23 @@ def test_the_last_lead_cannot_be_taken_away_because_rows_wait_for_it():
     older = {name: {k: v for k, v in of.items() if k != "lead"} for name, of in with_lead.items()}
     for wanted in (with_lead, without):
         assert not [c for c in compare_plans(older, wanted) if c.is_refused]
+
+
+def test_none_of_the_three_functions_reads_the_state_of_another():
+    options = {"name": "s", "order": "event time"}
+    plans = [
+        running(n="count(*)", order="event time"),
+        plan_with(lambda rows: rows.match(a="v > 1", b="v > 2", within="1 hour", name="s")),
+        plan_with(
+            lambda rows: rows.map_stateful(
+                max, create=list, ttl="1 hour", output_schema="k string", **options
+            )
+        ),
+    ]
+    for saved, wanted in permutations(plans, 2):
+        (change,) = [c for c in compare_plans(saved, wanted) if c.is_refused]
+        assert change.reason.startswith("function was ")
+        older = {
+            name: {k: v for k, v in of.items() if k != "function"} for name, of in saved.items()
+        }
+        assert not [c for c in compare_plans(older, wanted) if c.is_refused]
