@@ -73,7 +73,9 @@ class WithTimestamps(Point):
         Args:
             column: name of the new timestamp column; the stream must not have it yet.
             idle_timeout: as in `with_timestamps`.
-            max_lull: as in `with_timestamps`.
+            max_lull: as in `with_timestamps`. With it the default `order` of later stages is
+                "event time", because rows may be late; without it, "arrival". A stage keeps its
+                saved state with `order="arrival"`.
 
         Raises:
             ConfigurationError: a duration is negative or cannot be read; names the argument.

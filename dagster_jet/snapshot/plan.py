@@ -90,6 +90,7 @@ def _change(saved: StagePlan | None, wanted: StagePlan) -> tuple[Change, str]:
     compared = [name for name in wanted if name in saved and name not in _JUDGED_APART]
     differing = [
         f"{name} was {saved[name]!r}, is {wanted[name]!r}"
+        + (f" (order={saved[name]!r} keeps it)" if name == "order" else "")
         for name in compared
         if saved[name] != wanted[name]
     ]

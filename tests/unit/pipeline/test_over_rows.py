@@ -154,3 +154,18 @@ def test_none_of_the_three_functions_reads_the_state_of_another():
             name: {k: v for k, v in of.items() if k != "function"} for name, of in saved.items()
         }
         assert not [c for c in compare_plans(older, wanted) if c.is_refused]
+
+
+def test_max_lull_changes_the_order_that_nobody_wrote_and_the_refusal_says_how_to_keep_it():
+    def plan(max_lull, **order):
+        p = Pipeline("p")
+        rows = p.read_from(sources.sequence(rate=10), name="rows")
+        read = rows.with_ingestion_timestamps(max_lull=max_lull).group_by("value")
+        stage = read.running(n="count(*)", ttl="1 day", name="s", **order)
+        stage.write_to(sinks.files("o", format="json"), name="out")
+        return p.graph.plan()
+
+    saved = plan("0 s")
+    (change,) = [c for c in compare_plans(saved, plan("10 s")) if c.is_refused]
+    assert change.reason == "order was 'arrival', is 'event time' (order='arrival' keeps it)"
+    assert not [c for c in compare_plans(saved, plan("10 s", order="arrival")) if c.is_refused]
