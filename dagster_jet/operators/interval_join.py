@@ -25,7 +25,7 @@ Source: the interval join of Flink (`IntervalJoinOperator`), outer as in its SQL
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -45,7 +45,7 @@ from dagster_jet.operators.operator import (
     Step,
     StepInput,
 )
-from dagster_jet.operators.rows.event_order import Timeline, expand
+from dagster_jet.operators.rows.event_order import Timeline, expand, portions
 from dagster_jet.operators.rows.keys import key_codes, null_keys
 from dagster_jet.operators.user.batch_calls import Condition, meeting
 
@@ -156,21 +156,10 @@ class IntervalJoin(Operator):
         if len(reach.hashes):
             found = state.find(reach.hashes, reach.times)
         left, right = self._sides(found, left_new, right_new)
-        left_rows, right_rows = _pairs(left, right, self.between_ms)
-        results = []
-        if self.condition is not None or not self._is_of_left:
-            joined = self._joined(left, right, left_rows, right_rows)
-            if self.condition is not None:
-                meets = meeting(self.condition, self.stage, joined)
-                joined = joined.filter(pa.array(meets))
-                left_rows, right_rows = left_rows[meets], right_rows[meets]
-            if not self._is_of_left:
-                results.append(joined)
+        results, *flags = self._met(left, right)
         emits_alone = self.how not in ("inner", "semi")
         delta = []
-        for side, partners in ((left, left_rows), (right, right_rows)):
-            matched = side.matched.copy()
-            matched[partners] = True
+        for side, matched in zip((left, right), flags, strict=True):
             if self.how == "semi" and side is left:
                 results.append(side.rows.filter(pa.array(matched & ~side.matched)))
             if expired is not None and emits_alone:
@@ -236,6 +225,25 @@ class IntervalJoin(Operator):
             for role, table in enumerate(tables)
         )
         return left, right
+
+    def _met(self, left: _Side, right: _Side) -> tuple[list[pa.Table], np.ndarray, np.ndarray]:
+        """Joined pairs, and by side which rows have matched, before this step or in it."""
+        pairs = _Pairs.of(left, right, self.between_ms)
+        results: list[pa.Table] = []
+        of_left, of_right = left.matched.copy(), right.matched.copy()
+        if self._is_of_left and self.condition is None:
+            of_left[pairs.left[pairs.stops > pairs.starts]] = True
+            return results, of_left, of_right
+        for left_rows, right_rows in pairs.some_at_once():
+            joined = self._joined(left, right, left_rows, right_rows)
+            meets: np.ndarray | slice = slice(None)
+            if self.condition is not None:
+                meets = meeting(self.condition, self.stage, joined)
+                joined = joined.filter(pa.array(meets))
+            of_left[left_rows[meets]] = of_right[right_rows[meets]] = True
+            if not self._is_of_left:
+                results.append(joined)
+        return results, of_left, of_right
 
     def _joined(
         self, left: _Side, right: _Side, left_rows: np.ndarray, right_rows: np.ndarray
@@ -316,28 +324,48 @@ class _Side:
     matched: np.ndarray
 
 
-def _pairs(left: _Side, right: _Side, between_ms: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers of all pairs with a new row; pairs of old rows were emitted before."""
-    new_left, old_left = slice(left.old, None), slice(0, left.old)
-    everything, new_right = slice(0, None), slice(right.old, None)
-    found = [
-        _near(left, new_left, right, everything, between_ms),
-        _near(left, old_left, right, new_right, between_ms),
-    ]
-    return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+@dataclass(frozen=True)
+class _Pairs:
+    """All pairs with a new row; pairs of old rows were emitted before."""
 
+    left: np.ndarray
+    """Row numbers of the left side; old rows only with their new partners."""
+    starts: np.ndarray
+    stops: np.ndarray
+    """The partners of each are `right[start:stop]`."""
+    right: np.ndarray
 
-def _near(
-    left: _Side, of_left: slice, right: _Side, of_right: slice, between_ms: tuple[int, int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs by the saved times: the left one is `upper` before its expiry, the right one `-lower`,
-    so their difference is between -upper and -lower."""
-    lower, upper = between_ms
-    line = Timeline(right.codes[of_right], right.times[of_right])
-    codes, times = left.codes[of_left], left.times[of_left]
-    start, stop = line.between(codes, times - upper, times - lower)
-    which, places = expand(start, stop)
-    return which + of_left.start, line.order[places] + of_right.start
+    @classmethod
+    def of(cls, left: _Side, right: _Side, between_ms: tuple[int, int]) -> _Pairs:
+        new_left, old_left = slice(left.old, None), slice(0, left.old)
+        everything, new_right = slice(0, None), slice(right.old, None)
+        new = cls._near(left, new_left, right, everything, between_ms)
+        old = cls._near(left, old_left, right, new_right, between_ms)
+        return cls(
+            np.concatenate([new.left, old.left]),
+            np.concatenate([new.starts, old.starts + len(new.right)]),
+            np.concatenate([new.stops, old.stops + len(new.right)]),
+            np.concatenate([new.right, old.right]),
+        )
+
+    @classmethod
+    def _near(
+        cls, left: _Side, of_left: slice, right: _Side, of_right: slice, between_ms: tuple[int, int]
+    ) -> _Pairs:
+        """Pairs by the saved times: the left one is `upper` before its expiry, the right one
+        `-lower`, so their difference is between -upper and -lower."""
+        lower, upper = between_ms
+        line = Timeline(right.codes[of_right], right.times[of_right])
+        codes, times = left.codes[of_left], left.times[of_left]
+        starts, stops = line.between(codes, times - upper, times - lower)
+        numbers = np.arange(of_left.start, of_left.start + len(codes))
+        return cls(numbers, starts, stops, line.order + of_right.start)
+
+    def some_at_once(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Row numbers of both sides: one key with many rows has more pairs than memory."""
+        for part in portions(self.starts, self.stops):
+            which, places = expand(self.starts[part], self.stops[part])
+            yield self.left[part][which], self.right[places]
 
 
 def _filled(schema: pa.Schema, table: pa.Table, own: dict[str, np.ndarray]) -> pa.Table:

@@ -33,14 +33,12 @@ from dagster_jet.operators.operator import (
     newest_version,
 )
 from dagster_jet.operators.row_operator import RowOperator
-from dagster_jet.operators.rows.event_order import Timeline, expand
+from dagster_jet.operators.rows.event_order import Timeline, expand, portions
 from dagster_jet.operators.rows.keys import key_codes, null_keys
 from dagster_jet.operators.rows.sorting import distinct, order_by
 from dagster_jet.operators.user.batch_calls import Condition, meeting
 
 IS_VERSION_COLUMN = "__is_version"
-PAIRS_MAX = 1 << 18
-"""About so many pairs are in memory at once; more only for the subjects of a single row."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +95,9 @@ class NewestVersions(RowOperator):
     def _joined(self, rows: pa.Table, known: _Versions) -> Iterator[pa.Table]:
         """Results, in the order of the rows."""
         by_key, starts, stops = known.subjects_of(rows)
-        ends = np.cumsum(stops - starts)
-        total = int(ends[-1]) if len(ends) else 0
-        cuts = distinct(np.searchsorted(ends, np.arange(PAIRS_MAX, total, PAIRS_MAX)))
-        for begin, end in zip([0, *cuts], [*cuts, rows.num_rows], strict=True):
-            some = rows.slice(begin, end - begin)
-            which, places = expand(starts[begin:end], stops[begin:end])
+        for part in portions(starts, stops):
+            some = rows.slice(part.start, part.stop - part.start)
+            which, places = expand(starts[part], stops[part])
             is_there, found_at = known.at(by_key[places], event_times(some)[which])
             pairs = which[is_there]
             found = self._result(some, known, pairs, found_at)

@@ -7,6 +7,7 @@ where many rows of one key are close together.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -15,6 +16,8 @@ from dagster_jet.operators.rows.sorting import distinct, order_by, search
 
 _SPAN_MAX_MS = 1 << 31
 """Largest range of times in which a time's rank is its distance from the first, without search."""
+PAIRS_MAX = 1 << 18
+"""About so many pairs are in memory at once; more only for a single range."""
 
 
 class Timeline:
@@ -125,3 +128,12 @@ def expand(starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarra
     ends = np.cumsum(counts)
     numbers = np.arange(len(which)) + np.repeat(starts - (ends - counts), counts)
     return which, numbers
+
+
+def portions(starts: np.ndarray, stops: np.ndarray) -> Iterator[slice]:
+    """Cuts ranges into runs of ranges that `expand` to about `PAIRS_MAX` pairs; at least one."""
+    ends = np.cumsum(stops - starts)
+    total = int(ends[-1]) if len(ends) else 0
+    cuts = distinct(np.searchsorted(ends, np.arange(PAIRS_MAX, total, PAIRS_MAX)))
+    for begin, end in zip([0, *cuts], [*cuts, len(ends)], strict=True):
+        yield slice(begin, end)

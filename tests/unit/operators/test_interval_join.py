@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from dagster_jet.core.partition import key_hash
 from dagster_jet.errors import PipelineError, UserFunctionError
+from dagster_jet.operators import interval_join
 from dagster_jet.operators.interval_join import IntervalJoin
+from dagster_jet.operators.rows import event_order
 from tests.unit.operators.stepping import Stepping, addressed, as_multiset, colliding
 
 KEYS = pa.schema([("k", pa.string()), ("k2", pa.string())])
@@ -240,8 +242,15 @@ events = st.lists(
     condition=st.sampled_from([None, have_an_even_sum]),
     hash_of=st.sampled_from([key_hash, colliding]),
     seed=st.integers(0, 2**16),
+    pairs_max=st.sampled_from([1, 3, 1 << 18]),
 )
-def test_as_the_reference(steps, how, between, condition, hash_of, seed):
+def test_as_the_reference(steps, how, between, condition, hash_of, seed, pairs_max):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(event_order, "PAIRS_MAX", pairs_max)
+        as_the_reference(steps, how, between, condition, hash_of, seed)
+
+
+def as_the_reference(steps, how, between, condition, hash_of, seed):
     run = Stepping(operator(how, between, condition))
     reference = Reference(how, between, condition is not None)
     random, watermark = Random(seed), 0
@@ -283,3 +292,34 @@ def test_a_condition_that_raises_names_its_code():
 
     with pytest.raises(UserFunctionError, match=r"test_interval_join.py:\d+ `raise ValueError"):
         Stepping(operator(condition=fails)).step([left(0)], [right(0)])
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right", "outer", "semi", "anti"])
+def test_a_condition_gets_some_pairs_at_a_time(how, monkeypatch):
+    """30 rows of one key on each side are 900 pairs."""
+    given = []
+
+    def few(pairs):
+        given.append(pairs.num_rows)
+        return pc.equal(pairs.column("l"), pairs.column("r"))
+
+    rows = [left(0, n) for n in range(30)], [right(0, n) for n in range(1, 31)]
+    results = []
+    for most in (1 << 18, 100):
+        monkeypatch.setattr(event_order, "PAIRS_MAX", most)
+        given.clear()
+        run = Stepping(operator(how, condition=few))
+        results.append(as_multiset(run.step(*rows) + run.complete()))
+        assert sum(given) == 2 * 900, "steps are taken twice"
+        assert max(given) < 2 * most
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("how", ["semi", "anti"])
+def test_whether_there_is_a_partner_needs_no_pairs(how, monkeypatch):
+    monkeypatch.setattr(interval_join, "expand", None)
+    run = Stepping(operator(how))
+    found = run.step([left(0, n) for n in range(9)], [right(3, n, "y") for n in range(9)])
+    found += run.step([left(50, 9)], [right(1, 1)]) + run.complete()
+    wanted = range(9) if how == "semi" else [9]
+    assert sorted(row["l"] for row in found) == list(wanted)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_jet.core.partition import key_hash
-from dagster_jet.operators import newest_versions
 from dagster_jet.operators.in_event_order import ROW_COLUMN
 from dagster_jet.operators.join_as_of import JoinAsOf
 from dagster_jet.operators.operator import MemoryState, StepInput
+from dagster_jet.operators.rows import event_order
 from dagster_jet.operators.saved_rows import living_rows
 from tests.unit.operators.stepping import (
     Stepping,
@@ -200,7 +200,7 @@ def test_several_subjects_of_a_key_whatever_the_steps(seed, keeps_all, keep, col
         condition=sum_is_odd,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(newest_versions, "PAIRS_MAX", pairs_max)
+        patched.setattr(event_order, "PAIRS_MAX", pairs_max)
         found, (rows, versions), late = played(joins, random, rows, versions)
     assert late == 0
     assert as_multiset(found) == as_multiset([*naive_of_subjects(rows, versions, keeps_all, keep)])
