@@ -90,7 +90,7 @@ def added_file(version: int, number: int, action: Mapping[str, Any]) -> AddedFil
         unquote(action["path"]),
         action["size"],
         json.loads(action.get("stats") or "{}").get("numRecords"),
-        tuple((action.get("partitionValues") or {}).items()),
+        tuple((n, v or None) for n, v in (action.get("partitionValues") or {}).items()),
     )
 
 
@@ -112,6 +112,7 @@ def contents_of(log: TableLog) -> list[AddedFile]:
 
 
 def _text(value: Any) -> str | None:
+    """Returns the text that the log has. There an empty text is null."""
     if isinstance(value, bool):
         return str(value).lower()
-    return None if value is None else str(value)
+    return None if value is None else str(value) or None

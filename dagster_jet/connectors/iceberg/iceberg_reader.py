@@ -99,8 +99,8 @@ class IcebergReader(TableReader):
         return self.existing(version)
 
     def _snapshots(self, version: TableVersion) -> TableSnapshots:
-        source = self.source
-        return TableSnapshots(version, source.skips_deletes, source.name, self.job, self.stage)
+        source, at = self.source, (self.job, self.stage)
+        return TableSnapshots(version, source.ids, source.skips_deletes, source.name, *at)
 
     def _beginning(self, version: TableVersion, branch: Sequence[Snapshot]) -> tuple[int, int]:
         """Returns the number of the snapshot whose contents a new job reads, or -1, and the first

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -18,6 +18,7 @@ from dagster_jet.connectors.iceberg.iceberg_reader import IcebergReader
 from dagster_jet.connectors.iceberg.iceberg_sink import IcebergSink, checked_storage, checked_table
 from dagster_jet.connectors.iceberg.storage import place_of
 from dagster_jet.connectors.iceberg.table_version import TableVersion
+from dagster_jet.connectors.lake.field_ids import FieldIds
 from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.connectors.lake.table_read import TableRead, check_reading
 from dagster_jet.contract import BadRowRule, Sink, Source
@@ -32,14 +33,13 @@ class TableColumns:
     url: str
     schema: str
     """Columns as DDL."""
-    ids: Mapping[str, int]
+    ids: FieldIds
 
     @classmethod
     def of(cls, version: TableVersion) -> TableColumns:
         """Raises `ConfigurationError`: Spark has no type for a column."""
         location = version.metadata.location
-        ids = {field.name: field.field_id for field in version.metadata.schema().fields}
-        return cls(place_of(location) or location, version.ddl(), ids)
+        return cls(place_of(location) or location, version.ddl(), version.field_ids())
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,11 @@ import pyarrow as pa
 
 from dagster_jet.connectors.iceberg.partition_fields import IDENTITY, Values
 from dagster_jet.connectors.iceberg.storage import place_of
+from dagster_jet.connectors.lake.field_ids import Path, id_of
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table.metadata import TableMetadata
-
-_ID = b"PARQUET:field_id"
 
 
 @dataclass(frozen=True)
@@ -56,16 +55,14 @@ class OldFile:
         return None
 
 
-def file_columns(schema: pa.Schema, mapped: Mapping[str, int]) -> dict[int, pa.Field]:
+def file_columns(schema: pa.Schema, mapped: Mapping[Path, int]) -> dict[int, pa.Field]:
     """Returns the columns of a file by their ids.
 
     Args:
         mapped: ids by name, for files without ids.
     """
-    ids = [(column.metadata or {}).get(_ID) for column in schema]
-    if any(id is not None for id in ids):
-        return {int(id): one for id, one in zip(ids, schema, strict=True) if id is not None}
-    return {mapped[one.name]: one for one in schema if one.name in mapped}
+    found = {id: column for column in schema if (id := id_of(column)) is not None}
+    return found or {mapped[(one.name,)]: one for one in schema if (one.name,) in mapped}
 
 
 def _part_ids(column: pa.Field) -> list[Any]:
@@ -79,4 +76,4 @@ def _part_ids(column: pa.Field) -> list[Any]:
         parts = [type.value_field]
     else:
         parts = []
-    return [[(one.metadata or {}).get(_ID), _part_ids(one)] for one in parts]
+    return [[id_of(one), _part_ids(one)] for one in parts]

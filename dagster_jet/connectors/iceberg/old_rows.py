@@ -15,6 +15,7 @@ from dagster_jet.connectors.iceberg.data_file import IcebergLayout
 from dagster_jet.connectors.iceberg.old_file import OldFile, file_columns
 from dagster_jet.connectors.iceberg.storage import place_of
 from dagster_jet.connectors.lake.data_writer import DataWriter
+from dagster_jet.connectors.lake.field_ids import Path
 from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.errors import SinkMismatchError
 from dagster_jet.operators.rows.casting import cast_column
@@ -29,7 +30,7 @@ class OldRows:
     owner: Owner
     layout: IcebergLayout
     storage_options: StorageOptions
-    mapped: Mapping[str, int]
+    mapped: Mapping[Path, int]
     """Ids of columns by their names in files that have no ids."""
 
     def rows_of(

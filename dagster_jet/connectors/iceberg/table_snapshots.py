@@ -5,13 +5,15 @@ Snapshots are told apart by their sequence numbers, which grow along a branch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
+from dagster_jet.connectors.iceberg.partition_fields import IDENTITY
 from dagster_jet.connectors.iceberg.storage import place_of
 from dagster_jet.connectors.iceberg.table_version import TableVersion
 from dagster_jet.connectors.lake.added_rows import AddedFile
+from dagster_jet.connectors.lake.field_ids import FieldIds
 from dagster_jet.errors import SourceError
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ class TableSnapshots:
     """Reads the snapshots of a branch, in order."""
 
     version: TableVersion
+    ids: FieldIds
     skips_deletes: bool
     name: str
     job: str
@@ -97,8 +100,18 @@ class TableSnapshots:
                     snapshot, f"has the file {one.file_path!r}, which is not read", "Rewrite it."
                 )
             size, rows = one.file_size_in_bytes, one.record_count
-            found.append(AddedFile(number_of(snapshot), number, place, size, rows))
+            partition = tuple(self._partition(one))
+            found.append(AddedFile(number_of(snapshot), number, place, size, rows, partition))
         return found
+
+    def _partition(self, file: DataFile) -> Iterator[tuple[str, Any]]:
+        """Yields the values of columns that are equal in all rows of a file. It may lack these
+        columns, as files of Hive do."""
+        metadata, values = self.version.metadata, cast(Any, file.partition)
+        columns = {one.field_id for one in metadata.schema().fields} & self.ids.names.keys()
+        for number, one in enumerate(metadata.specs()[file.spec_id].fields):
+            if str(one.transform) == IDENTITY and one.source_id in columns:
+                yield self.ids.names[one.source_id], values[number]
 
     def _refused(self, snapshot: Snapshot, why: str, cure: str) -> SourceError:
         return SourceError(

@@ -6,7 +6,7 @@ the expiry of snapshots and a rollback.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from dagster_jet.connectors.iceberg.data_file import IcebergLayout, LiveFile, da
 from dagster_jet.connectors.iceberg.fields import extended, inner_not_null, of_table
 from dagster_jet.connectors.iceberg.partition_fields import PartitionField
 from dagster_jet.connectors.iceberg.table_request import TableRequest
+from dagster_jet.connectors.lake.field_ids import FieldIds, Path
 from dagster_jet.connectors.lake.lake_committer import first_line, time_travel
 from dagster_jet.connectors.lake.staged_file import kept_in
 from dagster_jet.connectors.type_ddl import type_ddl
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.name_mapping import MappedField
 
 _FORMAT = 2
 """The library does not write version 3. Snapshots of version 1 have no sequence numbers, by which a
@@ -157,15 +159,10 @@ class TableVersion:
             for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
         ]
 
-    def mapped(self) -> dict[str, int]:
-        """Returns the ids of columns by their names in files that have no ids."""
+    def mapped(self) -> dict[Path, int]:
+        """Returns the ids of columns and their parts by their names in files that have no ids."""
         mapping = self.metadata.name_mapping()
-        return {
-            name: one.field_id
-            for one in ([] if mapping is None else mapping.root)
-            if one.field_id is not None
-            for name in one.names
-        }
+        return {} if mapping is None else dict(_mapped(mapping.root, ()))
 
     # --- columns and partitions ---
 
@@ -187,6 +184,13 @@ class TableVersion:
             )
             for field in self.metadata.spec().fields
         )
+
+    def field_ids(self) -> FieldIds:
+        """Returns what finds the columns in files."""
+        from pyiceberg.schema import index_by_id
+
+        known = index_by_id(self.metadata.schema())
+        return FieldIds({id: field.name for id, field in known.items()}, self.mapped())
 
     def layout(self) -> IcebergLayout:
         """Returns what tasks write by."""
@@ -437,3 +441,12 @@ class TableVersion:
         except Exception as error:  # noqa: BLE001 - the caller looks
             return error
         return None
+
+
+def _mapped(fields: Iterable[MappedField], parent: Path) -> Iterator[tuple[Path, int]]:
+    for one in fields:
+        for name in one.names:
+            path = (*parent, name)
+            if one.field_id is not None:
+                yield path, one.field_id
+            yield from _mapped(one.fields, path)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared
+from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared, spelling
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
+from dagster_jet.connectors.lake.field_ids import with_names_of
 from dagster_jet.connectors.lake.table_read import TableRead
 from dagster_jet.connectors.task_shares import FixedShares, TaskShares
 from dagster_jet.errors import BadRowError
@@ -21,7 +23,6 @@ from dagster_jet.system.own_task import OwnTask
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_ID = b"PARQUET:field_id"
 _WHOLE = re.compile("/|[a-z0-9]+://")
 
 
@@ -37,8 +38,9 @@ class AddedFile:
     bytes: int
     rows: int | None
     """None: the table's metadata do not say it."""
-    partition: tuple[tuple[str, str | None], ...] = ()
-    """Values of columns that the file does not have."""
+    partition: tuple[tuple[str, Any], ...] = ()
+    """Values of columns that the file may lack. Dates and times are texts (Delta Lake), or days and
+    microseconds (Iceberg)."""
     is_joined: bool = False
     """Whether it is read in one epoch with the file before it."""
 
@@ -117,10 +119,13 @@ class ReadPieces:
                 cure="It was removed before it was read, such as by VACUUM: keep files longer than "
                 "a job is down. Bring it back, or start a job of another name.",
             )
-        values = dict(piece.file.partition)
         with place.open(found) as stream:
             file, at = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us"), 0
-            names = self._names(file.schema_arrow)
+            with self._misfits_named(path):
+                there = self._found(file.schema_arrow)
+            # A file of Delta Lake lacks these columns, one of Iceberg mostly has them.
+            own = there if self.table.ids.names else {}
+            values = {n: value for n, value in piece.file.partition if n not in own}
             for group in range(file.metadata.num_row_groups):
                 count = file.metadata.row_group(group).num_rows
                 if at + count > piece.first and (piece.end is None or at < piece.end):
@@ -128,49 +133,59 @@ class ReadPieces:
                     end = count if piece.end is None else min(count, piece.end - at)
                     rows = file.read_row_group(group).slice(first, end - first)
                     for batch in rows.to_batches():
-                        yield self._as_declared(batch, names, values, piece.file.path)
+                        with self._misfits_named(path):
+                            made = self._as_declared(batch, there, values)
+                        yield made
                 at += count
 
-    def _names(self, found: pa.Schema) -> dict[str, str]:
-        """Returns the name in a file of each declared column that it has."""
-        ids = self.table.ids
-        by_id = {
-            int(column.metadata[_ID]): column.name
-            for column in found
-            if ids and column.metadata is not None and _ID in column.metadata
-        }
-        if by_id:
-            return {name: by_id[id] for name, id in ids.items() if id in by_id}
-        return {name: name for name in self.columns.names if name in found.names}
+    @contextmanager
+    def _misfits_named(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except UnfitError as error:
+            raise BadRowError(
+                f"a data file of the table {self.table.name!r} does not fit: {error}.",
+                position=path,
+                cure="Start the job again: it reads the table's present columns.",
+            ) from error
+
+    def _found(self, file: pa.Schema) -> dict[str, tuple[int, pa.DataType]]:
+        """Returns number and type of each declared column that a file has. The type has the names
+        of the table."""
+        renamed = self.table.ids.renamed(file)
+        own = {name: spelling(name, renamed.names) for name in self.columns.names}
+        numbers = {name: renamed.get_field_index(other) for name, other in own.items() if other}
+        return {name: (number, renamed.field(number).type) for name, number in numbers.items()}
 
     def _as_declared(
         self,
         batch: pa.RecordBatch,
-        names: dict[str, str],
-        values: dict[str, str | None],
-        path: str,
+        there: dict[str, tuple[int, pa.DataType]],
+        values: dict[str, Any],
     ) -> pa.RecordBatch:
         columns = []
         for declared in self.columns:
-            if declared.name in values:
-                columns.append(_repeated(values[declared.name], declared.type, batch.num_rows))
-            elif declared.name in names:
-                column = batch.column(names[declared.name])
-                try:
-                    columns.append(as_declared(column, declared.type, declared.name))
-                except UnfitError as error:
-                    raise BadRowError(
-                        f"a data file of the table {self.table.name!r} does not fit: {error}.",
-                        position=path,
-                        cure="Start the job again: it reads the table's present columns.",
-                    ) from error
+            name, type = declared.name, declared.type
+            if name in values:
+                columns.append(_repeated(values[name], type, batch.num_rows))
+            elif name in there:
+                number, renamed = there[name]
+                column = with_names_of(renamed, batch.column(number))
+                columns.append(as_declared(column, type, name))
             else:  # written before the table had it
-                columns.append(pa.nulls(batch.num_rows, declared.type))
+                columns.append(pa.nulls(batch.num_rows, type))
         return pa.RecordBatch.from_arrays(columns, schema=self.columns)
 
 
-def _repeated(text: str | None, type: pa.DataType, count: int) -> pa.Array:
-    if text is None or text == "":
+def _repeated(value: Any, type: pa.DataType, count: int) -> pa.Array:
+    if value is None:
         return pa.nulls(count, type)
-    value = as_declared(pa.array([text], pa.string()), type, "a partition's value")
-    return value.take(pa.array([0] * count, pa.int64()))
+    given = pa.array([value])
+    if pa.types.is_integer(given.type) and pa.types.is_temporal(type):
+        given = given.cast(pa.int32()).cast(type) if pa.types.is_date(type) else _time(given, type)
+    one = as_declared(given, type, "a partition's value")
+    return one.take(pa.array([0] * count, pa.int64()))
+
+
+def _time(us: pa.Array, type: pa.DataType) -> pa.Array:
+    return us.cast(pa.time64("us") if pa.types.is_time(type) else pa.timestamp("us", type.tz))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from dagster_jet.connectors.files.places.location import StorageOptions
+from dagster_jet.connectors.lake.field_ids import FieldIds
 from dagster_jet.core.choices import check_known
 from dagster_jet.errors import ConfigurationError
 
@@ -27,9 +27,7 @@ class TableRead:
     storage_options: StorageOptions
     schema: str
     """Columns as DDL."""
-    ids: Mapping[str, int] = field(default_factory=dict)
-    """Ids of columns, by name. Files may have older names of a column, but its id stays. Empty: the
-    format does not rename columns."""
+    ids: FieldIds = field(default_factory=FieldIds)
 
 
 def check_reading(start: str | int | datetime, deletes: str, version: str) -> None:
