@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dagster_jet.connectors.files.old_calendar import OldCalendar
 from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared, spelling
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
@@ -123,6 +124,7 @@ class ReadPieces:
             file, at = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us"), 0
             with self._misfits_named(path):
                 there = self._found(file.schema_arrow)
+            calendar = OldCalendar.of(file.metadata)
             # A file of Delta Lake lacks these columns, one of Iceberg mostly has them.
             own = there if self.table.ids.names else {}
             values = {n: value for n, value in piece.file.partition if n not in own}
@@ -134,7 +136,7 @@ class ReadPieces:
                     rows = file.read_row_group(group).slice(first, end - first)
                     for batch in rows.to_batches():
                         with self._misfits_named(path):
-                            made = self._as_declared(batch, there, values)
+                            made = self._as_declared(batch, there, values, calendar)
                         yield made
                 at += count
 
@@ -162,6 +164,7 @@ class ReadPieces:
         batch: pa.RecordBatch,
         there: dict[str, tuple[int, pa.DataType]],
         values: dict[str, Any],
+        calendar: OldCalendar,
     ) -> pa.RecordBatch:
         columns = []
         for declared in self.columns:
@@ -171,6 +174,7 @@ class ReadPieces:
             elif name in there:
                 number, renamed = there[name]
                 column = with_names_of(renamed, batch.column(number))
+                column = calendar.converted(column, name)
                 columns.append(as_declared(column, type, name))
             else:  # written before the table had it
                 columns.append(pa.nulls(batch.num_rows, type))

@@ -1,5 +1,5 @@
 """Columns of files that other programs wrote: under other names, or with a value in the metadata
-only."""
+only, or in another calendar."""
 
 from __future__ import annotations
 
@@ -160,19 +160,38 @@ def test_a_file_whose_columns_are_not_told(tmp_path: Path) -> None:
         read(iceberg(tmp_path), schema)
 
 
+def source_of(folder: Path, kind: str, rows: pa.Table, schema: pa.Schema) -> Any:
+    """Returns a table with a file that another program has written."""
+    if kind == "iceberg":
+        with iceberg_table.Table(folder, schema).opened() as table:
+            migrate(table, folder / "old.parquet", rows)
+        return iceberg(folder)
+    made = delta_table.Table(folder, schema)
+    pq.write_table(rows, file := made.folder / "old.parquet")
+    add = AddAction(file.name, file.stat().st_size, {}, 0, True, '{"numRecords": 2}')
+    made.now.create_write_transaction([add], "append", made.now.schema())
+    return sources.delta(str(made.folder))
+
+
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_a_name_is_spelled_in_another_way(tmp_path: Path, kind: str) -> None:
     """As Spark, which ignores case. Failed before: null."""
-    schema, rows = pa.schema([("id", pa.int64())]), pa.table({"ID": [1, 2]})
-    source: Any
-    if kind == "iceberg":
-        with iceberg_table.Table(tmp_path, schema).opened() as table:
-            migrate(table, tmp_path / "old.parquet", rows)
-        source = iceberg(tmp_path)
-    else:
-        made = delta_table.Table(tmp_path, schema)
-        pq.write_table(rows, file := made.folder / "old.parquet")
-        add = AddAction(file.name, file.stat().st_size, {}, 0, True, '{"numRecords": 2}')
-        made.now.create_write_transaction([add], "append", made.now.schema())
-        source = sources.delta(str(made.folder))
+    schema = pa.schema([("id", pa.int64())])
+    source = source_of(tmp_path, kind, pa.table({"ID": [1, 2]}), schema)
     assert read(source, schema) == [{"id": 1}, {"id": 2}]
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_dates_and_times_of_spark_2(tmp_path: Path, kind: str) -> None:
+    """Failed before: 0000-12-30 and 1500-01-08, and times of another calendar."""
+    schema = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("at", pa.timestamp("us"))])
+    spark = schema.with_metadata({b"org.apache.spark.legacyDateTime": b""})
+    days = pa.array([-719_164, -171_657], pa.int32()).cast(pa.date32())
+    times = pa.array([0, None], pa.timestamp("us"))
+    rows = pa.table([pa.array([1, 2]), days, times], schema=spark)
+    found = read(source_of(tmp_path / "a", kind, rows, schema), schema)
+    assert [str(row["day"]) for row in found] == ["0001-01-01", "1499-12-30"]
+    old = pa.array([datetime(1500, 1, 1), None], pa.timestamp("us"))
+    rows = pa.table([pa.array([1, 2]), days, old], schema=spark)
+    with pytest.raises(BadRowError, match="before 1900-01-01 in the calendar of Spark 2"):
+        read(source_of(tmp_path / "b", kind, rows, schema), schema)
