@@ -71,6 +71,7 @@ class ChangeFeed(TableChanges):
         for kind, type in (("remove", _DELETED), ("add", _INSERTED)):
             for action in actions:
                 if kind in action and action[kind].get("dataChange", True):
+                    self.check_whole(version, action[kind])
                     self._check_complete(version, action[kind])
                     file = added_file(version, len(found), action[kind])
                     found.append(_marked(file, type, committed_ms))

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from dagster_jet.connectors.delta.change_feed import ChangeFeed, has_feed, no_feed
+from dagster_jet.connectors.delta.fitness import unreadable
 from dagster_jet.connectors.delta.log_folder import options_of
 from dagster_jet.connectors.delta.table_changes import TableChanges
 from dagster_jet.connectors.delta.table_log import TableLog, reading_errors_named
 from dagster_jet.connectors.lake.added_rows import AddedFile
 from dagster_jet.connectors.lake.data_folder import data_folder
 from dagster_jet.connectors.lake.table_reader import Found, TableReader
+from dagster_jet.errors import SourceError
 
 
 @dataclass
@@ -21,6 +23,8 @@ class DeltaReader(TableReader):
     reads_changes: bool = False
     _log: TableLog | None = None
     """As of the last poll."""
+    _checked: int | None = None
+    """Version whose files can be read."""
 
     @property
     def _changes(self) -> TableChanges:
@@ -33,6 +37,7 @@ class DeltaReader(TableReader):
                 self._log = self._opened()
             log = self._log
             self.check_table(log.id)
+            self._check_readable(log)
             contents, first = self._contents, self._next_version
             if self._from is None:
                 contents, first = self._beginning(log)
@@ -50,6 +55,19 @@ class DeltaReader(TableReader):
     def _opened(self, version: int | None = None) -> TableLog:
         options = options_of(data_folder(self.source.url, self.source.storage_options))
         return self.existing(TableLog.open(self.source.url, options, version))
+
+    def _check_readable(self, log: TableLog) -> None:
+        """Asks again what the start has asked: features may be turned on meanwhile."""
+        if log.version != self._checked and (why := unreadable(log)):
+            raise SourceError(
+                f"the table {self.source.url!r} cannot be read any more: {why}.",
+                job=self.job,
+                stage=self.stage,
+                position=str(log.version),
+                cure="Take that back, and start the job again. To read the table from its present "
+                "contents on, start a job of another name.",
+            )
+        self._checked = log.version
 
     def _check_feed(self, log: TableLog) -> None:
         if not has_feed(log.properties):

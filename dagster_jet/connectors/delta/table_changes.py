@@ -53,7 +53,21 @@ class TableChanges:
                 )
             if "add" in action and action["add"].get("dataChange", True):
                 added.append(action["add"])
+        for one in added:
+            self.check_whole(version, one)
         return [added_file(version, number, one) for number, one in enumerate(added)]
+
+    def check_whole(self, version: int, action: Mapping[str, Any]) -> None:
+        """Raises `SourceError` if not all rows of a file count."""
+        if action.get("deletionVector") is not None:
+            raise SourceError(
+                f"version {version} of the table {self.url!r} has a file with a deletion vector.",
+                job=self.job,
+                stage=self.stage,
+                position=action["path"],
+                cure="Drop the feature deletionVectors of the table, and let a job of another name "
+                "begin with a version behind that.",
+            )
 
     def actions(self, version: int) -> Iterator[Mapping[str, Any]]:
         found = actions_of(self.url, self.storage_options, version)

@@ -200,3 +200,42 @@ def test_a_version_that_is_vacuumed_away(tmp_path: Path) -> None:
     assert split is not None
     with pytest.raises(BadRowError, match=r"is gone\..*VACUUM.*job of another name"):
         read_split(one, split)
+
+
+VECTORS = {
+    "minReaderVersion": 3,
+    "minWriterVersion": 7,
+    "readerFeatures": ["deletionVectors"],
+    "writerFeatures": ["deletionVectors", "changeDataFeed", "appendOnly", "invariants"],
+}
+
+
+def test_deletion_vectors_that_are_turned_on_meanwhile(tmp_path: Path) -> None:
+    """As Spark deletes then: the same file with a vector, without a change file. Failed before: all
+    rows of the file were deleted and inserted again, the deleted one, too."""
+    history = History(tmp_path / "t", 0)
+    deltalake.write_deltalake(history.folder, history.new(3), mode="append")
+    log = history.folder / "_delta_log"
+    lines = [json.loads(line) for line in (log / f"{1:020d}.json").read_text().splitlines()]
+    (add,) = (line["add"] for line in lines if "add" in line)
+    feed, rows = reader(history.folder, "latest"), reader(history.folder, "latest")
+    rows.reads_changes = False
+    for one in (feed, rows):
+        one.accept(one.poll())
+    commit_actions(log, 2, {"protocol": VECTORS})
+    for one in (feed, rows):
+        with pytest.raises(SourceError, match="cannot be read any more: it has the feature"):
+            one.poll()
+    removed = {**add, "extendedFileMetadata": True}
+    vector = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 1}
+    commit_actions(log, 3, {"remove": removed}, {"add": {**add, "deletionVector": vector}})
+    with pytest.raises(SourceError, match=r"version 3 .* has a file with a deletion vector"):
+        feed._changes.of_version(3)
+    commit_actions(log, 4, {"add": {**add, "deletionVector": vector}})
+    with pytest.raises(SourceError, match=r"version 4 .* has a file with a deletion vector"):
+        rows._changes.of_version(4)
+
+
+def commit_actions(log: Path, version: int, *actions: Any) -> None:
+    text = "\n".join(json.dumps(one) for one in ({"commitInfo": {"timestamp": 1}}, *actions))
+    (log / f"{version:020d}.json").write_text(text)
