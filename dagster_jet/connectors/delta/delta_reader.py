@@ -8,11 +8,11 @@ from datetime import datetime
 from dagster_jet.connectors.delta.change_feed import ChangeFeed, has_feed, no_feed
 from dagster_jet.connectors.delta.fitness import unreadable
 from dagster_jet.connectors.delta.log_folder import options_of
-from dagster_jet.connectors.delta.table_changes import TableChanges
+from dagster_jet.connectors.delta.table_changes import TableChanges, digest_of
 from dagster_jet.connectors.delta.table_log import TableLog, reading_errors_named
 from dagster_jet.connectors.lake.added_rows import AddedFile
 from dagster_jet.connectors.lake.data_folder import data_folder
-from dagster_jet.connectors.lake.table_reader import Found, TableReader
+from dagster_jet.connectors.lake.table_reader import Found, Head, TableReader
 from dagster_jet.errors import SourceError
 
 
@@ -24,7 +24,7 @@ class DeltaReader(TableReader):
     _log: TableLog | None = None
     """As of the last poll."""
     _checked: int | None = None
-    """Version whose files can be read."""
+    """Newest version at the last checks."""
 
     @property
     def _changes(self) -> TableChanges:
@@ -37,7 +37,10 @@ class DeltaReader(TableReader):
                 self._log = self._opened()
             log = self._log
             self.check_table(log.id)
-            self._check_readable(log)
+            if log.version != self._checked:
+                self._check_readable(log)
+                self._check_continues(log)
+                self._checked = log.version
             contents, first = self._contents, self._next_version
             if self._from is None:
                 contents, first = self._beginning(log)
@@ -50,7 +53,10 @@ class DeltaReader(TableReader):
                     files += changes.of_contents(self._opened(version))
                 else:
                     files += changes.of_version(version)
-            return Found(log.id, first, max(first, log.version + 1), files, contents)
+            head = self._head
+            if head is None or head.number != log.version:
+                head = Head(log.version, self._digest(log.version))
+            return Found(log.id, first, max(first, log.version + 1), files, contents, head)
 
     def _opened(self, version: int | None = None) -> TableLog:
         options = options_of(data_folder(self.source.url, self.source.storage_options))
@@ -58,7 +64,7 @@ class DeltaReader(TableReader):
 
     def _check_readable(self, log: TableLog) -> None:
         """Asks again what the start has asked: features may be turned on meanwhile."""
-        if log.version != self._checked and (why := unreadable(log)):
+        if why := unreadable(log):
             raise SourceError(
                 f"the table {self.source.url!r} cannot be read any more: {why}.",
                 job=self.job,
@@ -67,7 +73,21 @@ class DeltaReader(TableReader):
                 cure="Take that back, and start the job again. To read the table from its present "
                 "contents on, start a job of another name.",
             )
-        self._checked = log.version
+
+    def _check_continues(self, log: TableLog) -> None:
+        """Checks that the log still has what was listed: another writer may have gone on from an
+        older copy of the table, with the same numbers."""
+        head, begins = self._head, self._next_version
+        if head is None:  # a new job, or a position without it
+            is_ahead = begins == self.source.start  # it waits for a version that is to come
+            head = Head(-1 if is_ahead else begins - 1, None)
+        is_another = head.id is not None and self._digest(head.number) not in (None, head.id)
+        if log.version < head.number or is_another:
+            raise self.older(f"version {head.number}")
+
+    def _digest(self, version: int) -> str | None:
+        """Returns what tells a version's file of the log from another one; None if it is gone."""
+        return digest_of(self.source.url, self.source.storage_options, version)
 
     def _check_feed(self, log: TableLog) -> None:
         if not has_feed(log.properties):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 from urllib.parse import unquote
 
@@ -87,13 +88,23 @@ def actions_of(
     url: str, storage_options: StorageOptions, version: int
 ) -> list[Mapping[str, Any]] | None:
     """Returns what the log's file of one version says; None if there is no such file."""
+    body = _body(url, storage_options, version)
+    return None if body is None else [json.loads(one) for one in body.splitlines() if one.strip()]
+
+
+def digest_of(url: str, storage_options: StorageOptions, version: int) -> str | None:
+    """Returns a digest of the log's file of one version; None if there is no such file."""
+    body = _body(url, storage_options, version)
+    return None if body is None else blake2b(body, digest_size=16).hexdigest()
+
+
+def _body(url: str, storage_options: StorageOptions, version: int) -> bytes | None:
     place = open_input(url, storage_options)
     found = place.find(f"{url}/{LOG}/{version:020d}.json")
     if found is None:
         return None
     with place.open(found) as file:
-        lines = file.read().decode().splitlines()
-    return [json.loads(line) for line in lines if line.strip()]
+        return file.read()
 
 
 def added_file(version: int, number: int, action: Mapping[str, Any]) -> AddedFile:

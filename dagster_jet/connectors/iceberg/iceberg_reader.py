@@ -17,7 +17,7 @@ import pyarrow as pa
 from dagster_jet.connectors.iceberg.catalog import CatalogPlace, reading_errors_named
 from dagster_jet.connectors.iceberg.table_snapshots import TableSnapshots, number_of
 from dagster_jet.connectors.iceberg.table_version import TableVersion
-from dagster_jet.connectors.lake.table_reader import Found, TableReader
+from dagster_jet.connectors.lake.table_reader import Found, Head, TableReader
 from dagster_jet.contract import Acknowledges
 from dagster_jet.errors import SourceError
 
@@ -42,8 +42,6 @@ class IcebergReader(TableReader):
     branch: str
     tag: str | None
     """Name of the tag; None: the table gets none."""
-    _head: int | None = field(default=None, init=False)
-    """Id of the newest snapshot that was listed."""
     _acknowledged: int | None = field(default=None, init=False)
     # For the polling thread only:
     _opened: Catalog | None = field(default=None, init=False)
@@ -51,10 +49,8 @@ class IcebergReader(TableReader):
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
         super().restore(position, journal)
-        self._head = position["snapshot"]
-
-    def position(self) -> dict[str, Any]:
-        return {**super().position(), "snapshot": self._head}
+        if position.get("snapshot") is not None:  # a position that was saved without its number
+            self._head = Head(-1, position["snapshot"])
 
     # --- listing ---
 
@@ -78,14 +74,9 @@ class IcebergReader(TableReader):
                     else snapshots.added_by(one)
                 )
             ]
-            head = branch[-1] if branch else None
-            end = first if head is None else max(first, number_of(head) + 1)
-            id = None if head is None else head.snapshot_id
-            return Found(version.id, first, end, files, contents, id)
-
-    def accept(self, found: Found) -> None:
-        super().accept(found)
-        self._head = found.head
+            head = Head(number_of(branch[-1]), branch[-1].snapshot_id) if branch else None
+            end = first if head is None else max(first, head.number + 1)
+            return Found(version.id, first, end, files, contents, head)
 
     def _look(self) -> TableVersion:
         """Returns the newest version; the catalog is opened again after an error."""
@@ -131,27 +122,38 @@ class IcebergReader(TableReader):
         self, version: TableVersion, branch: Sequence[Snapshot], first: int
     ) -> None:
         """Checks that no snapshot that the job has to read is gone, and none that it has read."""
-        oldest = number_of(branch[0]) if branch else 0
+        oldest, head = number_of(branch[0]) if branch else 0, self._head
         if oldest > first:
             raise SourceError(
                 f"snapshots of the table {self.source.name!r} have expired before they were read: "
                 f"its oldest one is {branch[0].snapshot_id}.",
                 job=self.job,
                 stage=self.stage,
-                position=str(self._head),
+                position=None if head is None else str(head.id),
                 cure="Keep snapshots for longer than a job is down "
                 "(history.expire.max-snapshot-age-ms, dagster-jet.snapshots-kept). To read the "
                 "table from its present contents on, start a job of another name.",
             )
-        known, head = {one.snapshot_id for one in branch}, self._head
-        is_away = head is not None and head not in known
-        if is_away and version.metadata.snapshot_by_id(head or 0) and not self.source.skips_deletes:
+        # Sequence numbers of a table only grow, also when a branch is set back.
+        metadata: Any = version.metadata
+        last = metadata.last_sequence_number
+        if last < first - 1:
+            raise self.older(f"sequence number {first - 1}")
+        if head is None:
+            return
+        known = {one.snapshot_id: number_of(one) for one in metadata.snapshots}
+        is_another = 0 < head.number in known.values() and head.id not in known
+        if last < head.number or is_another:
+            raise self.older(f"snapshot {head.id} (sequence number {head.number})")
+        is_away = head.id not in {one.snapshot_id for one in branch}
+        was_back = is_away and (head.id in known or 0 < oldest < first)
+        if was_back and not self.source.skips_deletes:
             raise SourceError(
-                f"the table {self.source.name!r} was set back to before its snapshot {head}, which "
-                "the job has read.",
+                f"the table {self.source.name!r} was set back to before its snapshot {head.id}, "
+                "which the job has read.",
                 job=self.job,
                 stage=self.stage,
-                position=str(head),
+                position=str(head.id),
                 cure="Set it forward again, or go on with later snapshots: "
                 'iceberg(..., deletes="skip").',
             )

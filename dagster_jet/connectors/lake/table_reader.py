@@ -29,6 +29,16 @@ _BYTES_PER_ROW = 100
 
 
 @dataclass(frozen=True)
+class Head:
+    """A version that a table had as its newest one."""
+
+    number: int
+    id: int | str | None
+    """Differs from that of another version with this number, of a table that came back older. None:
+    not known."""
+
+
+@dataclass(frozen=True)
 class Found:
     """Result of a poll: the files of the versions from `first` to before `next`."""
 
@@ -38,8 +48,7 @@ class Found:
     files: Sequence[AddedFile]
     contents: int
     """Version whose files a new job reads as the table's contents; -1: none."""
-    head: int | None = None
-    """Id of the newest version, if its number is none."""
+    head: Head | None
 
 
 @dataclass
@@ -55,6 +64,8 @@ class TableReader(SourceReader):
     """Next row; None: a new job has not looked yet."""
     _next_version: int = 0
     """Version that the next poll begins with."""
+    _head: Head | None = None
+    """Newest version that was listed."""
     _waiting: deque[AddedFile] = field(default_factory=deque)
 
     @abstractmethod
@@ -82,12 +93,25 @@ class TableReader(SourceReader):
                 cure="Bring it back, or read the new one with a job of another name.",
             )
 
+    def older(self, what: str) -> SourceError:
+        """Returns the error of a table that has lost versions, whose numbers are used again."""
+        return SourceError(
+            f"the table {self.source.name!r} came back as an older copy: the job has read its "
+            f"{what}, which is not there.",
+            job=self.job,
+            stage=self.stage,
+            cure="Bring the newer copy back. To read the table from its present contents on, start "
+            "a job of another name.",
+        )
+
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
         if position["version"] is None:
             return
         self._table_id, self._contents = position["table"], position["contents"]
         self._from = position["version"], position["file"], position["row"]
         self._next_version = position["version"]
+        if (head := position.get("head")) is not None:
+            self._head = Head(*head)
 
     def position(self) -> dict[str, Any]:
         version, file, row = self._from or (None, 0, 0)
@@ -97,12 +121,14 @@ class TableReader(SourceReader):
             "version": version,
             "file": file,
             "row": row,
+            "head": None if self._head is None else [self._head.number, self._head.id],
         }
 
     def accept(self, found: Found) -> None:
         if self._from is None:
             self._table_id, self._contents = found.table_id, found.contents
             self._from, self._next_version = (found.first, 0, 0), found.first
+        self._head = found.head
         version, file, _ = self._from
         for one in found.files:
             if one.version >= self._next_version and (one.version, one.number) >= (version, file):
