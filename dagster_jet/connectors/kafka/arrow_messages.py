@@ -100,7 +100,7 @@ def _key(rows: pa.RecordBatch, key: tuple[str, ...]) -> pa.Array:
     if len(key) > 1:
         return json_lines.objects(rows.select(key)).cast(pa.binary())
     column = rows.column(key[0])
-    if pa.types.is_timestamp(column.type):
+    if pa.types.is_timestamp(column.type) or pa.types.is_date32(column.type):
         encode = json_lines.values_encoder(column.type)
         assert encode is not None
         return pc.utf8_slice_codeunits(encode(column), 1, -1).cast(pa.binary())  # no quotes

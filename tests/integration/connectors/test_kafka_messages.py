@@ -62,10 +62,15 @@ def rows(seed: str, count: int = 300) -> list[tuple[Any, ...]]:
     return [one() for _ in range(count)]
 
 
+_FAR_DAY = "CASE number % 3 WHEN 0 THEN day + 3000000 WHEN 1 THEN day - 3000000 ELSE day END"
+"""Also after the year 9999 and before the year 0, which are written with a sign."""
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_both_make_the_same_messages(name: str, spark: SparkSession) -> None:
     layout = LAYOUTS[name]
     frame = spark.createDataFrame([(*row, None) for row in rows(name)], SCHEMA).drop("bytes")
+    frame = frame.selectExpr("* EXCEPT (day)", f"{_FAR_DAY} AS day")
     (batch,) = frame.toArrow().combine_chunks().to_batches()
     assert can_convert(batch.schema, layout)
     made = as_messages(batch, layout)
