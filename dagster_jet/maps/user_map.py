@@ -238,7 +238,8 @@ class JetMap:
                 at all; it is then visible after the next write at the latest. Repeat the call.
         """
         pairs = items.items() if isinstance(items, Mapping) else items
-        self._write([self.change(PUT, key, value) for key, value in pairs])
+        format = self.settings.format  # once: until the map exists, each look is a read
+        self._write([self._put(key, value, format) for key, value in pairs])
 
     def delete(self, key: Key) -> None:
         """Remove a key; an unknown key is not an error. Raises the errors of ``put_all``."""
@@ -250,9 +251,14 @@ class JetMap:
 
     def change(self, kind: str, key: Key, value: Any = None) -> MapChange:
         """Return the encoded change; for connectors. Raises the errors of ``put_all``."""
+        if kind == PUT:
+            return self._put(key, value, self.settings.format)
+        return MapChange(kind, partition_of(key, self.partition_count), encode_key(key), b"")
+
+    def _put(self, key: Key, value: Any, format: str) -> MapChange:
         text = encode_key(key)  # first, because it reports invalid keys
-        data = b"" if kind == DELETE else encode_value(self.settings.format, value)
-        return MapChange(kind, partition_of(key, self.partition_count), text, data)
+        partition = partition_of(key, self.partition_count)
+        return MapChange(PUT, partition, text, encode_value(format, value))
 
     def apply(self, changes: list[MapChange], producer: Producer | None = None) -> None:
         """Write one batch unchanged; for connectors. Raises the errors of ``put_all``."""

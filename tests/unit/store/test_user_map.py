@@ -109,6 +109,23 @@ def test_put_and_get(store: Store) -> None:
     assert m.get("a", 1) == 0
 
 
+def test_many_items_of_a_map_that_is_not_there_yet_need_no_read_each(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed before: each item's format was a read of the register."""
+    m, reads = JetMap.open(store, "m"), []
+    read = MapLog.read
+
+    def counted(self: MapLog) -> Any:
+        reads.append(self.name)
+        return read(self)
+
+    monkeypatch.setattr(MapLog, "read", counted)
+    m.put_all({n: n for n in range(300)})
+    assert len(reads) <= 2
+    assert dict(m.items()) == {n: n for n in range(300)}
+
+
 def test_many_at_once_in_few_writes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand items are one decision, in small batches as many as needed."""
     m = JetMap.open(store, "m")
