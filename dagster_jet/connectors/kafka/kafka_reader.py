@@ -207,13 +207,15 @@ class KafkaReader(SourceReader):
             self._check_added(found.starts.keys() - self._next.keys())
         for partition, start in found.starts.items():
             self._next.setdefault(partition, start)
+        same = {topic for topic, id in found.topic_ids.items() if self._topic_ids.get(topic) == id}
         self._check_topics(found.topic_ids)
         self._gone -= found.first.keys()
         for partition in sorted(found.gone - self._gone):
             self._check_deleted(partition)
         for partition, first in found.first.items():
             self._check_retention(partition, first)
-            self._check_end(partition, first, found.last.get(partition))
+            is_same = partition.topic in same
+            self._check_end(partition, first, found.last.get(partition), is_same=is_same)
         self._last.update(found.last)
         self._end.update(found.end)
 
@@ -295,21 +297,31 @@ class KafkaReader(SourceReader):
         self._lost += first - at
         self._next[partition] = first
 
-    def _check_end(self, partition: Partition, first: int, last: int | None) -> None:
-        """Detects another log: a last stable offset never goes back."""
+    def _check_end(
+        self, partition: Partition, first: int, last: int | None, *, is_same: bool
+    ) -> None:
+        """Detects another log: a last stable offset never goes back.
+
+        The topic that was read, by its id, has lost its newest messages, as after an unclean
+        election of a leader: the others were read. A topic without a known id may be a new one.
+        """
         at = self._next[partition]
         if last is None or at <= last:
             return
         if not self.source.skips_lost:
+            cause, goes_on = (
+                ("lost its newest messages", "goes on at its present end")
+                if is_same
+                else ("was recreated, or lost its newest messages", "reads it from its beginning")
+            )
             raise InputLostError(
-                f"the topic ends before the saved offset, at {last}: it was recreated, or lost "
-                "its newest messages.",
+                f"the topic ends before the saved offset, at {last}: it {cause}.",
                 job=self.job,
                 stage=self.stage,
                 position=f"{partition.name}@{at}",
-                cure='sources.kafka(on_data_loss="skip") reads the new topic from its beginning.',
+                cure=f'sources.kafka(on_data_loss="skip") {goes_on}.',
             )
-        self._next[partition] = first
+        self._next[partition] = last if is_same else first
 
     def waiting(self) -> Lag:
         if self._is_away:
