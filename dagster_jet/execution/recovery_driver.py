@@ -292,7 +292,7 @@ class RecoveryDriver:
                 reader.restore(manifest.sources[name], journal)
             if reader.acknowledges is not Acknowledges.NOTHING and not is_committed:
                 reader.restore_unacknowledged(manifest.unacknowledged.get(name, {}))
-            self._check_undecided(name, reader, manifest.epoch_id)
+            self._check_undecided(name, reader, manifest)
             shards[name] = (ShardState(chain=self._chain_of(name, reader, chains[0])),)
         stages = {stage.name: manifest.shards.get(stage.name, ()) for stage in context.graph.stages}
         for name in stages:
@@ -382,7 +382,7 @@ class RecoveryDriver:
                 node.sink.claim_place(self.context.job, node.name)
         self._are_claimed = True
 
-    def _check_undecided(self, name: str, reader: SourceReader, snapshot_epoch: int) -> None:
+    def _check_undecided(self, name: str, reader: SourceReader, manifest: Manifest) -> None:
         """Checks that all input read after the snapshot still exists and can be read again."""
         context, execution_id = self.context, self.claimed.execution_id
         undecided = self.journals.undecided
@@ -391,7 +391,10 @@ class RecoveryDriver:
         for former, present in context.options.renamed.items():
             if present == name:
                 undecided.rename(former, present)
-        lost = undecided.check(name, reader, snapshot_epoch)
+        if name not in manifest.sources:
+            # It was away from the pipeline, or its state is dropped: it begins anew.
+            undecided.forget(name, before=manifest.execution_id + 1)
+        lost = undecided.check(name, reader, manifest.epoch_id)
         if lost:
             epoch_ids = tuple(dict.fromkeys(one.epoch_id for one in lost))
             shown = tuple(one.shown for one in lost)

@@ -106,9 +106,13 @@ class UndecidedInput:
         owed = self._owed.get(source)
         if owed is not None and owed.num_rows:
             self._write(source, execution_id, owed)
+        self.forget(source, execution_id)
+
+    def forget(self, source: str, before: int) -> None:
+        """Deletes the notes of executions with a lower id than `before`."""
         map = self._map()
         notes = map.keys(f"{source}/")
-        map.delete_all([key for key in notes if int(key.name.rpartition("/")[2]) < execution_id])
+        map.delete_all([key for key in notes if int(key.name.rpartition("/")[2]) < before])
 
     def owed(self, source: str) -> set[str]:
         """Returns the keys of input that earlier executions have read and this one has to read

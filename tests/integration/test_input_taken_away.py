@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dagster_jet import JobConfig
+from dagster_jet import JobConfig, Pipeline, sinks, sources
 from dagster_jet.connectors.files.files_source import FilesReader
 from dagster_jet.errors import InputLostError
 from dagster_jet.execution.events import InputLost
@@ -15,6 +16,7 @@ from dagster_jet.snapshot.record import JobStatus
 from tests.long import long
 
 from . import child
+from .oracle import committed, input_rows
 from .world import World
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -86,3 +88,26 @@ def test_a_file_that_goes_between_listing_and_loading(
     with world.jet() as jet:
         jet.run(child.crash_pipeline(world.folder), JobConfig(**child.CONFIG), until="completed")
     world.assert_exactly_once()
+
+
+def test_a_source_that_was_away_from_the_pipeline_begins_anew(world: World) -> None:
+    """Failed before: the start missed files of which an earlier snapshot had all rows."""
+
+    def pipeline(*names: str) -> Pipeline:
+        p = Pipeline("changing")
+        for name in names:
+            folder, out = f"{world.folder}/in/{name}", f"{world.folder}/{name}_out"
+            rows = p.read_from(sources.files(folder, format="json", schema="ts long"), name=name)
+            rows.write_to(sinks.files(out, format="json"), name=f"{name}_out")
+        return p
+
+    world.fill(2)
+    with world.jet() as jet:
+        jet.run(pipeline("left", "right"), until="drained")
+        move([*(world.folder / "in/right").iterdir()], world.folder / "done")
+        world.fill(1, first=2)
+        jet.run(pipeline("left"), until="drained", dropped_state=["right"])
+        jet.run(pipeline("left", "right"), until="drained")
+    for name, read in (("left", ["in/left"]), ("right", ["done", "in/right"])):
+        rows = [(row["ts"],) for folder in read for row in input_rows(world.folder / folder)]
+        assert committed(world.folder / f"{name}_out", ["ts"]) == Counter(rows)

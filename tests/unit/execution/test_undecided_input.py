@@ -129,6 +129,21 @@ def test_what_a_snapshot_has_by_now_is_not_missed(tmp_path: Path, store: Store) 
     assert job.start(2) == []
 
 
+def test_notes_from_before_a_source_left_the_pipeline_are_forgotten(
+    tmp_path: Path, store: Store
+) -> None:
+    """A snapshot of execution 2 does not have it. What execution 3 read again is missed."""
+    job = Job(tmp_path, store)
+    job.noting.note("in", 3, job.noted[1:])
+    for number in range(3):
+        job.file(number).unlink()
+    undecided = UndecidedInput(store, "j")
+    undecided.forget("in", before=3)
+    assert [one.epoch_id for one in undecided.check("in", job.reader())] == [3]
+    undecided.forget("in", before=4)
+    assert undecided.check("in", job.reader()) == ()
+
+
 def test_an_outage_stops_no_epoch_and_is_told_once(
     tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
