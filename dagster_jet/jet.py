@@ -243,7 +243,8 @@ class Jet:
         A job that was suspended, failed or died goes on from its last snapshot. A COMPLETED job
         stays completed: the call returns at once and reads nothing, unless it goes back to an
         `initial_snapshot`. If input waits, the event `InputIgnored` and `JobResult.ignored_input`
-        say so.
+        say so, but for sources in which a look changes something (RabbitMQ, SQS, and changes of
+        PostgreSQL).
 
         Raises:
             JobStateError: the job is already running in this process, or this object is closed.

@@ -17,6 +17,7 @@ from dagster_jet.errors import ConfigurationError
 class QueueSource(Source):
     """One queue, read by its only consumer; creates nothing."""
 
+    can_peek = False  # the server counts each delivery, and gives a message up after some of them
     metadata_ddl: ClassVar[str]
     """Columns that `metadata` adds."""
     prefetch_max: ClassVar[int]

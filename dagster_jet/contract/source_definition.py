@@ -31,6 +31,9 @@ class Source(Definition):
     start."""
     runs_users_plans: ClassVar[bool] = False
     """Whether a user's function makes its frames: an error in their tasks is then the user's."""
+    can_peek: ClassVar[bool] = True
+    """Whether nothing outside changes if a reader is opened, restored, polled once and closed, only
+    to see whether input waits. False for a queue that counts deliveries."""
 
     @abstractmethod
     def row_schema(self) -> str | None:

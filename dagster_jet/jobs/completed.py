@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 from dagster_jet.errors import JetError
 from dagster_jet.execution.events import InputIgnored
 from dagster_jet.execution.source_polling import poll_now
-from dagster_jet.execution.start_connectors import on_store, open_reader
+from dagster_jet.execution.start_connectors import at_start, on_store, open_reader
 from dagster_jet.pipeline.graph import Graph
 from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
@@ -19,18 +20,22 @@ def ignored_input(
 ) -> Iterator[InputIgnored]:
     """Yield the sources with more waiting input than the last snapshot has. Starts no Spark.
 
-    A source that cannot be reached is skipped, since nothing is to be read from it.
+    Sources are skipped that cannot be reached, since nothing is to be read from them, and those
+    in which a look changes something (`Source.can_peek`).
     """
     snapshots = SnapshotStore(store, job)
     for node in on_store(graph, store).sources:
+        if not node.source.can_peek:
+            continue
         try:
-            reader = open_reader(node, job, None)
-            if node.name in manifest.sources:
-                chain = manifest.shards.get(node.name, ((),))[0]
-                journal = snapshots.read_journal(node.name, chain)
-                reader.restore(manifest.sources[node.name], journal)
-            lag = poll_now(reader)
-            reader.close()
+            # The look is this process's own, so the place need not be shared with others.
+            (known,) = at_start(Graph({node.name: node}), job, on_one_host=True).sources
+            with closing(open_reader(known, job, None)) as reader:
+                if node.name in manifest.sources:
+                    chain = manifest.shards.get(node.name, ((),))[0]
+                    journal = snapshots.read_journal(node.name, chain)
+                    reader.restore(manifest.sources[node.name], journal)
+                lag = poll_now(reader)
         except JetError:
             continue
         if lag.items > 0:

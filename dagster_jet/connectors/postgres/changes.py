@@ -39,6 +39,7 @@ class Found:
 class ChangesSource(Source):
     """Reads the changes of the only table of a publication."""
 
+    can_peek = False  # `open` creates a slot that does not exist, which keeps the server's log
     place: SqlPlace
     """Its table, in messages, is the publication."""
     slot: str
