@@ -60,6 +60,8 @@ class Driver:
         self._expired: Lease | None = None
         self.keeper: RecordKeeper | None = None
         """The newest execution's keeper; None before the first."""
+        self._resting: RecordKeeper | None = None
+        """The keeper that renews the lease until the next execution has claimed the job."""
 
     def run(
         self, stop: StopSignal, repairer: MembersRepairer, expired: Lease | None = None
@@ -73,6 +75,18 @@ class Driver:
             JetError: the error that ended the job.
         """
         self._expired = expired
+        try:
+            return self._run_all(stop, repairer)
+        finally:
+            self._end_rest()
+
+    def abandon(self) -> None:
+        """Gives up the right to decide, on any thread; the record stays."""
+        for keeper in (self._resting, self.keeper):
+            if keeper is not None:
+                keeper.abandon()
+
+    def _run_all(self, stop: StopSignal, repairer: MembersRepairer) -> JobResult:
         restarts = Restarts(self._order.config.restart_attempts_max)
         while True:
             asked_before = stop.kind
@@ -116,7 +130,7 @@ class Driver:
             if not (ended.stop.restart and expected_loss):
                 ended = self._or_give_up(ended, restarts)
         finally:
-            outcome = keeper.release(ended.last_record if ended is not None else None)
+            outcome = self._let_go(keeper, ended)
         is_unsaid = outcome in (WriteOutcome.UNAVAILABLE, WriteOutcome.UNKNOWN)
         is_cancelled = _cancels(stop.kind)
         if (is_unsaid and ended.stop.cause.stays_down) or (
@@ -127,12 +141,33 @@ class Driver:
             ended = ended.not_written(self._job)
         return ended
 
+    def _let_go(self, keeper: RecordKeeper, ended: EndedExecution | None) -> WriteOutcome:
+        """Writes the end of an execution. Before a pause others are to see that this process lives;
+        a write whose outcome is unknown is left to the next claim."""
+        if (
+            ended is not None
+            and ended.stop.restart
+            and ended.stop.cause is StopCause.ERROR
+            and keeper.record is not None
+            and not keeper.is_lost
+        ):
+            keeper.rest(ended.stop.reason)
+            self._resting = keeper
+            return WriteOutcome.WRITTEN
+        return keeper.release(ended.last_record if ended is not None else None)
+
+    def _end_rest(self) -> None:
+        if self._resting is not None:
+            self._resting.release(None)
+            self._resting = None
+
     def _execute(self, keeper: RecordKeeper, asked: StopSignal) -> EndedExecution:
         """Runs one execution, from the lease to its end."""
         try:
             from dagster_jet.jobs.wiring import wire  # loads Spark
 
             claimed = claim(keeper, self._store, self._job, self._order.options)
+            self._end_rest()
             self._announce_claim(claimed)
             kind = asked.kind
             decided = claimed.snapshot

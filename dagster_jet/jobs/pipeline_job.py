@@ -181,8 +181,7 @@ class PipelineJob(Job):
         """Gives up the right to decide: the execution cannot commit anything new from now on, and
         the end of the process does not wait for it."""
         self.is_released = True
-        if self._driver.keeper is not None:
-            self._driver.keeper.abandon()
+        self._driver.abandon()
 
     def _emit(self, event: JobEvent) -> None:
         self._progress.note(event)

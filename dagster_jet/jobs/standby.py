@@ -70,6 +70,7 @@ class Standby:
                 seen = self.sees(record)
             except StoreError as error:  # the owner has the same trouble, and decides
                 self._warn(error)
+                self._watch.forget()
                 record, seen = None, Succession.WAITS
             if seen is not Succession.WAITS:
                 return seen

@@ -20,7 +20,7 @@ from dagster_jet.errors import (
 from dagster_jet.ownership.activity_tracker import ActivityTracker
 from dagster_jet.ownership.lease import is_owner_alive, new_lease, wall_clock_ms
 from dagster_jet.snapshot.protocol import Event, Failed, Purpose, RecordAnswer, WriteOutcome
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, StopCause
+from dagster_jet.snapshot.record import Doing, ExecutionRecord, JobStatus, Lease, StopCause
 from dagster_jet.store import OwnedRegister, Store
 from dagster_jet.system.failpoint import FailPointError, fail_point
 
@@ -78,6 +78,7 @@ class RecordKeeper:
         self.activity_tracker = ActivityTracker()
         """Activity of the execution; part of every write of the record."""
         self._healthy_ms = self._healthy_before_ms = 0
+        self._is_resting = False
         self._stopping = threading.Event()
         self._heartbeat: threading.Thread | None = None
         self.fenced = threading.Event()
@@ -253,6 +254,8 @@ class RecordKeeper:
     def write(self, record: ExecutionRecord, purpose: Purpose) -> WriteOutcome:
         """Write `record` with the lease renewed; return the certain outcome."""
         with self._lock:
+            if self._is_resting:
+                return WriteOutcome.FENCED
             try:
                 fail_point(f"record.{purpose.value}.before")
                 outcome = self._write(self._renewed(record))
@@ -260,6 +263,14 @@ class RecordKeeper:
             except FailPointError:
                 return WriteOutcome.UNKNOWN
             return outcome
+
+    def rest(self, reason: str) -> None:
+        """Decide nothing more, but renew the lease until `release`: its execution has failed, and
+        this process begins the next one after a pause."""
+        self.activity_tracker.at(Doing.STARTING)
+        self.activity_tracker.retries(reason)
+        with self._lock:
+            self._is_resting = True
 
     def release(self, record: ExecutionRecord | None) -> WriteOutcome:
         """Write the final status without a lease as the last write. None: nothing is written."""

@@ -49,6 +49,11 @@ class SuccessionWatch:
     def __post_init__(self) -> None:
         self._leases = LeaseWatch(self.clock)
 
+    def forget(self) -> None:
+        """To be called if the record cannot be read: its owner could perhaps not renew the lease
+        meanwhile. The time to live begins anew."""
+        self._leases, self._idle = LeaseWatch(self.clock), None
+
     def sees(
         self, record: ExecutionRecord | None, supervision: Supervision | None = None
     ) -> Succession:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from dagster_jet.jobs import restarts, wiring
 from dagster_jet.jobs.job import JobResult
 from dagster_jet.jobs.job_order import Order
 from dagster_jet.jobs.pipeline_job import PipelineJob
+from dagster_jet.ownership.liveness import LeaseWatch
 from dagster_jet.ownership.record_keeper import RecordKeeper, read_record, record_register
 from dagster_jet.snapshot.protocol import Stop, StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
@@ -274,6 +276,36 @@ def test_what_was_asked_for_before_does_not_hurry_the_next_start(world: World) -
     with pytest.raises(ExecutorLostError):
         result_of(world.job(spark))
     assert began[2] - began[1] >= 0.9, "the second pause is a second"
+
+
+def test_a_process_in_a_pause_between_executions_is_seen_to_live(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed before: whoever watched the lease took the job over, and the process was fenced."""
+    monkeypatch.setattr(restarts, "_PAUSE_FIRST_MS", 5_000)
+    url, watch, seen = f"file://{tmp_path}/a", LeaseWatch(), []
+    with Store.open(StoreConfig((url,), backup_count=0, lease_ttl="2 seconds")) as store:
+        world = World(tmp_path, store)
+        job = world.job(raises(ExecutorLostError("the JVM is gone")), restart_attempts_max=1)
+        job.start()
+        while not job.done.wait(0.1):
+            record = world.record()
+            if record is not None and record.status.is_live:
+                seen.append(watch.sees(record))
+        with pytest.raises(ExecutorLostError):
+            job.result(0)
+        assert len(seen) > 10 and False not in seen
+        record = world.ended()
+        assert (record.cause, record.lease) == (StopCause.GAVE_UP, None)
+        assert len(world.spark_starts) == 2 and "jet-heartbeat-j" not in alive(within_s=10)
+
+
+def alive(within_s: float) -> set[str]:
+    """Threads after the heartbeats that are to end have ended, or the time is over."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("jet-heartbeat-j"):
+            thread.join(within_s)
+    return {thread.name for thread in threading.enumerate()}
 
 
 class Lost:

@@ -145,6 +145,22 @@ def test_a_heartbeat_that_too_few_confirm_ends_the_ownership(tmp_path: Path) -> 
         owner.abandon()
 
 
+def test_a_resting_owner_renews_its_lease_and_decides_nothing(store: Store) -> None:
+    owner = keeper(store)
+    record = claimed(owner)
+    owner.rest("the sink is away")
+    assert owner.write(replace(record, members_max=9), Purpose.SNAPSHOT) is WriteOutcome.FENCED
+    assert record.lease is not None
+    renewed = wait_for_renewal(store, wait_for_renewal(store, record.lease))
+    assert "starting" in str(renewed.activity) and "the sink is away" in str(renewed.activity)
+    assert read_record(store, "j") == replace(record, lease=renewed)
+    successor = RecordKeeper(store, "j", TTL_MS, run_id=None, predecessor=owner)
+    second = claimed(successor)
+    owner.release(None)
+    assert second.execution_id == 2 and not successor.is_lost
+    successor.release(second)
+
+
 def wait_for_renewal(store: Store, lease: Lease) -> Lease:
     deadline = time.monotonic() + 10 * TTL_MS / 1000
     while time.monotonic() < deadline:
