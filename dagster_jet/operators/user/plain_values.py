@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import IntEnum
 from typing import Any
@@ -134,13 +134,19 @@ def _set(begins: msgpack.ExtType, value: set[Any] | frozenset[Any]) -> Any:
 
 def _zoned(value: datetime | time) -> bytes:
     zone = value.tzinfo
-    if type(zone) not in _ZONES:
+    if not _is_plain_zone(zone):
         raise TypeError
     saved_zone: Any = zone.key if isinstance(zone, ZoneInfo) else None
     if isinstance(zone, timezone):
         offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]
         saved_zone = [offset.days * 86_400 + offset.seconds, offset.microseconds, *(name or [None])]
     return _pack([value.replace(tzinfo=None, fold=0).isoformat(), value.fold, saved_zone])
+
+
+def _is_plain_zone(zone: tzinfo | None) -> bool:
+    if isinstance(zone, ZoneInfo) and zone.key is None:
+        return False  # made by `from_file`: only its rules are known, not its name
+    return type(zone) in _ZONES
 
 
 _TUPLE, _SET, _FROZENSET = (
@@ -267,8 +273,9 @@ def _foreign(value: Any, path: str, depth: int) -> Iterator[str]:
         yield from _foreign(value.key, f"{path}.key", depth + 1)
     elif kind is PartitionKey:
         yield from _foreign(value.name, f"{path}.name", depth + 1)
-    elif kind in (datetime, time) and type(value.tzinfo) not in _ZONES:
-        yield f"{where} is a {kind.__name__} with a {_name_of(value.tzinfo)}"
+    elif kind in (datetime, time) and not _is_plain_zone(value.tzinfo):
+        nameless = " without a key" if type(value.tzinfo) is ZoneInfo else ""
+        yield f"{where} is a {kind.__name__} with a {_name_of(value.tzinfo)}{nameless}"
     elif kind not in _SCALARS:
         yield f"{where} is a {_name_of(value)}"
 

@@ -3,8 +3,10 @@
 import collections
 import dataclasses
 import enum
+import io
 import math
 import pickle
+import struct
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -100,6 +102,12 @@ def test_a_set_has_the_same_bytes_however_it_was_made() -> None:
         assert to_bytes(once) == to_bytes(again)
 
 
+NAMELESS = ZoneInfo.from_file(
+    io.BytesIO(b"TZif" + bytes(16) + struct.pack(">6llbb4s", 0, 0, 0, 0, 1, 4, 3600, 0, 0, b"CET"))
+)
+"""A zone of which only the rules are known: it could not be found again by its name."""
+
+
 class Pair(NamedTuple):
     left: int
     right: int
@@ -135,6 +143,7 @@ class Color(enum.IntEnum):
         (BroadcastKey(Total), r"value\.key is a type$"),
         (lambda: None, r"value is a function$"),
         (datetime(2026, 1, 1, tzinfo=__import__("pytz").UTC), "value is a datetime with a pytz"),
+        ([time(9, tzinfo=NAMELESS)], r"value\[0\] is a time with a zoneinfo.ZoneInfo without a key$"),
     ],
 )
 def test_what_is_not_plain_is_refused_and_named(value: Any, said: str) -> None:
