@@ -19,6 +19,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from dagster_jet.operators.aggregates.aggregation import Aggregation, row_count
+from dagster_jet.operators.lateness import event_times
 from dagster_jet.operators.operator import (
     HASH_COLUMN,
     PARTITION_COLUMN,
@@ -66,6 +67,7 @@ class RollingAggregate(PartialsOperator):
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived
+        event_times(arrived)  # refuses rows without one
         rows_in = row_count(arrived)
         delta = self.merge([self.aggregation.admit(arrived)])
         if delta.num_rows == 0:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pickle
 
+import pyarrow as pa
 import pytest
 
-from dagster_jet.operators.operator import HASH_COLUMN
+from dagster_jet.errors import BadRowError
+from dagster_jet.operators.operator import HASH_COLUMN, TIME_COLUMN
 from dagster_jet.pipeline import aggregates as agg
 
 from .rolling_stage import RollingStage
@@ -34,6 +36,17 @@ def test_a_result_can_carry_the_newest_event_time():
     stage.step(("a", 100, 1))
     (row,) = stage.step(("a", 50, 1))
     assert list(row) == ["k", "at", "n"] and ms(row["at"]) == 100
+
+
+@pytest.mark.parametrize("times", [[None, 1767225600123], [None]])
+def test_rows_without_event_time_are_refused(times):
+    stage = RollingStage(result_time="at")
+    rows = stage.first_stage([(str(n), 0, 1) for n in range(len(times))])
+    place = rows.schema.get_field_index(TIME_COLUMN)
+    arrived = rows.set_column(place, TIME_COLUMN, pa.array(times, pa.int64()))
+    stage.first_stage = lambda _: arrived
+    with pytest.raises(BadRowError, match=rf"1 of {len(times)} rows have no event time"):
+        stage.step()
 
 
 def test_a_key_found_by_anothers_hash_has_no_news():
