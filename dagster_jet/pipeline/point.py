@@ -8,7 +8,7 @@ from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.builder import GraphBuilder
 from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.graph import Node, TimestampsNode
-from dagster_jet.pipeline.stateful import StatefulNode
+from dagster_jet.pipeline.stateful import CountWindowNode, StatefulNode
 
 
 class Point:
@@ -28,13 +28,26 @@ class Point:
 
     def _event_time(self, name: str, what: str = "the stage") -> EventTime:
         if self._time is None:
+            cure = "Call with_timestamps() on its source."
+            if counted := self._counted_with_rest():
+                cure = (
+                    f'Leave rest="emit" out of the window of {counted!r}: at the end of the input '
+                    "its results come behind the watermark, and would be late."
+                )
             raise PipelineError(
-                f"{what} needs event time.",
-                job=self._builder.job,
-                stage=name,
-                cure="Call with_timestamps() on its source.",
+                f"{what} needs event time.", job=self._builder.job, stage=name, cure=cure
             )
         return self._time
+
+    def _counted_with_rest(self) -> str | None:
+        """Name of the window by count with `rest="emit"` whose results come here, if any."""
+        pending = [self._node]
+        while pending:
+            node = self._builder.nodes[pending.pop()]
+            if isinstance(node, CountWindowNode) and node.rest == "emit" and node.time is not None:
+                return node.name
+            pending.extend(node.upstream)
+        return None
 
     def _is_read_just_now(self, upstream: Sequence[str]) -> bool:
         """Whether all rows come directly from one source with ingestion time, which never

@@ -278,7 +278,8 @@ class WindowedStage:
         a daily window over hourly windows contains the hours of that day.
 
         Columns of a window by count: keys, the event time of its newest row (if the stream has
-        event time), the aggregates.
+        event time), the aggregates. With `rest="emit"` this column is no event time for later
+        stages.
 
         Args:
             name: name of the stage, unique in the pipeline; saved state is matched by it.
@@ -322,7 +323,8 @@ def _counted(
         name, (stage._node,), stage._keys, window.size, tuple(aggregates.items()), time,
         in_event_order, None if window.slide == window.size else window.slide, window.rest,
     )  # fmt: skip
-    return stage._after(node, LateStage, time)
+    # Windows of fewer rows come at the end of the input, when the watermark is past them.
+    return stage._after(node, LateStage, None if window.rest == "emit" else time)
 
 
 def _deduplicated(

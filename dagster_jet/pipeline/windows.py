@@ -200,7 +200,8 @@ def count(
             100 windows. None: with each `size` rows.
         order: as in `map_stateful`: in order of event time by default, if the stream has one.
         rest: at the end of the input (`until="completed"`), "drop" drops such rows. "emit" emits
-            them as windows of fewer rows, the open one of each key. Not with `slide`.
+            them as windows of fewer rows, the open one of each key; the results then have no event
+            time for later stages. Not with `slide`.
 
     Raises:
         ConfigurationError: `size` or `slide` is below 1, or `slide` too small or too large; `rest`

@@ -19,6 +19,8 @@ from dagster_jet.operators.count_windows import CountWindows
 from dagster_jet.operators.in_event_order import InEventOrder
 from dagster_jet.operators.sliding_count_windows import SlidingCountWindows
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
+from dagster_jet.pipeline.stage import Stage
+from dagster_jet.pipeline.user_functions import Rest
 
 from .stepping import FINAL_WATERMARK, Stepping, addressed, colliding
 
@@ -138,3 +140,20 @@ def test_what_has_no_meaning_is_refused():
     counted = rows.window(windows.count(3)).aggregate(n=agg.count(), name="c")
     with pytest.raises(PipelineError, match=r"no row can be late.*no event time"):
         counted.late_to(None, name="late")
+
+
+def test_behind_a_window_that_emits_the_rest_event_time_is_refused():
+    """The rest comes at the end of the input, so a later window would drop it as late."""
+    rows = Pipeline("p").read_from(sources.files("in", format="csv", schema="k string"), name="in")
+    keyed = rows.with_timestamps("at").group_by("k")
+
+    def counted(name: str, rest: Rest) -> Stage:
+        window = windows.count(3, rest=rest)
+        return keyed.window(window).aggregate(n=agg.count(), name=name).filter("n > 1")
+
+    assert counted("a", "drop").window(windows.tumbling("1 hour"))
+    with pytest.raises(PipelineError, match=r"needs event time.*Leave rest=\"emit\" out .* 'b'"):
+        counted("b", "emit").window(windows.tumbling("1 hour"))
+    with pytest.raises(PipelineError, match=r"stage 'd': .*event time.*Leave rest"):
+        counted("c", "emit").deduplicate(within="1 hour", name="d")
+    assert counted("e", "emit").rolling_aggregate(n=agg.sum("n"), name="f")
