@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from dagster_jet.core.window_frames import Frames
@@ -27,7 +26,8 @@ _BUCKET = "__bucket"
 
 
 class FirstStage(Protocol):
-    """`time` is the SQL of the event time in ms (bigint), such as ``unix_millis(at)``."""
+    """`time` is the SQL of the event time in ms (bigint), such as ``unix_millis(at)``; `moment` the
+    event time as exact as the stream has it, such as ``at``, by which `last` finds a row."""
 
     @property
     def keys(self) -> tuple[str, ...]: ...
@@ -50,19 +50,22 @@ class FirstStage(Protocol):
         """Columns to group by besides address and keys."""
         ...
 
-    def aggregate_columns(self, time: str) -> SqlColumns: ...
+    def aggregate_columns(self, time: str, moment: str) -> SqlColumns: ...
 
     @property
     def input_columns(self) -> tuple[str, ...]:
         """The operator's input columns, in order."""
         ...
 
-    def partials(self, rows: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
+    def partials(
+        self, rows: pa.Table, before_ms: int | None, moment: str = TIME_COLUMN
+    ) -> tuple[pa.Table, int]:
         """Computes without a JVM the operator's input, and the number of late rows left out.
 
         Args:
             rows: `__partition`, `__hash`, `__time` and the stream's own columns.
             before_ms: `StepInput.before_ms`.
+            moment: column with the event time as exact as the stream has it.
 
         Raises:
             BadRowError: a row has no event time.
@@ -85,19 +88,21 @@ class FramePartials:
         end = f"{time} - pmod({time} - {offset}L, {slide}L) + {slide}L"
         return ((WINDOW_END_MS, end),)
 
-    def aggregate_columns(self, time: str) -> SqlColumns:
-        return self.aggregation.spark_columns(time)
+    def aggregate_columns(self, time: str, moment: str) -> SqlColumns:
+        return self.aggregation.spark_columns(moment)
 
     @property
     def input_columns(self) -> tuple[str, ...]:
         return (*self.address, *self.keys, WINDOW_END_MS, *_partial_names(self.aggregation))
 
-    def partials(self, rows: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
+    def partials(
+        self, rows: pa.Table, before_ms: int | None, moment: str = TIME_COLUMN
+    ) -> tuple[pa.Table, int]:
         times = event_times(rows)
         ends = times - (times - self.frames.offset_ms) % self.frames.slide_ms
         rows = rows.append_column(WINDOW_END_MS, pa.array(ends + self.frames.slide_ms, pa.int64()))
         group = [*self.address, *self.keys, WINDOW_END_MS]
-        table = self.aggregation.first_stage(rows, pa.array(times), group)
+        table = self.aggregation.first_stage(rows, rows.column(moment), group)
         return table.select(list(self.input_columns)), 0
 
 
@@ -120,23 +125,25 @@ class SessionBuckets:
     def group_columns(self, time: str) -> SqlColumns:
         return ((_BUCKET, f"floor({time} / {self.width_ms}L)"),)
 
-    def aggregate_columns(self, time: str) -> SqlColumns:
+    def aggregate_columns(self, time: str, moment: str) -> SqlColumns:
         span = ((FIRST_TIME_COLUMN, f"min({time})"), (TIME_COLUMN, f"max({time})"))
-        return (*span, *self.aggregation.spark_columns(time))
+        return (*span, *self.aggregation.spark_columns(moment))
 
     @property
     def input_columns(self) -> tuple[str, ...]:
         span = (FIRST_TIME_COLUMN, TIME_COLUMN)
         return (*self.address, *self.keys, *span, *_partial_names(self.aggregation))
 
-    def partials(self, rows: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
+    def partials(
+        self, rows: pa.Table, before_ms: int | None, moment: str = TIME_COLUMN
+    ) -> tuple[pa.Table, int]:
         rows, late = drop_late(rows, before_ms)
         times = event_times(rows)
         group = [*self.address, *self.keys, _BUCKET]
         rows = rows.append_column(_BUCKET, pa.array(times // self.width_ms, pa.int64()))
         rows = rows.append_column(FIRST_TIME_COLUMN, pa.array(times))
         spans = ((FIRST_TIME_COLUMN, "min"), (TIME_COLUMN, "max"))
-        table = self.aggregation.first_stage(rows, pa.array(times), group, spans)
+        table = self.aggregation.first_stage(rows, rows.column(moment), group, spans)
         return table.select(list(self.input_columns)), late
 
 
@@ -152,17 +159,21 @@ class KeyPartials:
     def group_columns(self, time: str) -> SqlColumns:
         return ()
 
-    def aggregate_columns(self, time: str) -> SqlColumns:
-        return ((TIME_COLUMN, f"max({time})"), *self.aggregation.spark_columns(time))
+    def aggregate_columns(self, time: str, moment: str) -> SqlColumns:
+        return ((TIME_COLUMN, f"max({time})"), *self.aggregation.spark_columns(moment))
 
     @property
     def input_columns(self) -> tuple[str, ...]:
         return (*self.address, *self.keys, TIME_COLUMN, *_partial_names(self.aggregation))
 
-    def partials(self, rows: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
-        times: np.ndarray = event_times(rows)
+    def partials(
+        self, rows: pa.Table, before_ms: int | None, moment: str = TIME_COLUMN
+    ) -> tuple[pa.Table, int]:
+        event_times(rows)  # refuses rows without one
         group = [*self.address, *self.keys]
-        table = self.aggregation.first_stage(rows, pa.array(times), group, ((TIME_COLUMN, "max"),))
+        table = self.aggregation.first_stage(
+            rows, rows.column(moment), group, ((TIME_COLUMN, "max"),)
+        )
         return table.select(list(self.input_columns)), 0
 
 

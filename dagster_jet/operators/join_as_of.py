@@ -2,8 +2,8 @@
 
 Input 0 has the rows, input 1 the versions. A version counts from its event time on, also for rows
 of that time, until the next version of its subject (`NewestVersions`); with `keep_ms` for at most
-that time. Of two versions of one subject and time the later to arrive counts. As in SQL, a null key
-has no version.
+that time. Times are compared in microseconds. Of two versions of one subject and time the later to
+arrive counts. As in SQL, a null key has no version.
 
 Without keys each row meets every subject: the versions are *broadcast*. Their input then has a copy
 of each version for every partition, and the hash of a copy is its partition.
@@ -62,6 +62,7 @@ class JoinAsOf(InEventOrder):
         keeps_all: bool = True,
         keep_ms: int | None = None,
         condition: Condition | None = None,
+        times: tuple[str | None, str | None] = (None, None),
     ) -> JoinAsOf:
         """
         Args:
@@ -69,14 +70,16 @@ class JoinAsOf(InEventOrder):
             right_schema: those of the versions; no name is on both sides.
             subject: see `NewestVersions`, as `keeps_all` and `condition`.
             keep_ms: how long a version counts; None: until the next one.
+            times: the columns with the event times of rows and versions.
         """
         keys, left, right = (
             pa.schema([field.with_nullable(True) for field in schema])
             for schema in (key_schema, left_schema, right_schema)
         )
-        return cls(
-            NewestVersions(stage, keys, left, right, tuple(subject), keeps_all, keep_ms, condition)
+        inner = NewestVersions(
+            stage, keys, left, right, tuple(subject), keeps_all, keep_ms, condition, times
         )
+        return cls(inner)
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
@@ -94,6 +97,9 @@ class JoinAsOf(InEventOrder):
         both = [self._as_inner(rows, is_version=False), self._as_inner(versions, is_version=True)]
         step = super().step(replace(given, arrived=(pa.concat_tables(both),)), state)
         return replace(step, rows_in=step.rows_in - copies)
+
+    def _micros(self, rows: pa.Table) -> np.ndarray:
+        return self.inner.micros(rows)
 
     def _as_inner(self, table: pa.Table, *, is_version: bool) -> pa.Table:
         (schema,) = self.inner.input_schemas

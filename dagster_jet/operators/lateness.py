@@ -37,6 +37,18 @@ def event_times(table: pa.Table) -> np.ndarray:
     return times
 
 
+def micros_of(rows: pa.Table, time: str | None) -> np.ndarray:
+    """Returns the microseconds by which each event is later than its event time in ms: 0 to 999.
+
+    Args:
+        time: the stream's column with the event time. Only a timestamp has microseconds.
+    """
+    if time is None or not pa.types.is_timestamp(rows.schema.field(time).type):
+        return np.zeros(rows.num_rows, np.int64)
+    micros: np.ndarray = rows.column(time).cast(pa.int64()).fill_null(0).to_numpy() % 1_000
+    return micros
+
+
 def drop_late(table: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
     """Rows with time >= the watermark, and the number of rows before it (strictly)."""
     times = event_times(table)

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.operators.address import ADDRESS
-from dagster_jet.operators.lateness import event_times
+from dagster_jet.operators.lateness import event_times, micros_of
 from dagster_jet.operators.operator import (
     HASH_COLUMN,
     VERSION_COLUMN,
@@ -56,6 +56,8 @@ class NewestVersions(RowOperator):
     ttl_ms: int | None
     """How long a version counts; None: until the next one."""
     condition: Condition | None
+    times: tuple[str | None, str | None] = (None, None)
+    """Columns with the event times of rows and versions."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -87,10 +89,17 @@ class NewestVersions(RowOperator):
         saved = state.find(hashes) if len(hashes) else self.state_schema.empty_table()
         written = pa.array(np.full(new.num_rows, given.version))
         new = new.append_column(VERSION_COLUMN, written).select(self.state_schema.names)
-        known = _Versions(self, pa.concat_tables([saved, new]))
+        # Rows of one ms come in one step: without microseconds in it, saved ones do not count.
+        in_micros = bool(self.micros(arrived).any())
+        known = _Versions(self, pa.concat_tables([saved, new]), in_micros)
         results = [self.result_schema.empty_table(), *self._joined(rows, known)]
         delta = known.newest(saved.num_rows, self.expired_until(given.after_ms))
         return Step(pa.concat_tables(results), delta, arrived.num_rows)
+
+    def micros(self, arrived: pa.Table) -> np.ndarray:
+        """`micros_of` rows and versions."""
+        of_row, of_version = (micros_of(arrived, time) for time in self.times)
+        return np.where(arrived.column(IS_VERSION_COLUMN).to_numpy(), of_version, of_row)
 
     def _joined(self, rows: pa.Table, known: _Versions) -> Iterator[pa.Table]:
         """Results, in the order of the rows."""
@@ -98,7 +107,8 @@ class NewestVersions(RowOperator):
         for part in portions(starts, stops):
             some = rows.slice(part.start, part.stop - part.start)
             which, places = expand(starts[part], stops[part])
-            is_there, found_at = known.at(by_key[places], event_times(some)[which])
+            moments = known.moments(some, self.times[0])
+            is_there, found_at = known.at(by_key[places], moments[which])
             pairs = which[is_there]
             found = self._result(some, known, pairs, found_at)
             if self.condition is not None:
@@ -124,18 +134,24 @@ class NewestVersions(RowOperator):
 class _Versions:
     """Saved and new versions, by subject and event time."""
 
-    def __init__(self, operator: NewestVersions, rows: pa.Table) -> None:
+    def __init__(self, operator: NewestVersions, rows: pa.Table, in_micros: bool) -> None:
         """
         Args:
             rows: versions in the schema of the state, those of one time in order of arrival.
+            in_micros: times are compared in microseconds; otherwise in ms, which costs less.
         """
         self.rows = rows
-        self._operator = operator
-        self._times = event_times(rows)
+        self._operator, self._in_micros = operator, in_micros
+        self._moments = self.moments(rows, operator.times[1])
         (codes,) = key_codes((HASH_COLUMN, *operator.keys), rows)
         _, firsts, self._subjects = np.unique(codes, return_index=True, return_inverse=True)
         self._firsts = rows.take(pa.array(firsts))
-        self._timeline = Timeline(self._subjects, self._times)
+        self._timeline = Timeline(self._subjects, self._moments)
+
+    def moments(self, rows: pa.Table, time: str | None) -> np.ndarray:
+        """Event times as they are compared."""
+        moments = event_times(rows)
+        return moments * 1_000 + micros_of(rows, time) if self._in_micros else moments
 
     def subjects_of(self, rows: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Subjects by key, and per row the range of those of its key; empty for a null key."""
@@ -147,12 +163,13 @@ class _Versions:
         )
         return by_key, starts, np.where(null_keys(keys, rows), starts, stops)
 
-    def at(self, subjects: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Whether each subject has a version that counts at the time; and the row numbers of the
+    def at(self, subjects: np.ndarray, moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Whether each subject has a version that counts at the moment; and the row numbers of the
         newest one, for those that have."""
         ttl_ms = self._operator.ttl_ms
-        oldest = self._times.min(initial=0) if ttl_ms is None else times - ttl_ms
-        first, last = np.broadcast_arrays(oldest, times)
+        unit = 1_000 if self._in_micros else 1
+        oldest = self._moments.min(initial=0) if ttl_ms is None else moments - ttl_ms * unit
+        first, last = np.broadcast_arrays(oldest, moments)
         starts, stops = self._timeline.between(subjects, first, last)
         is_there = stops > starts
         return is_there, self._timeline.order[stops[is_there] - 1]
@@ -167,5 +184,5 @@ class _Versions:
         newest = order[np.flatnonzero(np.diff(self._subjects[order], append=-1))]
         is_new = newest >= saved
         if expired_until_ms is not None:
-            is_new &= self._times[newest] > expired_until_ms
+            is_new &= event_times(self.rows)[newest] > expired_until_ms
         return self.rows.take(pa.array(np.sort(newest[is_new])))

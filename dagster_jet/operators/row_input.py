@@ -91,8 +91,14 @@ class RowInput:
         columns = dict(zip(rows.column_names, rows.columns, strict=True))
         addressed, late = pa.table({**address, **columns}), 0
         if self.first_stage is not None:
-            addressed, late = self.first_stage.partials(addressed, before_ms)
+            addressed, late = self.first_stage.partials(addressed, before_ms, self._moment(rows))
         return cast_rows(addressed.select(self.schema.names), self.schema), late
+
+    def _moment(self, rows: pa.Table) -> str:
+        """Column with the event time as exact as the rows have it."""
+        if self.time is None or not types.is_timestamp(rows.schema.field(self.time).type):
+            return TIME_COLUMN
+        return self.time
 
     def _times(self, rows: pa.Table) -> pa.Array:
         if self.time is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ from typing import Any, Literal
 
 import pytest
 
-from dagster_jet import JobConfig, Pipeline, State, sinks, sources
+from dagster_jet import JobConfig, Pipeline, State, sinks, sources, windows
+from dagster_jet import aggregates as agg
 from dagster_jet.connectors.files import part_tasks, slices
 from dagster_jet.dag import (
     Inbox,
@@ -20,6 +22,7 @@ from dagster_jet.dag import (
 )
 from dagster_jet.execution import epoch_driver
 from dagster_jet.execution.events import EpochCompleted
+from dagster_jet.pipeline import Stage
 from tests.long import long
 
 from .oracle import committed, difference
@@ -240,3 +243,62 @@ def expected_with_another_ttl(
     for k in list(states):
         evict(k, end(k))
     return results
+
+
+def test_timestamps_inside_a_millisecond_are_in_their_order(world: World) -> None:
+    """Twenty rows of each key in a millisecond, in any order of arrival, some epochs apart."""
+    rng = random.Random("micros")
+    rows = [
+        {"k": k, "us": us, "v": us * 7_919 % 10_007}
+        for k in "abc"
+        for us in rng.sample(range(5_000), 100)
+    ]
+    rng.shuffle(rows)
+    for number in range(3):
+        write_input(world.folder / "in", number, rows[number::3])
+    p = Pipeline("micros")
+    source = sources.files(f"{world.folder}/in", format="json", schema="k string, us long, v long")
+    stream = p.read_from(source, name="rows").select("*", "timestamp_micros(us) AS at")
+    stream = stream.with_timestamps("at", allowed_lag="1 second")
+    versions = stream.filter("v % 3 = 0").select("k", "v AS version", "at")
+    lagged = stream.group_by("k").running(before="lag(v)", name="lagged")
+
+    def window(rows: Stage, name: str) -> Stage:
+        return (
+            rows.group_by("k")
+            .window(windows.tumbling("1 second"))
+            .aggregate(
+                first=agg.first("v"), last=agg.last("v"), all=agg.collect_list("v"), name=name
+            )
+            .select("k", "first", "last", "to_json(all) AS values")
+        )
+
+    stages = {
+        "lagged": lagged,
+        "known": stream.join_as_of(versions, on="k", name="known"),
+        "window": window(stream, "window"),
+        # In the tasks of the stage before it, whose rows do not go through Spark.
+        "behind": window(lagged, "behind"),
+    }
+    for name, stage in stages.items():
+        out = sinks.files(f"{world.folder}/{name}", format="json")
+        stage.write_to(out, name=f"{name} out")
+    with world.jet() as jet:
+        jet.run(p, JobConfig(max_items_per_epoch=1, parallelism=2), until="completed")
+
+    by_key = {
+        k: [v for _, v in sorted((r["us"], r["v"]) for r in rows if r["k"] == k)] for k in "abc"
+    }
+    before, known, wholes = Counter[Any](), Counter[Any](), Counter[Any]()
+    for k, values in by_key.items():
+        before.update(zip([k] * len(values), values, [None, *values], strict=False))
+        version = None
+        for v in values:
+            version = version if v % 3 else v
+            known[k, v, version] += 1
+        wholes[k, values[0], values[-1], json.dumps(values, separators=(",", ":"))] += 1
+    expected = {"lagged": before, "known": known, "window": wholes, "behind": wholes}
+    columns = {"lagged": ("k", "v", "before"), "known": ("k", "v", "version")}
+    for name, wanted in expected.items():
+        found = committed(world.folder / name, columns.get(name, ("k", "first", "last", "values")))
+        assert not difference(found, wanted), name

@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.errors import ArithmeticException
 from pyspark.sql import functions as F
@@ -23,6 +24,7 @@ from dagster_jet.operators.first_stage import (
 from dagster_jet.operators.operator import (
     HASH_COLUMN,
     PARTITION_COLUMN,
+    TIME_COLUMN,
     MemoryState,
     Operator,
     StepInput,
@@ -67,16 +69,18 @@ def frames(spark: SparkSession, events: list[Any]) -> list[DataFrame]:
     ]
 
 
-def first_stage(stage: FirstStage, frame: DataFrame) -> pa.Table:
+def first_stage(
+    stage: FirstStage, frame: DataFrame, time: str = "t", moment: str = "t"
+) -> pa.Table:
     """Input of the operator, as Spark computes it from a frame."""
 
     def columns(columns: SqlColumns) -> list[Column]:
         return [F.expr(sql).alias(name) for name, sql in columns]
 
     groups = [F.expr(ADDRESS[name]).alias(name) for name in stage.address]
-    groups += [F.col(key) for key in stage.keys] + columns(stage.group_columns("t"))
-    partials = frame.groupBy(*groups).agg(*columns(stage.aggregate_columns("t"))).toArrow()
-    return partials.select(list(stage.input_columns))
+    groups += [F.col(key) for key in stage.keys] + columns(stage.group_columns(time))
+    partials = frame.groupBy(*groups).agg(*columns(stage.aggregate_columns(time, moment)))
+    return partials.toArrow().select(list(stage.input_columns))
 
 
 def run(operator: Operator, arrived: list[pa.Table]) -> list[dict[str, Any]]:
@@ -98,9 +102,17 @@ def run(operator: Operator, arrived: list[pa.Table]) -> list[dict[str, Any]]:
         KeyPartials(("k",), AGGREGATION),
     ],
 )
-def test_partials_without_a_jvm_are_those_of_the_jvm(stage, frames, events):
-    from_spark = first_stage(stage, frames[0])
-    here, _ = stage.partials(event_table(events[::HALVES]), None)
+@pytest.mark.parametrize("moment", ["t", "at"])
+def test_partials_without_a_jvm_are_those_of_the_jvm(stage, frames, events, moment):
+    """By times in ms, or by timestamps, of which several are in each millisecond."""
+    frame = frames[0].withColumn("at", F.expr("timestamp_micros(t * 200)"))
+    rows = event_table(events[::HALVES])
+    rows = rows.append_column("at", pc.multiply(rows["t"], 200).cast(pa.timestamp("us", "UTC")))
+    if moment == "at":
+        place = rows.schema.get_field_index(TIME_COLUMN)
+        rows = rows.set_column(place, TIME_COLUMN, pc.divide(rows["t"], 5))
+    from_spark = first_stage(stage, frame, "unix_millis(at)" if moment == "at" else "t", moment)
+    here, _ = stage.partials(rows, None, moment)
     assert {f.name: f.type for f in here.schema} == {f.name: f.type for f in from_spark.schema}
     # Sketches, sets, lists and rounded numbers of equal content need not be equal.
     kinds = {f.name: f.type for f in here.schema}
@@ -112,6 +124,12 @@ def test_partials_without_a_jvm_are_those_of_the_jvm(stage, frames, events):
     tables = [table.select(plain).to_pylist() for table in (here, from_spark)]
     rows, rows_of_spark = ([repr(row) for row in table] for table in tables)
     assert sorted(rows) == sorted(rows_of_spark)
+    listed = Aggregation((("list", agg.collect_list("v")),))
+    lists = [
+        sorted(map(repr, zip(table["k"].to_pylist(), *listed.finish(table), strict=True)))
+        for table in (here, from_spark)
+    ]
+    assert lists[0] == lists[1]
 
 
 def test_windows(frames, events):

@@ -61,33 +61,33 @@ class Aggregation:
         """True if the state of a group grows with its rows."""
         return any(partial.grows for _, partial in self.partials)
 
-    def spark_columns(self, time: str) -> tuple[tuple[str, str], ...]:
+    def spark_columns(self, moment: str) -> tuple[tuple[str, str], ...]:
         """Columns of the JVM's `agg(...)`: (name, SQL expression) per partial, and the row count.
 
         Args:
-            time: SQL of the event time in ms (bigint), such as ``unix_millis(at)``; ``0L`` for a
-                stage without event time.
+            moment: SQL of the event time, a timestamp or a bigint of ms; ``0L`` for a stage without
+                event time.
         """
-        columns = [(name, partial.sql(time)) for name, partial in self.partials]
+        columns = [(name, partial.sql(moment)) for name, partial in self.partials]
         return (*columns, (ROW_COUNT, "count(1)"))
 
     def first_stage(
         self,
         rows: pa.Table,
-        times: pa.Array,
+        moments: pa.ChunkedArray | pa.Array,
         group: Sequence[str],
         others: Sequence[tuple[str, Merger]] = (),
     ) -> pa.Table:
         """Computes what the JVM would send for `rows`, grouped by their columns `group`.
 
         Args:
-            times: int64 ms, one per row.
+            moments: the event time of each row, a timestamp or int64 ms.
             others: further columns of `rows`, with their mergers.
         """
         table = rows.select([*group, *(name for name, _ in others)])
         mergers: list[tuple[str, Merger]] = []
         for name, partial in self.partials:
-            table = table.append_column(name, partial.lift(rows, times))
+            table = table.append_column(name, partial.lift(rows, moments))
             mergers.append((name, partial.gather))
         ones = pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows)
         table = table.append_column(ROW_COUNT, ones)

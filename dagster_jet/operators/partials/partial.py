@@ -57,7 +57,8 @@ class Partial(ABC):
 
     @abstractmethod
     def sql(self, time: str) -> str:
-        """Spark SQL aggregate expression. `time` is the SQL of the event time, a bigint of ms."""
+        """Spark SQL aggregate expression. `time` is the SQL of the event time: a timestamp, or a
+        bigint of ms."""
 
     @abstractmethod
     def lift(self, rows: pa.Table, times: pa.Array) -> pa.Array:

@@ -114,7 +114,7 @@ class Timeline:
     ) -> np.ndarray:
         """Sort position of (key, time); "right": after all rows of that time."""
         if self._instants is not None:
-            ranks = np.searchsorted(self._instants, times, side=side)
+            ranks = search(self._instants, times + (side == "right"))
         else:
             ranks = np.clip(times - (self._first - (side == "right")), 0, self._span)
         places: np.ndarray = codes * (self._span + 1) + ranks

@@ -35,6 +35,7 @@ from dagster_jet.spark.planning.operator_plan import (
     Shape,
     arrow_schema,
     behind_watermark,
+    moment_sql,
     quoted,
     row_input,
     spark_schema,
@@ -61,8 +62,7 @@ def plan_windows(
     assert not isinstance(node.window, SessionWindow)
     frames, aggregation = node.frames, Aggregation(node.aggregates)
     stage = FramePartials(node.keys, aggregation, frames)
-    time = time_sql(source, node.time)
-    shape = _shape(stage, source, time, partitions)
+    shape = _shape(stage, source, node.time, partitions)
     operator = SlidingWindows(
         input_schema=arrow_schema(shape(source).schema),
         keys=node.keys,
@@ -71,8 +71,8 @@ def plan_windows(
         early_results=node.early_results_ms is not None,
         corrected=node.allowed_lateness_ms is not None,
     )
-    ((_, end_sql),) = stage.group_columns(time)
-    shape = _shape(stage, source, time, partitions, statistics)
+    ((_, end_sql),) = stage.group_columns(time_sql(source, node.time))
+    shape = _shape(stage, source, node.time, partitions, statistics)
     late = Late(F.expr(end_sql), frames.late_until)
     return _plan(operator, stage, shape, partitions, node.time, late, statistics)
 
@@ -84,9 +84,8 @@ def plan_sessions(node: AggregateNode, source: DataFrame, partitions: Partitions
     aggregation = Aggregation(node.aggregates)
     gap_ms, max_ms = node.window.gap_ms, node.window.max_ms
     stage = SessionBuckets(node.keys, aggregation, gap_ms if max_ms is None else 1)
-    time = time_sql(source, node.time)
-    shape = _shape(stage, source, time, partitions)
-    exact = _shape(replace(stage, width_ms=1), source, time, partitions)
+    shape = _shape(stage, source, node.time, partitions)
+    exact = _shape(replace(stage, width_ms=1), source, node.time, partitions)
     schema, early = arrow_schema(shape(source).schema), node.early_results_ms is not None
     operator: SessionWindows | BoundedSessions
     if max_ms is None:
@@ -108,15 +107,14 @@ def plan_rolling(
     stage = KeyPartials(node.keys, aggregation)
     # Without the lag of upstream windows: nothing is late here, and the time is emitted unchanged.
     event_time = None if node.time is None else EventTime(node.time.column)
-    time = "0L" if event_time is None else time_sql(source, event_time)
-    shape = _shape(stage, source, time, partitions)
+    shape = _shape(stage, source, event_time, partitions)
     operator = RollingAggregate(
         input_schema=arrow_schema(shape(source).schema),
         keys=node.keys,
         aggregation=aggregation,
         result_time=None if node.time is None else node.time.column,
     )
-    shape = _shape(stage, source, time, partitions, statistics)
+    shape = _shape(stage, source, event_time, partitions, statistics)
     return _plan(operator, stage, shape, partitions, event_time, None, statistics)
 
 
@@ -127,7 +125,7 @@ def _plan_expiring(
     assert node.time is not None
     aggregation = Aggregation(node.aggregates)
     stage = SessionBuckets(node.keys, aggregation, ttl_ms + 1)
-    shape = _shape(stage, source, time_sql(source, node.time), partitions)
+    shape = _shape(stage, source, node.time, partitions)
     operator = ExpiringTotals(
         input_schema=arrow_schema(shape(source).schema),
         keys=node.keys,
@@ -164,10 +162,13 @@ def _plan(
 def _shape(
     stage: FirstStage,
     source: DataFrame,
-    time: str,
+    event_time: EventTime | None,
     partitions: Partitions,
     statistics: Statistics = Statistics.NONE,
 ) -> Shape:
+    time = moment = "0L"
+    if event_time is not None:
+        time, moment = time_sql(source, event_time), moment_sql(source, event_time)
     address = {
         PARTITION_COLUMN: partitions.of(stage.keys),
         HASH_COLUMN: partitions.hash(stage.keys).alias(HASH_COLUMN),
@@ -179,10 +180,10 @@ def _shape(
     ]
     if statistics is Statistics.OF_PARTITIONS:
         groups.append(F.col(SOURCE_PARTITION_COLUMN).alias(READ_FROM_COLUMN))
-    partials = [F.expr(sql).alias(name) for name, sql in stage.aggregate_columns(time)]
+    partials = [F.expr(sql).alias(name) for name, sql in stage.aggregate_columns(time, moment)]
     if statistics is not Statistics.NONE:
-        moment = F.expr(time)
-        partials += [F.count(moment).alias(TIMED_COLUMN), F.max(moment).alias(TOP_COLUMN)]
+        time_ms = F.expr(time)
+        partials += [F.count(time_ms).alias(TIMED_COLUMN), F.max(time_ms).alias(TOP_COLUMN)]
     columns = quoted([*stage.input_columns, *(field.name for field in statistics.value)])
     computed = with_expressions(stage.aggregation, source)
     return lambda frame: computed(frame).groupBy(*groups).agg(*partials).select(*columns)

@@ -158,6 +158,13 @@ def time_sql(frame: DataFrame, time: EventTime) -> str:
     return f"({stands} - {time.lag_ms}L)" if time.lag_ms else stands
 
 
+def moment_sql(frame: DataFrame, time: EventTime) -> str:
+    """Event time as SQL: a timestamp with its microseconds, or ms."""
+    if isinstance(frame.schema[time.column].dataType, TimestampType):
+        return quoted_name(time.column)
+    return time_sql(frame, time)
+
+
 def column_sql(frame: DataFrame, column: str) -> str:
     """Value of a time column in ms, as SQL."""
     name = quoted_name(column)

@@ -63,7 +63,8 @@ def plan_deduplicate(
     row_schema = arrow_schema(source.schema)
     operator: Operator = Deduplicate(keys, row_schema, node.within_ms)
     if node.in_event_order:
-        operator = InEventOrder(DeduplicateInOrder(keys, row_schema, node.within_ms, node.keep))
+        inner = DeduplicateInOrder(keys, row_schema, node.within_ms, node.keep)
+        operator = InEventOrder(inner, node.time.column)
     shape = _addressed(source, keys, node.time, partitions, in_order=True)
     rows = row_input(operator, 0, keys, partitions, node.time)
     return _row_plan(operator, shape, rows, source, node.time)
@@ -115,6 +116,7 @@ def plan_join_as_of(
         keeps_all=node.how == "left",
         keep_ms=node.keep_ms,
         condition=node.condition,
+        times=(sides.times[0].column, sides.times[1].column),
     )
     return sides.plan(operator, partitions, in_order=True)
 
@@ -140,6 +142,12 @@ class _Sides:
             for name in self.right.columns
             if name not in self.node.keys
         }
+
+    @property
+    def times(self) -> tuple[EventTime, EventTime]:
+        """Event times of both sides, with their columns in the result."""
+        left, right = self.node.times
+        return left, replace(right, column=self.names.get(right.column, right.column))
 
     @cached_property
     def renamed(self) -> DataFrame:
@@ -177,11 +185,7 @@ class _Sides:
     def plan(
         self, operator: IntervalJoin | JoinAsOf, partitions: Partitions, *, in_order: bool
     ) -> OperatorPlan:
-        left_time, right_time = self.node.times
-        times = (
-            left_time,
-            replace(right_time, column=self.names.get(right_time.column, right_time.column)),
-        )
+        times = self.times
         keys, address = self.node.keys, {*(field.name for field in ADDRESS), ARRIVAL_COLUMN}
         columns = [[n for n in s.names if n not in address] for s in operator.input_schemas]
         left_hash = right_hash = None
@@ -286,7 +290,7 @@ def map_plan(
     Args:
         columns: the columns that the operator takes; None: all.
     """
-    operator = InEventOrder(inner) if node.in_event_order else inner
+    operator = InEventOrder(inner, _column_of(node.time)) if node.in_event_order else inner
     shape = _addressed(source, node.keys, node.time, partitions, columns, in_order=True)
     can_be_late = node.in_event_order or (inner.ttl_ms is not None and not node.follows_clock)
     time = node.time if can_be_late else None
@@ -317,11 +321,15 @@ def plan_processor(
     # A processor computes the partition of a key itself, with every integer as bigint and every
     # floating-point number as double.
     key_hash = partitions.hash(node.keys, of=source)
-    operator = InEventOrder(inner) if node.in_event_order else inner
+    operator = InEventOrder(inner, _column_of(node.time)) if node.in_event_order else inner
     shape = _addressed(source, node.keys, node.time, partitions, key_hash=key_hash, in_order=True)
     # The processor decides which rows are late, unless a sink takes late rows before it.
     rows = row_input(operator, 0, node.keys, partitions, node.time, hashes_wide=True)
     return _row_plan(operator, shape, rows, source, node.time)
+
+
+def _column_of(time: EventTime | None) -> str | None:
+    return None if time is None else time.column
 
 
 def _overrides(processor: type[Processor], *methods: str) -> bool:
