@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from py4j.java_gateway import JavaClass
 from pyspark.sql import functions as F
@@ -119,3 +122,20 @@ def test_an_expression_asks_the_jvm_for_nothing_but_itself(monkeypatch: pytest.M
     monkeypatch.setattr(JavaClass, "__getattr__", noted)
     _ = one + F.lit(2)
     assert calls == ["org.apache.spark.sql.functions.lit"]
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_large_task_leaves_no_file() -> None:
+    """Failed before: PySpark wrote each task of more than 1 MB to a file, which stayed as long as
+    the Spark context."""
+    session = open_session(child.SPARK)
+    folder, held = Path(session.sparkContext._temp_dir), os.urandom(5 << 20)
+
+    def measure(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"bytes": [len(held)]})
+
+    before = set(folder.iterdir())
+    rows = session.range(0, 2, 1, 2).mapInArrow(measure, "bytes long").collect()
+    assert [row.bytes for row in rows] == [len(held)] * 2
+    assert set(folder.iterdir()) == before

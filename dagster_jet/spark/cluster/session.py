@@ -40,6 +40,9 @@ DEFAULTS: Mapping[str, str] = {
     # errors. It decides once per process, so this cannot be set per session.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.python.daemon.module": worker_daemon.__name__,
+    # PySpark writes a larger task to a file, and keeps the file as long as the Spark context: every
+    # epoch that makes its frames anew would leave one. 1 MB by default.
+    "spark.broadcast.UDFCompressionThreshold": f"{64 << 20}",
 }
 """Settings of a Spark that we start."""
 
