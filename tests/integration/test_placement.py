@@ -66,3 +66,16 @@ def test_executors_that_cache_a_frame_are_known(spark: SparkSession) -> None:
     frame.count()
     assert executors_with(spark, frame, 4) == executors(spark)
     frame.unpersist()
+
+
+def test_the_end_of_one_placement_leaves_the_shards_of_another(spark: SparkSession) -> None:
+    """Failed before: the anchors of all jobs with as many shards were one cache of Spark's."""
+    one, other = Anchored(spark, 3), Anchored(spark, 3)
+    try:
+        one.place()
+        other.place()
+        one.close()
+        assert executors_with(spark, other.shards(), 3) == executors(spark)
+        assert sorted(tasks_of(other.shards())) == [[(0,)], [(1,)], [(2,)]]
+    finally:
+        other.close()

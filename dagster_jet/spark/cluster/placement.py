@@ -13,6 +13,7 @@ restarts at once.
 
 from __future__ import annotations
 
+import itertools
 import time
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -40,6 +41,7 @@ _EXECUTORS_WAIT_S = 30.0
 """Seconds; as Spark's own `spark.scheduler.maxRegisteredResourcesWaitingTime`."""
 _slots_found: dict[int, dict[int, int]] = {}
 """By number of shards, for the next execution."""
+_anchors_made = itertools.count()
 _KEYS_PER_SHARD = 40
 """Integers tried per shard and round to find one for each partition of Spark's hash."""
 
@@ -123,8 +125,10 @@ class Anchored:
 
     @cached_property
     def _anchors(self) -> DataFrame:
-        shard = F.col("id").cast("int")
-        anchors = self._session.range(0, self._shards, 1, 1).select(
+        # Spark has one cache for equal plans, and drops it for all of them: no two are equal.
+        first = next(_anchors_made)
+        shard = (F.col("id") - first).cast("int")
+        anchors = self._session.range(first, first + self._shards, 1, 1).select(
             F.element_at(F.lit(self._slots), shard + 1).alias(_SLOT), shard.alias(SHARD_COLUMN)
         )
         return anchors.repartition(self._shards, F.col(_SLOT)).persist()
