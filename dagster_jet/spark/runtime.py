@@ -95,6 +95,8 @@ class SparkRuntime:
     def run_on_shards(self, task: ShardTask, stages: Sequence[str] = ()) -> tuple[Ack, ...]:
         """Runs a task for every shard on the executor with the shard's local state.
 
+        Callable on any thread.
+
         Args:
             stages: stages whose user code runs in it, for the error's message.
 
@@ -103,7 +105,8 @@ class SparkRuntime:
         """
         try:
             shards, named = self.placement.shards(), ", ".join(stages) or None
-            acks = collect_acks(shards.mapInArrow(OwnTask(task, named), f"{ACK_COLUMN} binary"))
+            with self.placement.covering():
+                acks = collect_acks(shards.mapInArrow(OwnTask(task, named), f"{ACK_COLUMN} binary"))
             self.placement.check()
             self.placement.placed()
         except (PySparkException, Py4JError, OSError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ import pytest
 
 from dagster_jet.errors import ExecutorLostError
 from dagster_jet.spark.cluster.executor_watch import ExecutorWatch
+from dagster_jet.spark.cluster.placement import Anchored
+from dagster_jet.spark.runtime import SparkRuntime
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,11 +37,12 @@ def come_and_go(spark: SparkSession, executor: str) -> None:
     bus.post(scheduler.SparkListenerExecutorRemoved(2, executor, "a test wants it so"))
 
 
-def long(spark: SparkSession) -> DataFrame:
-    def wait(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        time.sleep(LONG_S)
-        yield from batches
+def wait(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    time.sleep(LONG_S)
+    yield from batches
 
+
+def long(spark: SparkSession) -> DataFrame:
     return spark.range(1).mapInArrow(wait, "id long")
 
 
@@ -55,6 +59,24 @@ def test_a_job_that_would_wait_is_ended(spark: SparkSession) -> None:
             watch.check()
     finally:
         watch.close()
+
+
+def test_a_commit_that_would_wait_is_ended(spark: SparkSession) -> None:
+    """Failed before: processors commit on the snapshots' thread, and no tag of the watch was on its
+    Spark jobs."""
+    runtime = SparkRuntime(spark, "watched", {}, 2)
+    runtime._placement = Anchored(spark, 2)
+    try:
+        runtime.placement.place()
+        come_and_go(spark, "lost-3")
+        began = time.monotonic()
+        with ThreadPoolExecutor(1) as snapshots:
+            with pytest.raises(ExecutorLostError, match="started and ended"):
+                snapshots.submit(runtime.run_on_shards, wait).result()
+            assert time.monotonic() - began < LONG_S / 2
+            assert not snapshots.submit(spark.sparkContext.getJobTags).result()
+    finally:
+        runtime.close()
 
 
 def test_who_begins_afterwards_is_not_concerned(spark: SparkSession) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import threading
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
@@ -34,7 +35,8 @@ class ExecutorsGoneError(ExecutorLostError):
 
 
 class ExecutorWatch:
-    """Watches from its creation on; belongs to the thread that made it, and ends its jobs.
+    """Watches from its creation on. Ends the jobs of the thread that made it, and those of other
+    threads that begin within `covering`.
 
     Executors that join later are watched, too: they can take blocks and shuffle files of an epoch
     with them.
@@ -53,6 +55,20 @@ class ExecutorWatch:
         session.sparkContext.addJobTag(self._tag)
         self._thread = threading.Thread(target=self._run, name="jet-executors", daemon=True)
         self._thread.start()
+
+    @contextmanager
+    def covering(self) -> Iterator[None]:
+        """Ends the calling thread's Spark jobs, too: Spark's tags belong to a thread."""
+        context = self._session.sparkContext
+        is_new = self._tag not in context.getJobTags()
+        if is_new:
+            context.addJobTag(self._tag)
+        try:
+            yield
+        finally:
+            if is_new:
+                with suppress(*SESSION_GONE):
+                    context.removeJobTag(self._tag)
 
     def check(self) -> None:
         """Called after a Spark job, before its results or errors are used.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -91,6 +92,10 @@ class OneMachine:
     def placed(self) -> None:
         """Does nothing."""
 
+    def covering(self) -> AbstractContextManager[None]:
+        """Does nothing: an executor is lost only with the JVM."""
+        return nullcontext()
+
     def check(self) -> None:
         """Does nothing: an executor is lost only with the JVM."""
 
@@ -166,6 +171,10 @@ class Anchored:
         double.
         """
         frame.count()
+
+    def covering(self) -> AbstractContextManager[None]:
+        """See `ExecutorWatch.covering`."""
+        return self._watch.covering()
 
     def check(self) -> None:
         """See `ExecutorWatch.check`."""
