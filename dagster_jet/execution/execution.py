@@ -66,6 +66,11 @@ class Execution:
         return self._epochs.epochs
 
     @property
+    def shard_count(self) -> int:
+        """Number of shards of each stateful stage."""
+        return self._epochs.context.runtime.shard_count
+
+    @property
     def undecided(self) -> str | None:
         """Why epochs of this execution were left without a snapshot; None if none were."""
         view = self._loop.view

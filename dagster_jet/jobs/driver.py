@@ -189,6 +189,7 @@ class Driver:
             )
         except Exception as error:  # noqa: BLE001 - the record says what a start failed of
             return self._not_begun(keeper, asked.kind, expected(error, self._job))
+        self._order = replace(self._order, shards_min=execution.shard_count)
         try:
             stop = execution.run()
         finally:

@@ -28,6 +28,9 @@ class Order:
     """The job's own folder of scratch files."""
     spark: Mapping[str, str] = field(default_factory=dict)
     """Settings of the session."""
+    shards_min: int = 0
+    """Number of shards that earlier executions in this process had: the loss of an executor does
+    not divide the state anew. `JobConfig.parallelism` goes before it."""
     standby: bool = False
     """Wait, with Spark warm, until no other process has the job."""
     epochs_table: str | None = None

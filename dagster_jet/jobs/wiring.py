@@ -62,7 +62,8 @@ from dagster_jet.snapshot.job_state import CoordinatorConfig
 from dagster_jet.snapshot.protocol import Guarantee, StopKind
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
-from dagster_jet.spark.cluster.session import is_local, parallelism
+from dagster_jet.spark.cluster.executors import await_executors
+from dagster_jet.spark.cluster.session import is_local, parallelism, spread_shuffles
 from dagster_jet.spark.commit import carry_out, commit_stages
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.system.scratch import remove_private
@@ -189,7 +190,10 @@ def _context(
         )
         for node in graph.sources
     }
-    shard_count = order.config.parallelism or parallelism(session)
+    if not is_local(session):
+        await_executors(session)  # before their cores are counted
+        spread_shuffles(session, order.spark)
+    shard_count = order.config.parallelism or max(parallelism(session), order.shards_min)
     return ExecutionContext(
         order.job,
         graph,

@@ -252,16 +252,35 @@ def run_as_another_version(jet: Jet, folder: Path) -> str:
     raise AssertionError("it has run")
 
 
+def run_before_all_have_joined(jet: Jet, folder: Path) -> int:
+    """Runs a job at once in a Spark that has just started; returns its number of shards."""
+    write_input(folder / "first" / "in", 0, [{"k": 1}])
+    p = Pipeline("first")
+    files = sources.files(f"{folder}/first/in", format="json", schema="k long", shared=True)
+    total = (
+        p.read_from(files, name="rows").group_by("k").rolling_aggregate(n=agg.count(), name="total")
+    )
+    out = sinks.files(f"{folder}/first/out", format="json", shared=True)
+    total.write_to(out, name="out")
+    jet.run(p, until="completed")
+    return shards_of(jet, p.name, "total")
+
+
+def shards_of(jet: Jet, job: str, stage: str) -> int:
+    """Number of shards of the job's newest snapshot."""
+    return len(jet.job(job).manifest().shards[stage])
+
+
 def lose_one_and_get_another(
     jet: Jet, folder: Path
-) -> tuple[list[list[str]], list[str], list[str], int]:
+) -> tuple[list[list[str]], list[str], list[str], int, list[int]]:
     """Kills an executor of a job that keeps up, and `DIE_AT_ONCE` of those that replace it, each as
     soon as it has joined. The job goes on where it can, and spreads over both once one that
     replaces it is warm. It needs no restart for that if the last one joins while it restarts.
 
     Returns:
         By execution, the executors that had shards; the reasons of the restarts; what the log says
-        of spreading; and how many have joined and died.
+        of spreading; how many have joined and died; and the numbers of shards of all snapshots.
     """
     spreads: list[str] = []
     log = logging.getLogger("dagster_jet.execution.epoch_driver")
@@ -278,6 +297,7 @@ def lose_one_and_get_another(
     homes: list[set[str]] = []
     killed: list[int] = []
     restarts: list[str] = []
+    shards: set[int] = set()
     session, began = jet.session(), time.monotonic()
 
     def lose_them() -> None:
@@ -295,8 +315,10 @@ def lose_one_and_get_another(
             homes.append(set())
         elif isinstance(event, ExecutionRestarting):
             restarts.append(event.reason)
-        elif isinstance(event, SnapshotCommitted) and losing.ident is None:
-            losing.start()
+        elif isinstance(event, SnapshotCommitted):
+            shards.add(shards_of(jet, p.name, "counts"))
+            if losing.ident is None:
+                losing.start()
         elif isinstance(event, EpochCompleted):
             for run in (folder / "work").glob(f"**/{p.name}/{event.execution_id}/*/*/*.arrow"):
                 homes[-1].add(run.parts[-3])
@@ -304,8 +326,8 @@ def lose_one_and_get_another(
             if is_over or time.monotonic() - began > 240:
                 threading.Thread(target=jet.job(p.name).suspend).start()
 
-    jet.run(p, JobConfig(parallelism=4), until="stopped", on_event=see)
-    return [sorted(each) for each in homes], restarts, spreads, len(killed) - 1
+    jet.run(p, until="stopped", on_event=see)
+    return [sorted(each) for each in homes], restarts, spreads, len(killed) - 1, sorted(shards)
 
 
 def kill_an_executor(number: int = 0) -> int:
@@ -364,8 +386,9 @@ def main(folder: Path, parallelism: int) -> None:
     with sample_session(SPARK) as opened:  # as a standby on a cluster; its JVM goes on
         assert opened is not None and is_local(opened())
     with Jet(store=members, spark=SPARK, work_dir=folder / "work") as jet:
+        first_shards = run_before_all_have_joined(jet, folder)
         result = jet.run(pipeline(folder), config, until="completed", on_event=watch)
-        joined, lost, spreads, died = lose_one_and_get_another(jet, folder)
+        joined, lost, spreads, died, shards = lose_one_and_get_another(jet, folder)
         refused = run_as_another_version(jet, folder)
         waited_s, said = lose_the_last_to_work(jet.session(), folder / "done")
         while_placing = lose_one_while_placing(jet.session())
@@ -375,6 +398,8 @@ def main(folder: Path, parallelism: int) -> None:
         "epochs": result.epochs,
         "restarts": result.restarts,
         "failures": watch.failures,
+        "first_shards": first_shards,
+        "shards": shards,
         "joined": joined,
         "died_at_once": died,
         "refused": refused,

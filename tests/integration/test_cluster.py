@@ -24,6 +24,7 @@ from .world import write_input
 FILES, DEADLY_FILE = 8, 4
 NOTICED_S = 30.0
 """Seconds on an idle machine. Spark left to itself waits for ten minutes."""
+CORES = 4
 PARALLELISM = 3
 """Number of shards that divides nothing: shards of unequal size, executors with unequally many."""
 
@@ -120,6 +121,8 @@ def test_shards_stay_on_their_executors_and_one_of_these_dies(tmp_path: Path) ->
     for name, columns in COLUMNS.items():
         found = committed(tmp_path / "out" / name, columns)
         assert not difference(found, expected(tmp_path)[name]), name
+    assert report["first_shards"] == CORES, "counted before all executors had joined"
+    assert report["shards"] == [CORES], "a loss has divided the state anew"
     assert f"has dagster_jet {__version__}; the driver has dagster_jet 0.0.0" in report["refused"]
     assert report["restarts"] == len(report["restored"]) - 1 <= 2, said  # one to spread again
     assert len(report["failures"]) == 1

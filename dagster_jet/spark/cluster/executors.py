@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _DRIVER = "driver"
 _STATUS_S = 2.0
+_WAIT_S = 30.0
+"""Seconds; as Spark's own `spark.scheduler.maxRegisteredResourcesWaitingTime`."""
 _known: WeakKeyDictionary[SparkContext, dict[str, JavaObject]] = WeakKeyDictionary()
 """The last answer of `executors_known`."""
 
@@ -116,6 +118,20 @@ def await_status_store(session: SparkSession) -> None:
         if context.statusStore().executorList(True).size() == living:
             return
         time.sleep(0.02)
+
+
+def await_executors(session: SparkSession) -> None:
+    """Waits for a cluster's executors, over which shards are spread, 30 s at most.
+
+    After a loss rows wait, too: the executors that are left take the shards. Those that join later
+    get some once they are warm (`Anchored.is_outgrown`).
+    """
+    wanted, began = 1 + executors_wanted(session), time.monotonic()  # and the driver
+    while len(there := executors(session)) < wanted:
+        is_loss = len(there) > 1 and executors_dead(session) > 0
+        if is_loss or time.monotonic() - began > _WAIT_S:
+            return
+        time.sleep(0.05)
 
 
 def memory_bytes(session: SparkSession) -> int:

@@ -14,7 +14,6 @@ restarts at once.
 from __future__ import annotations
 
 import itertools
-import time
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -26,7 +25,6 @@ from dagster_jet.operators.operator import PARTITION_COLUMN
 from dagster_jet.spark.cluster.executor_watch import ExecutorWatch
 from dagster_jet.spark.cluster.executors import (
     executors,
-    executors_dead,
     executors_wanted,
     executors_with,
 )
@@ -38,8 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _SLOT = "__slot"
-_EXECUTORS_WAIT_S = 30.0
-"""Seconds; as Spark's own `spark.scheduler.maxRegisteredResourcesWaitingTime`."""
 _slots_found: dict[int, dict[int, int]] = {}
 """By number of shards, for the next execution."""
 _anchors_made = itertools.count()
@@ -106,15 +102,14 @@ class OneMachine:
 class Anchored:
     """Placement on a cluster: each shard's tasks run on the executor that caches its anchor.
 
-    Waits for executors when it is made, and from then on notices that one is lost.
+    Notices from its creation on that an executor is lost; `await_executors` comes before it.
     """
 
     def __init__(self, session: SparkSession, shard_count: int) -> None:
         self._session, self._shards = session, shard_count
-        self._wanted = 1 + executors_wanted(session)  # and the driver
-        self._await_executors()
         self._watch = ExecutorWatch(session)
-        self._joining = JoiningExecutors(session, self._watch.at_first, self._wanted)
+        wanted = 1 + executors_wanted(session)  # and the driver
+        self._joining = JoiningExecutors(session, self._watch.at_first, wanted)
         self._are_placed = False
 
     def place(self) -> None:
@@ -196,19 +191,6 @@ class Anchored:
         self._watch.close()
         if "_anchors" in vars(self):
             self._anchors.unpersist()
-
-    def _await_executors(self) -> None:
-        """Waits for executors, over which the shards are spread.
-
-        After a loss rows wait, too: the executors that are left take the shards. Those that join
-        later get some once they are warm (`is_outgrown`).
-        """
-        began = time.monotonic()
-        while len(there := executors(self._session)) < self._wanted:
-            is_loss = len(there) > 1 and executors_dead(self._session) > 0
-            if is_loss or time.monotonic() - began > _EXECUTORS_WAIT_S:
-                break
-            time.sleep(0.05)
 
 
 Placement = OneMachine | Anchored

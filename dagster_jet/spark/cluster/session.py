@@ -238,11 +238,10 @@ def _own_session(context: SparkContext, settings: Mapping[str, str]) -> SparkSes
     from pyspark.sql import SparkSession
 
     session = SparkSession(context).newSession()
-    # Spark's default of 200 makes 200 tiny aggregates of every epoch.
-    partitions = {"spark.sql.shuffle.partitions": str(parallelism(session))}
     asked = {name: value for name, value in settings.items() if session.conf.isModifiable(name)}
-    for name, value in {**SQL_DEFAULTS, **partitions, **asked, **SQL_REQUIRED}.items():
+    for name, value in {**SQL_DEFAULTS, **asked, **SQL_REQUIRED}.items():
         session.conf.set(name, value)
+    spread_shuffles(session, settings)
     for name in LOOKED_UP_OFTEN:
         java_import(context._jvm, name)
     if _is_on_this_host(str(context.master)):
@@ -250,6 +249,13 @@ def _own_session(context: SparkContext, settings: Mapping[str, str]) -> SparkSes
         # working directory, which Dagster adds to our path only.
         context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     return session
+
+
+def spread_shuffles(session: SparkSession, settings: Mapping[str, str]) -> None:
+    """Gives a shuffle as many tasks as run at once now, unless the settings say how many. Spark's
+    default of 200 makes 200 tiny aggregates of every epoch."""
+    name = "spark.sql.shuffle.partitions"
+    session.conf.set(name, settings.get(name, str(parallelism(session))))
 
 
 def _required(master: str) -> Mapping[str, str]:
@@ -278,7 +284,7 @@ def asks_for_cluster(settings: Mapping[str, str]) -> bool:
 
 
 def parallelism(session: SparkSession) -> int:
-    """Number of tasks that run at once."""
+    """Number of tasks that run at once: on a cluster, on the executors that have joined."""
     return int(session.sparkContext.defaultParallelism)
 
 

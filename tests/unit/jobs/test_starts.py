@@ -311,7 +311,7 @@ def alive(within_s: float) -> set[str]:
 class Lost:
     """An execution that loses executors, after a decided snapshot or before any."""
 
-    epochs, undecided, left_undecided = 1, None, False
+    epochs, undecided, left_undecided, shard_count = 1, None, False, 1
     failure = ExecutorsGoneError("the executors host:1 are lost")
 
     def __init__(self, record: ExecutionRecord, stop: Stop, *, has_decided: bool) -> None:
