@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from dagster_jet.errors import SnapshotInvalidError
 from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.storage.chains import ChainReader
 from dagster_jet.spark.cluster.session import parallelism
 from dagster_jet.spark.planning.operator_plan import spark_schema
-from dagster_jet.spark.tasks.state_task import StateTask
+from dagster_jet.spark.tasks.state_task import StateTask, schema_of_all
 from dagster_jet.store import StoreHandle
 from dagster_jet.system.own_task import OwnTask
 
@@ -62,7 +60,7 @@ def state_frame(
             job=manifest.job,
             stage=stage,
         )
-    schema = pa.unify_schemas(schemas, promote_options="default").remove_metadata()
+    schema = schema_of_all(schemas)
     tasks = min(count, max(1, parallelism(session)))
     partitions = session.range(0, count, 1, tasks)
     task = StateTask(store, map_name, stage, chains, count, schema, plan, expired_until_ms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,14 @@ from dagster_jet.snapshot.manifest import ChunkSet
 from dagster_jet.snapshot.storage.chains import ChainReader
 from dagster_jet.state.merging import ROWS_AT_ONCE
 from dagster_jet.store import StoreHandle
+
+
+def schema_of_all(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Schema of the rows of all chunks. A column that some of them lack, because the pipeline has
+    changed, may be null."""
+    everywhere = set.intersection(*(set(schema.names) for schema in schemas))
+    together = pa.unify_schemas(schemas, promote_options="default").remove_metadata()
+    return pa.schema([f if f.name in everywhere else f.with_nullable(True) for f in together])
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,7 @@ class StateTask:
     chains: tuple[tuple[ChunkSet, ...], ...]
     partition_count: int
     schema: pa.Schema
+    """See `schema_of_all`."""
     plan: dict[str, Any] | None = field(default=None)
     """The stage's plan; None: returns the rows as they were saved."""
     expired_until_ms: int | None = None
@@ -45,7 +54,10 @@ class StateTask:
                 wanted=wanted,
             )
             for table in reader.tables(ROWS_AT_ONCE):
-                rows = table
+                # As `read_state`: rows of older pipelines have nulls in columns that they lack.
+                rows = pa.concat_tables(
+                    [table, self.schema.empty_table()], promote_options="default"
+                )
                 if self.plan is not None:
                     rows = living_rows(rows, self.plan, self.expired_until_ms)
                 yield from cast_rows(rows.select(self.schema.names), self.schema).to_batches()
