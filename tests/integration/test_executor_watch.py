@@ -15,9 +15,13 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet.errors import ExecutorLostError
+from dagster_jet.spark.cluster import joining
 from dagster_jet.spark.cluster.executor_watch import ExecutorWatch
+from dagster_jet.spark.cluster.joining import JoiningExecutors
 from dagster_jet.spark.cluster.placement import Anchored
 from dagster_jet.spark.runtime import SparkRuntime
+
+from .world import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +63,52 @@ def test_a_job_that_would_wait_is_ended(spark: SparkSession) -> None:
             watch.check()
     finally:
         watch.close()
+
+
+class FailsOnce(ExecutorWatch):
+    """Its first look is an error in the JVM."""
+
+    has_failed = False
+
+    def _look(self) -> frozenset[str]:
+        if not self.has_failed:
+            self.has_failed = True
+            assert self._session._jvm is not None
+            self._session._jvm.java.util.ArrayList().get(1)
+        return super()._look()
+
+
+def test_a_watch_goes_on_after_an_error_in_the_jvm(spark: SparkSession) -> None:
+    """Failed before: it took the error for the end of the session."""
+    watch = FailsOnce(spark)
+    try:
+        wait_until(lambda: watch.has_failed, "the watch has looked")
+        come_and_go(spark, "lost-4")
+        began = time.monotonic()
+        with pytest.raises(Exception, match="cancelled"):
+            long(spark).collect()
+        assert time.monotonic() - began < LONG_S / 2
+    finally:
+        watch.close()
+
+
+def test_a_warm_up_that_fails_is_repeated(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Failed before: an executor whose warm-up Spark aborted never got shards."""
+    monkeypatch.setattr(joining, "_AGAIN_S", 0.1)
+    caplog.set_level("INFO", joining.__name__)
+    executors = JoiningExecutors(spark, frozenset(), 1)  # as if this process had joined as one
+
+    def has_failed() -> bool:
+        spark.sparkContext.cancelJobsWithTag(executors._tag)
+        return any("was not warmed up" in record.message for record in caplog.records)
+
+    try:
+        wait_until(has_failed, "a warm-up has failed")
+        wait_until(lambda: executors.are_ready, "the executor is warm")
+    finally:
+        executors.close()
 
 
 def test_a_commit_that_would_wait_is_ended(spark: SparkSession) -> None:

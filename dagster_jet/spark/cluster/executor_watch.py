@@ -16,18 +16,29 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from dagster_jet.errors import ExecutorLostError
 from dagster_jet.spark.cluster.executors import await_status_store, executors, executors_dead
+from dagster_jet.spark.errors import is_of_gateway
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SESSION_GONE = (Py4JError, OSError, AttributeError)
-"""Errors of a call after the JVM has died, or after the session was stopped and left None."""
+"""Errors of a call after the JVM has died, or after the session was stopped and left None. Java's
+own errors are among them, see `is_session_gone`."""
+CALL_FAILED = (PySparkException, *SESSION_GONE)
+"""Errors of a call of Spark, whether the session is there or not."""
 
 _POLL_S = 0.2
 _NAMELESS = "one that started and ended within an epoch"
+
+
+def is_session_gone(error: BaseException) -> bool:
+    """Whether no later call can succeed. After an error that the JVM itself raises, such as that of
+    a cancelled Spark job, another call can."""
+    return is_of_gateway(error) or isinstance(error, OSError | AttributeError)
 
 
 class ExecutorsGoneError(ExecutorLostError):
@@ -108,5 +119,6 @@ class ExecutorWatch:
                     # Repeatedly: the epoch may be between two of its jobs. Tasks of living
                     # executors have `spark.python.task.killTimeout` to end in peace.
                     self._session.sparkContext.cancelJobsWithTag(self._tag)
-            except SESSION_GONE:
-                return  # the jobs are gone as well
+            except CALL_FAILED as error:
+                if is_session_gone(error):
+                    return  # the jobs are gone as well

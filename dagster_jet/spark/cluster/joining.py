@@ -17,9 +17,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 
-from dagster_jet.spark.cluster.executor_watch import SESSION_GONE
+from dagster_jet.spark.cluster.executor_watch import CALL_FAILED, SESSION_GONE, is_session_gone
 from dagster_jet.spark.cluster.executors import executors_known, frame_of, rows_on
 from dagster_jet.system.own_task import OwnTask
 
@@ -72,9 +71,10 @@ class JoiningExecutors:
                     _warm_up(self._session, there[number])
                     warm.add(number)
                     joined_at = time.monotonic()
-            except SESSION_GONE:
-                return
-            except PySparkException as error:  # it is gone again, or has another version
+            except CALL_FAILED as error:
+                if is_session_gone(error):
+                    return
+                # It is gone again, or has another version.
                 _logger.info("an executor that has joined was not warmed up: %s", error)
                 self._closed.wait(_AGAIN_S)
                 continue
