@@ -19,13 +19,18 @@ RunAll = Callable[[Sequence[Callable[[], None]]], None]
 
 
 def in_threads(works: Sequence[Callable[[], None]]) -> None:
-    """Runs all works in parallel and returns when all have ended. The works must not raise."""
+    """Runs all works in parallel and returns when all have ended.
+
+    Raises:
+        BaseException: of the first work that has raised.
+    """
     if len(works) == 1:
         works[0]()
         return
     with ThreadPoolExecutor(min(len(works), _AT_ONCE_MAX), "jet-commit") as pool:
-        for work in works:
-            pool.submit(work)
+        running = [pool.submit(work) for work in works]
+    for ended in running:
+        ended.result()
 
 
 def grouped(

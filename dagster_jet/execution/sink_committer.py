@@ -213,6 +213,9 @@ class SinkCommitter:
         Args:
             stuck: whether referenced rows will not come, so that rows referring to them may be left
                 out.
+
+        Raises:
+            BaseException: a commit has raised what is no `Exception`.
         """
         failures: list[tuple[OwedCommit, Exception]] = []
         one_failed = threading.Event()
@@ -238,6 +241,9 @@ class SinkCommitter:
                 failures.extend((owed, failure) for owed in group)
                 if not isinstance(failure, ReferenceMissingError):
                     one_failed.set()
+            except BaseException:
+                one_failed.set()  # a panic in Rust, or SystemExit: it ends the execution
+                raise
             finally:
                 for owed in group:
                     self._began.pop(owed.sink, None)

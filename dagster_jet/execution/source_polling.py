@@ -59,7 +59,7 @@ class PollResult:
 
     source: str
     found: Any = None
-    error: Exception | None = None
+    error: BaseException | None = None
     asked_at: float = 0.0
     """When the call began that has answered, by `SourcePolling.clock`."""
     took_s: float = 0.0
@@ -302,6 +302,8 @@ class SourcePolling:
                     self._closing.wait(backoff.next_s())
                     continue
                 answer = PollResult(name, error=self._named(error, reaction, name))
+            except BaseException as error:  # noqa: BLE001 - a panic in Rust ends the execution
+                answer = PollResult(name, error=error)
             over = self.outages.pop(name, None)
             if over is not None:
                 self.retried(name, None)

@@ -42,7 +42,7 @@ def save_beside(save: SaveState, path: Path) -> Saving:
             chunk_set, dropped = save()
             saved = chunk_set and asdict(chunk_set)
             outcome: dict[str, Any] = {"chunk_set": saved, "chain_dropped": dropped}
-        except Exception as failure:  # noqa: BLE001 - reported through the file
+        except BaseException as failure:  # noqa: BLE001 - reported through the file
             outcome = {"snapshot_error": str(failure) or type(failure).__name__}
         _write_outcome(path, outcome)
 

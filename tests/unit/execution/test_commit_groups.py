@@ -12,7 +12,7 @@ from dagster_jet.contract import CommitPart, Committer
 from dagster_jet.errors import SinkError
 from dagster_jet.snapshot.protocol import StopKind
 
-from .test_sink_committer import ARTIFACT, FULL, Full, Phase2
+from .test_sink_committer import ARTIFACT, FULL, Full, Panic, Phase2
 
 PLACE = "a catalog"
 
@@ -65,6 +65,17 @@ def test_a_place_without_the_step_gets_commits_one_by_one() -> None:
     phase2 = commit({"a": a, "b": b})
     assert a.steps == [["a", "b"]] and (a.alone, b.alone) == (1, 1)
     assert set(phase2.committer.facts) == {*"ab"} and not phase2.committer.pending(0)
+
+
+def test_a_panic_of_one_of_them_is_no_commit() -> None:
+    class Panics(Joint):
+        def commit(self, artifacts: Any, context: Any) -> None:
+            raise Panic
+
+    sinks = {"a": Joint(has_step=False), "b": Panics(has_step=False)}
+    with pytest.raises(Panic):
+        commit(sinks)
+    assert sinks["a"].alone == 1
 
 
 def test_a_step_is_retried_and_each_of_its_sinks_says_why() -> None:

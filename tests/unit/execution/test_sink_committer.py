@@ -53,7 +53,7 @@ FULL = SinkUnavailableError("the disk is full.")
 class Full(Committer):
     """A sink whose disk is full, until it has been tried `tries` times."""
 
-    def __init__(self, tries: int = 10**9, error: Exception = FULL) -> None:
+    def __init__(self, tries: int = 10**9, error: BaseException = FULL) -> None:
         self.left, self.error = tries, error
         self.closed = 0
 
@@ -239,6 +239,17 @@ def test_a_sink_that_fails_ends_the_waiting_of_the_others_and_is_the_cause() -> 
     assert raised.value is gone
     phase2.committer.close()
     assert [sink.closed for sink in phase2.sinks.values()] == [1, 1]
+
+
+class Panic(BaseException):
+    """As a library in Rust raises it (pyo3), and SystemExit or CancelledError are."""
+
+
+def test_one_of_several_sinks_that_panics_has_committed_nothing() -> None:
+    phase2 = Phase2({"out": Full(), "other": Full(1, Panic())})
+    with pytest.raises(Panic):
+        phase2.commit([ARTIFACT, OTHER])  # "out" is waited for no longer
+    assert not phase2.committer.pending(0) and "other" not in phase2.committer.took_ms
 
 
 class Classifying(Full):

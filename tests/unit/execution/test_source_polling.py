@@ -43,7 +43,7 @@ class Scripted(SourceReader):
         self.threads.add(threading.get_ident())
         self.polls.put(1)
         answer = self.script.get()
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
@@ -225,11 +225,12 @@ def test_what_is_not_to_be_retried_is_raised_where_it_is_accepted(
     assert told.value.reaction is reaction
 
 
+@pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit])
 def test_an_error_that_nobody_has_foreseen_is_raised_as_it_is(
-    readers: dict[str, Scripted],
+    readers: dict[str, Scripted], kind: type[BaseException]
 ) -> None:
-    readers["fast"].script.put(ZeroDivisionError("oh"))
-    with pytest.raises(ZeroDivisionError):
+    readers["fast"].script.put(kind("oh"))
+    with pytest.raises(kind):
         Watched({"fast": readers["fast"]}).polling.poll_all(lambda: False)
 
 

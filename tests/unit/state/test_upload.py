@@ -43,8 +43,10 @@ def test_nothing_had_changed(tmp_path: Path) -> None:
     assert await_saved(ack, NEVER) == ACK
 
 
-@pytest.mark.parametrize("failure", [StoreUnwritableError("the disk is full."), ValueError()])
-def test_what_goes_wrong_is_told(tmp_path: Path, failure: Exception) -> None:
+@pytest.mark.parametrize(
+    "failure", [StoreUnwritableError("the disk is full."), ValueError(), SystemExit("a panic")]
+)
+def test_what_goes_wrong_is_told(tmp_path: Path, failure: BaseException) -> None:
     def save() -> tuple[ChunkSet | None, int]:
         raise failure
 
