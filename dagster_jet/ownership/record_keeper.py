@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -13,7 +14,6 @@ from dagster_jet.errors import (
     JobStateError,
     LeaseHeldError,
     MembersChangedError,
-    StoreError,
     StoreUnavailableError,
     WriteOutcomeUnknownError,
 )
@@ -23,6 +23,8 @@ from dagster_jet.snapshot.protocol import Event, Failed, Purpose, RecordAnswer, 
 from dagster_jet.snapshot.record import Doing, ExecutionRecord, JobStatus, Lease, StopCause
 from dagster_jet.store import OwnedRegister, Store
 from dagster_jet.system.failpoint import FailPointError, fail_point
+
+_logger = logging.getLogger(__name__)
 
 JOB_DIRECTORY = "jobs"
 """Map with the name of every job, because registers cannot be listed."""
@@ -85,8 +87,8 @@ class RecordKeeper:
         """Set once a newer execution is known to own the record."""
         self.ended_because: str | None = None
         """Reason why this object cannot decide any more although it is not known to be fenced: its
-        register has moved to other members, or too few members have confirmed a write, perhaps of
-        the heartbeat. A new execution can decide."""
+        register has moved to other members, too few members have confirmed a write, perhaps of the
+        heartbeat, or a write has raised an unforeseen error. A new execution can decide."""
 
         self._listener: Callable[[Event], None] | None = None
 
@@ -325,7 +327,10 @@ class RecordKeeper:
             return WriteOutcome.UNKNOWN
         except StoreUnavailableError:
             return WriteOutcome.UNAVAILABLE
-        except StoreError:
+        except Exception as error:
+            _logger.exception("job %r: the record could not be written", self._job)
+            self.ended_because = f"a write of the record raised {type(error).__name__}: {error}"
+            self._report_lost()
             return WriteOutcome.UNKNOWN
         return WriteOutcome.WRITTEN
 
@@ -337,7 +342,10 @@ class RecordKeeper:
                     continue
                 if time.monotonic() - self._renewed_at < self._ttl_ms / 3000:
                     continue  # a snapshot has renewed it just now
-                self._write(self._renewed(record))
+                try:
+                    self._write(self._renewed(record))
+                except Exception:  # nothing was written; the next beat tries it again
+                    _logger.exception("job %r: the lease could not be renewed", self._job)
 
     def _renewed(self, record: ExecutionRecord) -> ExecutionRecord:
         self._healthy_ms += self.activity_tracker.take_healthy_ms()

@@ -55,7 +55,8 @@ class Bulkhead:
         """Run a call on one of the threads, now or as soon as one is free.
 
         Raises:
-            StoreUnavailableError: an earlier call is past its deadline and has not returned.
+            StoreUnavailableError: an earlier call is past its deadline and has not returned, or
+                this process cannot start a thread. The call is not made.
         """
         with self._changed:
             begun = min((one.deadline for one in self._running), default=call.deadline)
@@ -70,10 +71,22 @@ class Bulkhead:
             if self._idle >= len(self._waiting):
                 self._changed.notify()
             elif self._threads < THREADS_MAX:
-                self._threads += 1
-                threading.Thread(
-                    target=self._serve, name=f"jet-store {self._member_id}", daemon=True
-                ).start()
+                self._start_thread(call)
+
+    def _start_thread(self, call: Call) -> None:
+        name = f"jet-store {self._member_id}"
+        try:
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
+        except (RuntimeError, MemoryError) as error:
+            if self._threads:
+                return  # one of them takes the call
+            self._waiting.remove(call)
+            raise StoreUnavailableError(
+                f"the store member {self._member_id} was not called: {error}.",
+                cure="Allow this process more threads (`ulimit -u`, the container's limit of "
+                "pids) or memory.",
+            ) from error
+        self._threads += 1
 
     def abandon(self, call: Call) -> None:
         """Stop waiting for a call: it is dropped, or its result is ignored if it has begun."""

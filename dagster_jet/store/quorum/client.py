@@ -300,15 +300,24 @@ class OwnedRegister:
             WriteOutcomeUnknownError: too few members confirmed. Later writes of this object
                 raise it, too: a second value under the same number would break the register.
             StoreUnavailableError: no member has written the value; the write may be repeated.
+            Exception: any other error of a member. Later writes of this object raise
+                `WriteOutcomeUnknownError`.
         """
         with self._lock:
             if self._ended is not None:
                 raise self._ended()
             try:
                 self._state = self._client._write(self._state, value)
+            except StoreUnavailableError:
+                raise
             except (FencedError, MembersChangedError, WriteOutcomeUnknownError) as error:
                 kind, message = type(error), str(error)
                 self._ended = lambda: kind(message)
+                raise
+            except BaseException as error:
+                # Members may have the value: its number must not be used for another one.
+                what = f"an earlier write of the register {self._client.name!r} raised {error!r}."
+                self._ended = lambda: WriteOutcomeUnknownError(what)
                 raise
 
 

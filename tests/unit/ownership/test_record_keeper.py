@@ -3,12 +3,15 @@ say."""
 
 from __future__ import annotations
 
+import queue
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +19,10 @@ from dagster_jet.errors import LeaseHeldError
 from dagster_jet.ownership import lease as leases
 from dagster_jet.ownership import record_keeper
 from dagster_jet.ownership.record_keeper import RecordKeeper, read_record
-from dagster_jet.snapshot.protocol import Purpose, WriteOutcome
+from dagster_jet.snapshot.protocol import Failed, Purpose, WriteOutcome
 from dagster_jet.snapshot.record import ExecutionRecord, Lease
 from dagster_jet.store import Store, StoreConfig
+from dagster_jet.store.members.file import FileMember
 
 TTL_MS = 600
 HOUR_MS = 3_600_000
@@ -159,6 +163,54 @@ def test_a_resting_owner_renews_its_lease_and_decides_nothing(store: Store) -> N
     owner.release(None)
     assert second.execution_id == 2 and not successor.is_lost
     successor.release(second)
+
+
+def test_a_heartbeat_that_raises_what_no_store_foresees_ends_the_ownership(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = keeper(store)
+    record = claimed(owner)
+    told: queue.SimpleQueue[object] = queue.SimpleQueue()
+    owner.listen(told.put)
+    with fail_once(monkeypatch, FileMember, "compare_and_set", MemoryError("no room")):
+        assert told.get(timeout=10 * TTL_MS / 1000) == Failed(
+            "a write of the record raised MemoryError: no room", restartable=True
+        )
+    assert owner.is_lost and owner.write(record, Purpose.RUNNING) is WriteOutcome.UNKNOWN
+    successor = RecordKeeper(store, "j", TTL_MS, run_id=None, predecessor=owner)
+    successor.release(claimed(successor))
+    owner.abandon()
+
+
+def test_a_heartbeat_that_fails_before_its_write_beats_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = keeper(store)
+    record = claimed(owner)
+    assert record.lease is not None
+    with fail_once(monkeypatch, record_keeper, "new_lease", MemoryError()) as failed:
+        assert failed.wait(10 * TTL_MS / 1000)
+    wait_for_renewal(store, record.lease)
+    assert not owner.is_lost
+    owner.release(record)
+
+
+@contextmanager
+def fail_once(
+    monkeypatch: pytest.MonkeyPatch, of: Any, name: str, error: Exception
+) -> Iterator[threading.Event]:
+    """Makes the next call raise; yields an event that is set when it has."""
+    real, failed = getattr(of, name), threading.Event()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if failed.is_set():
+            return real(*args, **kwargs)
+        failed.set()
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(of, name, call)
+        yield failed
 
 
 def wait_for_renewal(store: Store, lease: Lease) -> Lease:

@@ -135,6 +135,44 @@ def test_what_a_hanging_member_is_asked_is_bounded_and_counts_when_it_works_agai
     assert found.value == b"newest", "delayed writes change nothing that is newer"
 
 
+def test_a_process_that_can_start_no_thread_calls_again_when_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    member_id, start = uuid.uuid4().hex, threading.Thread.start
+
+    def refuses(thread: threading.Thread) -> None:
+        if member_id in thread.name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuses)
+    calls = {member_id: lambda: 1}
+    for _ in range(bulkhead.THREADS_MAX + 1):
+        results, failures = fan_out.fan_out(calls, within_s=0.5)
+        assert not results and "can't start new thread" in str(failures[member_id])
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert fan_out.fan_out(calls, within_s=10) == ({member_id: 1}, {})
+
+
+def test_a_call_without_a_thread_of_its_own_waits_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    member_id, goes_on = uuid.uuid4().hex, threading.Event()
+    answers, other = fan_out.Answers[int](), fan_out.Answers[int]()
+    other.ask(member_id, lambda: int(goes_on.wait(30)), 30)
+
+    def refuses(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuses)
+        answers.ask(member_id, lambda: 2, 30)
+    goes_on.set()
+    answer = answers.next()
+    assert answer is not None and answer.value == 2
+    assert threads_of(member_id) == 1
+
+
 class SlowMember(MemoryMember):
     """Answers, after longer than those that came too late for a decision are waited for."""
 

@@ -27,6 +27,8 @@ class MuteMember(MemoryMember):
     """A compare-and-set is carried out, and its answer is lost."""
     refuses = False
     """A compare-and-set is refused: certainly nothing was done."""
+    breaks = False
+    """A compare-and-set is carried out, and raises what no member foresees."""
     twice = False
     """A proxy sends a compare-and-set again, which then loses to itself, and goes away."""
 
@@ -41,6 +43,8 @@ class MuteMember(MemoryMember):
             self.reachable = False
             return again
         done = super().compare_and_set(key, expected_version, value)
+        if self.breaks:
+            raise MemoryError("no room")
         if self.mute:
             raise StoreUnavailableError(f"{self.member_id} was cut off.")
         return done
@@ -272,6 +276,18 @@ def test_after_an_unknown_write_the_owner_must_claim_again(
     with pytest.raises(WriteOutcomeUnknownError):
         owned.write(b"v2")
     assert register.claim(1, "a").value == b"v1"  # it had been written after all
+
+
+def test_after_an_unforeseen_error_the_owner_must_claim_again(members: list[MuteMember]) -> None:
+    """One member has the value; another one under its number would be a second decision."""
+    owned = client(members, "job").claim(1, "a")
+    members[0].breaks = True
+    with pytest.raises(MemoryError):
+        owned.write(b"v1")
+    members[0].breaks = False
+    with pytest.raises(WriteOutcomeUnknownError, match="'job' raised MemoryError"):
+        owned.write(b"v2")
+    assert client(members, "job").claim(2, "b").value == b"v1"
 
 
 def test_a_damaged_member_is_not_an_empty_one(
