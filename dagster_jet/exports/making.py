@@ -39,7 +39,7 @@ from dagster_jet.exports.export_list import (
 )
 from dagster_jet.exports.exporting import newest_committed
 from dagster_jet.ownership.liveness import observed
-from dagster_jet.ownership.record_keeper import read_record
+from dagster_jet.ownership.record_keeper import last_execution_id, read_record
 from dagster_jet.snapshot.record import SnapshotRef
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Store
@@ -73,8 +73,7 @@ def export_snapshot(
         TimeoutError: it is not made yet; the request stays.
         JetError: it could not be made.
     """
-    record = read_record(store, job)
-    execution_id = record.execution_id if record is not None else 0
+    execution_id = last_execution_id(store, job)
     if drives():
         execution_id += 1  # this process's own may not have won the record yet
     token = uuid.uuid4().hex

@@ -30,7 +30,7 @@ from dagster_jet.observe.reading.run_progress import RunProgress
 from dagster_jet.observe.reading.watched_wait import wait
 from dagster_jet.ownership.admission import quorum
 from dagster_jet.ownership.lease import is_owner_alive, wall_clock_ms
-from dagster_jet.ownership.record_keeper import read_record
+from dagster_jet.ownership.record_keeper import last_execution_id, read_record
 from dagster_jet.ownership.succession import Succession
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import Doing, ExecutionRecord, JobStatus
@@ -220,7 +220,7 @@ class PipelineJob(Job):
         record = read_record(self._store, self.name)
         if record is not None and self._stays_completed(record):
             return self._still_completed(record)
-        last_execution_id = record.execution_id if record is not None else 0
+        last = last_execution_id(self._store, self.name)
         stop = self._stop_signal
         timeout_ms = self._store.config.member_timeout_ms
         with (
@@ -230,9 +230,9 @@ class PipelineJob(Job):
                 self._exporting,
                 stop,
                 takes_snapshots=self._order.config.guarantee is not Guarantee.NONE,
-                last_execution_id=last_execution_id,
+                last_execution_id=last,
             ),
-            RequestWatcher(self._store, self.name, stop, last_execution_id=last_execution_id),
+            RequestWatcher(self._store, self.name, stop, last_execution_id=last),
             MembersRepairer(
                 self._store,
                 self.name,

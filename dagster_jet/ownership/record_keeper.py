@@ -44,6 +44,17 @@ def read_record(store: Store, job: str) -> ExecutionRecord | None:
     return None if value is None or not value.value else ExecutionRecord.from_bytes(value.value)
 
 
+def last_execution_id(store: Store, job: str) -> int:
+    """Return the id of the job's newest execution, 0 if there was none. After a deletion it is that
+    of the deletion: ids go on, and requests to the deleted job keep theirs."""
+    value = store.read_register(record_register(job))
+    if value is None:
+        return 0
+    if not value.value:
+        return value.ballot.number
+    return ExecutionRecord.from_bytes(value.value).execution_id
+
+
 class RecordKeeper:
     """Owns the record on behalf of one execution. Writes are serialised by a lock.
 

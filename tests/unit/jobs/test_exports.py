@@ -30,13 +30,18 @@ from dagster_jet.exports.export_list import (
     read_exports,
 )
 from dagster_jet.exports.exporting import Exporting
-from dagster_jet.exports.making import carry_out
+from dagster_jet.exports.making import carry_out, export_snapshot
 from dagster_jet.exports.watcher import ExportWatcher
+from dagster_jet.jobs.deletion import delete_job
 from dagster_jet.jobs.remote_job import RemoteJob
 from dagster_jet.jobs.stored_snapshot import find_snapshot
 from dagster_jet.ownership.garbage import collect_garbage
 from dagster_jet.ownership.lease import new_lease
-from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, record_register
+from dagster_jet.ownership.record_keeper import (
+    JOB_DIRECTORY,
+    last_execution_id,
+    record_register,
+)
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.manifest import Manifest, checksum
 from dagster_jet.snapshot.protocol import StopKind
@@ -452,6 +457,26 @@ def test_a_cancel_of_an_execution_that_is_over_is_none_of_the_next(
     (failed,) = read_exports(store)
     assert failed.state is ExportState.FAILED and "had already ended" in (failed.failure or "")
     assert stop.kind is None
+
+
+def test_a_cancel_of_a_deleted_job_is_none_of_the_next_of_its_name(
+    store: Store, life: Life
+) -> None:
+    exporting, stop = Exporting(), StopSignal()
+    ExportList(store).ask(Export("old", JOB, token="t", cancels=True, asked_execution_id=1))
+    delete_job(store, JOB)
+    last = last_execution_id(store, JOB)
+    record = ExecutionRecord(JOB, last + 1, JobStatus.RUNNING)
+    exporting.follow(lambda: CoordinatorView(record=record))
+    watching = watcher(store, exporting, stop, last=last)
+    watching.look()
+    (failed,) = read_exports(store)
+    assert failed.state is ExportState.FAILED and stop.kind is None
+    # One from the process that starts it, before it has claimed the record.
+    with pytest.raises(TimeoutError):
+        export_snapshot(store, JOB, "new", 0, cancels=True, drives=lambda: True)
+    watching.look()
+    assert stop.kind is StopKind.CANCEL_AND_EXPORT
 
 
 def test_without_a_guarantee_there_is_nothing_to_export(store: Store, life: Life) -> None:

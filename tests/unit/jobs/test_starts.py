@@ -21,7 +21,8 @@ from dagster_jet.errors import (
 )
 from dagster_jet.execution.events import ExecutionRestarting, InitialSnapshotSkipped, JobEvent
 from dagster_jet.execution.stopping import Until
-from dagster_jet.jobs import restarts, wiring
+from dagster_jet.jobs import requests, restarts, wiring
+from dagster_jet.jobs.deletion import delete_job
 from dagster_jet.jobs.job import JobResult
 from dagster_jet.jobs.job_order import Order
 from dagster_jet.jobs.pipeline_job import PipelineJob
@@ -262,6 +263,17 @@ def test_a_shutdown_while_a_dead_owners_lease_is_waited_for_needs_no_spark(world
     job.request_stop(StopKind.SHUTDOWN)
     assert job.result(30).status is JobStatus.NOT_RUNNING
     assert world.spark_starts == [] and world.ended().cause is StopCause.SHUTDOWN
+
+
+def test_what_a_deleted_job_was_asked_for_is_not_for_the_next_of_its_name(world: World) -> None:
+    no_java = raises(MissingEnvironmentError("no Java"))
+    with pytest.raises(MissingEnvironmentError):
+        result_of(world.job(no_java))
+    requests.request(world.store, "j", StopKind.CANCEL, world.ended().execution_id)
+    delete_job(world.store, "j")
+    with pytest.raises(MissingEnvironmentError):
+        result_of(world.job(no_java))
+    assert len(world.spark_starts) == 2 and world.ended().cause is StopCause.ERROR
 
 
 def test_what_was_asked_for_before_does_not_hurry_the_next_start(world: World) -> None:
