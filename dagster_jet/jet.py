@@ -169,7 +169,8 @@ class Jet:
                 read; a terminal snapshot follows, open windows stay in state, and the next run goes
                 on from there. "completed": as "drained", then the inputs end: every window is
                 closed, and the job is COMPLETED. "stopped": somebody stops it. A duration, such as
-                "10 minutes": so much time has passed.
+                "10 minutes": so much time has passed since the first epoch could begin. A restart
+                inside the run does not begin it anew.
             initial_snapshot: go back to this retained snapshot: later snapshots are dropped and a
                 new timeline begins. A text is the name of an exported snapshot, of this job or
                 another one: its state, positions and counters are copied and a new timeline begins.

@@ -71,6 +71,11 @@ class Execution:
         return self._epochs.context.runtime.shard_count
 
     @property
+    def running_ms(self) -> int | None:
+        """Time since the first epoch could begin; None: it could not."""
+        return self._loop.running_ms
+
+    @property
     def undecided(self) -> str | None:
         """Why epochs of this execution were left without a snapshot; None if none were."""
         view = self._loop.view

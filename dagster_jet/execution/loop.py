@@ -85,6 +85,12 @@ class Loop:
         """Time at which a poll has last led to an epoch or another command."""
         self._passed_on: StopKind | None = None
 
+    @property
+    def running_ms(self) -> int | None:
+        """Time since the first epoch could begin; None: it could not yet."""
+        started_ms = self._planner.started_ms
+        return None if started_ms is None else self._now_ms() - started_ms
+
     def begin(self) -> None:
         self._carry_out(self._coordinator.begin())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from dagster_jet.core.durations import to_ms
@@ -60,6 +60,12 @@ class Until:
     stop: StopKind | None
     """Kind of the stop."""
     duration_s: float | None = None
+
+    def after(self, passed_s: float) -> Until:
+        """Returns what is left for the next execution once this time has passed."""
+        if self.duration_s is None:
+            return self
+        return replace(self, duration_s=max(0.0, self.duration_s - passed_s))
 
 
 UntilSpec = str | timedelta

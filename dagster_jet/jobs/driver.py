@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -58,6 +59,8 @@ class Driver:
         self._epochs = 0
         self._has_claimed = False
         self._expired: Lease | None = None
+        self._began: float | None = None
+        """When the run's first epoch could begin, by the monotonic clock; None: not yet."""
         self.keeper: RecordKeeper | None = None
         """The newest execution's keeper; None before the first."""
         self._resting: RecordKeeper | None = None
@@ -74,7 +77,7 @@ class Driver:
         Raises:
             JetError: the error that ended the job.
         """
-        self._expired = expired
+        self._expired, self._began = expired, None
         try:
             return self._run_all(stop, repairer)
         finally:
@@ -178,7 +181,7 @@ class Driver:
                 stop = Stop(kind.final_status, kind.cause, reason, write_status=True)
                 return EndedExecution(stop, claimed, None, stages=self._totals(claimed))
             execution = wire(
-                self._order,
+                self._order_now(),
                 # Opened per execution: Spark's own end may have ended the last one.
                 self._open_session(),
                 keeper,
@@ -194,6 +197,8 @@ class Driver:
             stop = execution.run()
         finally:
             self._epochs += execution.epochs
+            if self._began is None and execution.running_ms is not None:
+                self._began = time.monotonic() - execution.running_ms / 1000
         was_well = keeper.healthy_ms >= 1000 * WINDOW_S and not execution.left_undecided
         return EndedExecution(
             stop,
@@ -203,6 +208,13 @@ class Driver:
             execution.has_decided or was_well,
             execution.stages(),
         )
+
+    def _order_now(self) -> Order:
+        """The order with what is left of its time: a restart does not begin it anew."""
+        if self._began is None:
+            return self._order
+        until = self._order.until.after(time.monotonic() - self._began)
+        return replace(self._order, until=until)
 
     def _not_begun(
         self, keeper: RecordKeeper, asked: StopKind | None, error: JetError

@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dagster_jet import Jet, Job, JobConfig, JobResult, Pipeline, sinks, sources
 from dagster_jet.errors import JetError, JobStateError
+from dagster_jet.execution.execution import Execution
+from dagster_jet.jobs import wiring
+from dagster_jet.jobs.job_order import Order
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import JobStatus
 
@@ -124,3 +128,25 @@ def test_an_error_is_raised_to_whoever_waits(kind: Kind) -> None:
     assert kind.job.status is JobStatus.FAILED
     with pytest.raises(JobStateError):
         kind.job.suspend()
+
+
+def test_a_restart_does_not_begin_the_time_of_a_run_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_s: list[float | None] = []
+    real = wiring.wire
+
+    def wire(order: Order, *others: Any) -> Execution:
+        given_s.append(order.until.duration_s)
+        return real(order, *others)
+
+    monkeypatch.setattr(wiring, "wire", wire)
+    with world.jet() as jet:
+        job = jet.submit(copied(world.folder), CONFIG, until="1 hour")
+        wait_until(lambda: job.status is JobStatus.RUNNING, "the job runs")
+        job.restart()
+        wait_until(lambda: len(given_s) == 2, "the job has restarted")
+        job.request_stop(StopKind.SHUTDOWN)
+        job.result(60)
+    first, second = given_s
+    assert first == 3600 and second is not None and second < 3600

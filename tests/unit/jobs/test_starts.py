@@ -34,6 +34,8 @@ from dagster_jet.spark.cluster.executor_watch import ExecutorsGoneError
 from dagster_jet.start_options import StartOptions
 from dagster_jet.store import Store, StoreConfig
 
+DRAINED = Until(input_ends=True, stop=StopKind.SHUTDOWN)
+
 
 @dataclass
 class World:
@@ -50,6 +52,7 @@ class World:
         self,
         spark: Callable[[PipelineJob], None],
         initial_snapshot: int | None = None,
+        until: Until = DRAINED,
         **settings: Any,
     ) -> PipelineJob:
         """Job that is not yet started. `spark` raises, instead of returning a session."""
@@ -71,7 +74,7 @@ class World:
                 graph=p.graph,
                 config=JobConfig(**{"restart_attempts_max": 2, **settings}),
                 options=StartOptions(initial_snapshot),
-                until=Until(input_ends=True, stop=StopKind.SHUTDOWN),
+                until=until,
                 store=self.store,
                 work_dir=self.folder / "work",
             ),
@@ -323,8 +326,8 @@ def alive(within_s: float) -> set[str]:
 class Lost:
     """An execution that loses executors, after a decided snapshot or before any."""
 
-    epochs, undecided, left_undecided, shard_count = 1, None, False, 1
-    failure = ExecutorsGoneError("the executors host:1 are lost")
+    epochs, undecided, left_undecided, shard_count, running_ms = 1, None, False, 1, 20_000
+    failure: JetError | None = ExecutorsGoneError("the executors host:1 are lost")
 
     def __init__(self, record: ExecutionRecord, stop: Stop, *, has_decided: bool) -> None:
         self.record, self.has_decided, self._stop = record, has_decided, stop
@@ -360,3 +363,39 @@ def test_executors_may_be_lost_as_often_as_the_job_gets_on_between(
         with pytest.raises(ExecutorLostError):
             result_of(job)
         assert left == 2 and world.ended().cause is StopCause.GAVE_UP
+
+
+AGAIN = Stop(JobStatus.NOT_RUNNING, StopCause.ERROR, "are lost", restart=True)
+SUSPENDED = Stop(JobStatus.SUSPENDED, StopCause.SUSPEND, "as requested", write_status=True)
+
+
+def job_that_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch, *stops: Stop
+) -> tuple[PipelineJob, list[float]]:
+    """Returns a job whose executions end so, and the time that each is given, of 30 s."""
+    given_s: list[float] = []
+
+    def wire(
+        order: Order, session: object, keeper: object, claimed: ExecutionRecord, *__: Any
+    ) -> Lost:
+        stop = stops[len(given_s)]
+        given_s.append(order.until.duration_s or 0.0)
+        execution = Lost(claimed, stop, has_decided=True)
+        execution.failure = None if stop is SUSPENDED else Lost.failure
+        return execution
+
+    monkeypatch.setattr(wiring, "wire", wire)
+    job = world.job(lambda _: None, until=Until(input_ends=False, stop=None, duration_s=30.0))
+    monkeypatch.setattr(job._driver, "_open_session", lambda: None)
+    return job, given_s
+
+
+def test_a_restart_does_not_begin_the_time_of_a_run_anew_but_a_resume_does(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, given_s = job_that_ends(world, monkeypatch, AGAIN, AGAIN, SUSPENDED, AGAIN, SUSPENDED)
+    result_of(job)
+    assert given_s[0] == 30 and 10 >= given_s[1] > given_s[2]
+    job.resume()
+    job.result(60)
+    assert given_s[3] == 30 and given_s[4] <= 10
