@@ -166,6 +166,7 @@ class PipelineJob(Job):
                 cure="Only a suspended job can be resumed.",
             )
         self._result = self._error = None
+        self._is_read = False
         self._stop_signal = StopSignal()
         self.done = threading.Event()
         self.start()

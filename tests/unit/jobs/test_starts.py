@@ -399,3 +399,12 @@ def test_a_restart_does_not_begin_the_time_of_a_run_anew_but_a_resume_does(
     job.resume()
     job.result(60)
     assert given_s[3] == 30 and given_s[4] <= 10
+
+
+def test_a_failure_after_a_resume_is_unread(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Stop(JobStatus.FAILED, StopCause.ERROR, "broken", write_status=True)
+    job, _ = job_that_ends(world, monkeypatch, SUSPENDED, broken)
+    result_of(job)
+    job.resume()
+    assert job.done.wait(60)
+    assert "has failed" in str(job.unread_failure())
