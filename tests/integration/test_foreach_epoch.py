@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 from collections import Counter
 from contextlib import closing
 from typing import Any
@@ -44,6 +45,35 @@ def test_a_function_that_fails_gets_the_same_rows_and_id_again(world: World) -> 
     assert len(by_id) == len(calls) - 1 == 3
     wanted = Counter((r["k"], r["ts"], r["v"]) for r in input_rows(world.folder / "in" / "left"))
     assert sum(by_id.values(), Counter()) == wanted
+
+
+def test_a_function_that_ends_its_process_has_committed_nothing(world: World) -> None:
+    """Beside another sink, so that both commit on threads of a pool."""
+    world.fill(3)
+    calls: list[Counter[tuple[Any, ...]]] = []
+
+    def load(rows: Any, epoch: str) -> None:
+        calls.append(Counter(map(tuple, rows.select(*COLUMNS).collect())))
+        if len(calls) == 2:
+            sys.exit("the warehouse is closed")
+
+    p = Pipeline("loading")
+    source = sources.files(
+        f"{world.folder}/in/left", format="json", schema="k string, ts long, v long"
+    )
+    rows = p.read_from(source, name="rows")
+    rows.write_to(sinks.foreach_epoch(load), name="out")
+    rows.write_to(sinks.files(f"{world.folder}/copied", format="json"), name="copied")
+    config = JobConfig(max_items_per_epoch=1)
+    with world.jet() as jet, pytest.raises(SystemExit, match="is closed"):
+        jet.run(p, config, until="completed")
+    with world.jet() as jet:
+        jet.run(p, config, until="completed")
+    wanted = Counter(
+        tuple(row[name] for name in COLUMNS) for row in input_rows(world.folder / "in" / "left")
+    )
+    assert calls[1] == calls[2]
+    assert not difference(sum(calls[2:], calls[0]), wanted)
 
 
 # --- killed ---------------------------------------------------------------------------------------
