@@ -155,6 +155,7 @@ class Driver:
             and not keeper.is_lost
         ):
             keeper.rest(ended.stop.reason)
+            self._end_rest()  # of an earlier one, if this one's claim ended with an error
             self._resting = keeper
             return WriteOutcome.WRITTEN
         return keeper.release(ended.last_record if ended is not None else None)

@@ -83,6 +83,7 @@ class RecordKeeper:
         self._owner = uuid.uuid4().hex
         self._earlier = predecessor.owners if predecessor is not None else frozenset()
         self._last_execution_id = predecessor.last_execution_id if predecessor is not None else None
+        self._fruitless = predecessor.fruitless if predecessor is not None else None
         self._lock = threading.Lock()
         self._owned: OwnedRegister | None = None
         self._record: ExecutionRecord | None = None
@@ -92,6 +93,8 @@ class RecordKeeper:
         """Activity of the execution; part of every write of the record."""
         self._healthy_ms = self._healthy_before_ms = 0
         self._is_resting = False
+        self.fruitless: int | None = None
+        """`ExecutionRecord.fruitless_now` before it rested; None: it does not rest."""
         self._stopping = threading.Event()
         self._heartbeat: threading.Thread | None = None
         self.fenced = threading.Event()
@@ -252,13 +255,14 @@ class RecordKeeper:
                 self._job, execution_id, JobStatus.NOT_RUNNING, first_execution_id=execution_id
             )
         died = record.status.is_live
+        fruitless = record.fruitless_now if self._fruitless is None else self._fruitless
         return replace(
             record,
             execution_id=execution_id,
             status=JobStatus.STARTING,
             lease=lease,
             restarts=record.restarts + (1 if died else 0),
-            fruitless=record.fruitless_now if died else 0,
+            fruitless=fruitless if died else 0,
             cause=None,
             failure=None,
             definition=self._definition,
@@ -280,10 +284,12 @@ class RecordKeeper:
     def rest(self, reason: str) -> None:
         """Decide nothing more, but renew the lease until `release`: its execution has failed, and
         this process begins the next one after a pause."""
+        with self._lock:
+            assert self._record is not None
+            self.fruitless = self._record.fruitless_now  # the lease says soon that it starts
+            self._is_resting = True
         self.activity_tracker.at(Doing.STARTING)
         self.activity_tracker.retries(reason)
-        with self._lock:
-            self._is_resting = True
 
     def release(self, record: ExecutionRecord | None) -> WriteOutcome:
         """Write the final status without a lease as the last write. None: nothing is written."""

@@ -20,7 +20,7 @@ from dagster_jet.ownership import lease as leases
 from dagster_jet.ownership import record_keeper
 from dagster_jet.ownership.record_keeper import RecordKeeper, read_record
 from dagster_jet.snapshot.protocol import Failed, Purpose, WriteOutcome
-from dagster_jet.snapshot.record import ExecutionRecord, Lease
+from dagster_jet.snapshot.record import Doing, ExecutionRecord, JobStatus, Lease
 from dagster_jet.store import Store, StoreConfig
 from dagster_jet.store.members.file import FileMember
 
@@ -163,6 +163,28 @@ def test_a_resting_owner_renews_its_lease_and_decides_nothing(store: Store) -> N
     owner.release(None)
     assert second.execution_id == 2 and not successor.is_lost
     successor.release(second)
+
+
+def test_an_idle_owner_that_rests_was_not_fruitless(store: Store) -> None:
+    predecessor, fruitless = None, []
+    for is_idle in (True, True, False):
+        owner = RecordKeeper(store, "j", TTL_MS, run_id=None, predecessor=predecessor)
+        fruitless.append(claimed(owner).fruitless)
+        owner.activity_tracker.at(Doing.IDLE if is_idle else Doing.EPOCH)
+        record = owner.record
+        assert record is not None and record.lease is not None
+        owner.write(replace(record, status=JobStatus.RUNNING), Purpose.RUNNING)
+        owner.rest("the source is away")
+        assert owner.record is not None and owner.record.lease is not None
+        wait_for_renewal(store, owner.record.lease)
+        if predecessor is not None:
+            predecessor.release(None)
+        predecessor = owner
+    last = RecordKeeper(store, "j", TTL_MS, run_id=None, predecessor=predecessor)
+    assert [*fruitless, claimed(last).fruitless] == [0, 0, 0, 1]
+    assert predecessor is not None
+    predecessor.release(None)
+    last.release(last.record)
 
 
 def test_a_heartbeat_that_raises_what_no_store_foresees_ends_the_ownership(
