@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 
 from dagster_jet.errors import ExecutorLostError
 from dagster_jet.spark.cluster.executors import await_status_store, executors, executors_dead
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 SESSION_GONE = (Py4JError, OSError, AttributeError)
 """Errors of a call after the JVM has died, or after the session was stopped and left None. Java's
 own errors are among them, see `is_session_gone`."""
-CALL_FAILED = (PySparkException, *SESSION_GONE)
-"""Errors of a call of Spark, whether the session is there or not."""
 
 _POLL_S = 0.2
 _NAMELESS = "one that started and ended within an epoch"
@@ -113,12 +110,14 @@ class ExecutorWatch:
             return self._gone
 
     def _run(self) -> None:
+        from pyspark.errors import PySparkException  # a code server has this file, and no Spark
+
         while not self._closed.wait(_POLL_S):
             try:
                 if self._look():
                     # Repeatedly: the epoch may be between two of its jobs. Tasks of living
                     # executors have `spark.python.task.killTimeout` to end in peace.
                     self._session.sparkContext.cancelJobsWithTag(self._tag)
-            except CALL_FAILED as error:
+            except (PySparkException, *SESSION_GONE) as error:
                 if is_session_gone(error):
                     return  # the jobs are gone as well

@@ -17,8 +17,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 
-from dagster_jet.spark.cluster.executor_watch import CALL_FAILED, SESSION_GONE, is_session_gone
+from dagster_jet.spark.cluster.executor_watch import SESSION_GONE, is_session_gone
 from dagster_jet.spark.cluster.executors import executors_known, frame_of, rows_on
 from dagster_jet.system.own_task import OwnTask
 
@@ -71,7 +72,7 @@ class JoiningExecutors:
                     _warm_up(self._session, there[number])
                     warm.add(number)
                     joined_at = time.monotonic()
-            except CALL_FAILED as error:
+            except (PySparkException, *SESSION_GONE) as error:
                 if is_session_gone(error):
                     return
                 # It is gone again, or has another version.
