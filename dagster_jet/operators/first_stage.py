@@ -160,7 +160,9 @@ class KeyPartials:
         return ()
 
     def aggregate_columns(self, time: str, moment: str) -> SqlColumns:
-        return ((TIME_COLUMN, f"max({time})"), *self.aggregation.spark_columns(moment))
+        # Null if any row has no time: the operator refuses it, as `partials` does.
+        newest = f"CASE WHEN count({time}) = count(1) THEN max({time}) END"
+        return ((TIME_COLUMN, newest), *self.aggregation.spark_columns(moment))
 
     @property
     def input_columns(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from pyspark.errors import ArithmeticException
 from pyspark.sql import functions as F
 
 from dagster_jet.core.window_frames import Frames
-from dagster_jet.errors import PipelineError
+from dagster_jet.errors import BadRowError, PipelineError
 from dagster_jet.operators.aggregates.aggregation import Aggregation
 from dagster_jet.operators.first_stage import (
     FirstStage,
@@ -181,6 +181,12 @@ def one_key(aggregates: dict[str, Any], frame: DataFrame) -> dict[str, Any]:
 def test_both_zeros_in_one_epoch_are_one_value(spark):
     frame = spark.createDataFrame([("a", 1, 0.0), ("a", 2, -0.0)], "k string, t bigint, x double")
     assert one_key({"d": agg.count_distinct("x")}, frame) == {"k": "a", "d": 1}
+
+
+def test_a_row_without_event_time_is_refused_beside_others_of_its_key(spark):
+    frame = spark.createDataFrame([("a", None, 1.0), ("a", 2, 2.0)], "k string, t bigint, x double")
+    with pytest.raises(BadRowError, match="no event time"):
+        one_key({"n": agg.count()}, frame)
 
 
 @pytest.mark.parametrize("column", ["it's", "a\\b", "\\'"])
