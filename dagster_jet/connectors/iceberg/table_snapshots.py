@@ -92,7 +92,7 @@ class TableSnapshots:
         return self._numbered(snapshot, added)
 
     def _numbered(self, snapshot: Snapshot, files: Iterable[DataFile]) -> list[AddedFile]:
-        found = []
+        found, mapped = [], self.version.mapped()
         for number, one in enumerate(files):
             place = place_of(one.file_path)
             if place is None or one.file_format.name != "PARQUET":
@@ -101,7 +101,9 @@ class TableSnapshots:
                 )
             size, rows = one.file_size_in_bytes, one.record_count
             partition = tuple(self._partition(one))
-            found.append(AddedFile(number_of(snapshot), number, place, size, rows, partition))
+            version = number_of(snapshot)
+            added = AddedFile(version, number, place, size, rows, partition, mapped=mapped)
+            found.append(added)
         return found
 
     def _partition(self, file: DataFile) -> Iterator[tuple[str, Any]]:

@@ -190,7 +190,7 @@ class TableVersion:
         from pyiceberg.schema import index_by_id
 
         known = index_by_id(self.metadata.schema())
-        return FieldIds({id: field.name for id, field in known.items()}, self.mapped())
+        return FieldIds({id: field.name for id, field in known.items()})
 
     def layout(self) -> IcebergLayout:
         """Returns what tasks write by."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from dagster_jet.connectors.files.old_calendar import OldCalendar
 from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared, spelling
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
-from dagster_jet.connectors.lake.field_ids import with_names_of
+from dagster_jet.connectors.lake.field_ids import Path, with_names_of
 from dagster_jet.connectors.lake.table_read import TableRead
 from dagster_jet.connectors.task_shares import FixedShares, TaskShares
 from dagster_jet.errors import BadRowError
@@ -44,6 +44,8 @@ class AddedFile:
     microseconds (Iceberg)."""
     is_joined: bool = False
     """Whether it is read in one epoch with the file before it."""
+    mapped: Mapping[Path, int] = field(default_factory=dict, compare=False)
+    """Ids of columns by name, as the table has them in its version; for a file without ids."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class ReadPieces:
         with place.open(found) as stream:
             file, at = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us"), 0
             with self._misfits_named(path):
-                there = self._found(file.schema_arrow)
+                there = self._found(file.schema_arrow, piece.file.mapped)
             calendar = OldCalendar.of(file.metadata)
             # A file of Delta Lake lacks these columns, one of Iceberg mostly has them.
             own = there if self.table.ids.names else {}
@@ -148,13 +150,16 @@ class ReadPieces:
             raise BadRowError(
                 f"a data file of the table {self.table.name!r} does not fit: {error}.",
                 position=path,
-                cure="Start the job again: it reads the table's present columns.",
+                cure="If the table's columns were changed, start the job again: it reads the "
+                "present ones.",
             ) from error
 
-    def _found(self, file: pa.Schema) -> dict[str, tuple[int, pa.DataType]]:
+    def _found(
+        self, file: pa.Schema, mapped: Mapping[Path, int]
+    ) -> dict[str, tuple[int, pa.DataType]]:
         """Returns number and type of each declared column that a file has. The type has the names
         of the table."""
-        renamed = self.table.ids.renamed(file)
+        renamed = replace(self.table.ids, mapped=mapped).renamed(file)
         own = {name: spelling(name, renamed.names) for name in self.columns.names}
         numbers = {name: renamed.get_field_index(other) for name, other in own.items() if other}
         return {name: (number, renamed.field(number).type) for name, number in numbers.items()}

@@ -22,7 +22,7 @@ class FieldIds:
     names: Mapping[int, str] = field(default_factory=dict)
     """Names in the table. Empty: the format does not rename columns."""
     mapped: Mapping[Path, int] = field(default_factory=dict)
-    """Ids by the names in files that have no ids."""
+    """Ids by the names in a file that has no ids; each file brings its own."""
 
     def renamed(self, file: pa.Schema) -> pa.Schema:
         """Returns the columns of a file under their names in the table; "" for one that the table
@@ -35,7 +35,10 @@ class FieldIds:
             return file
         has_ids = any(id_of(column) is not None for column in file)
         if not has_ids and not self.mapped:
-            raise UnfitError("it has no ids of columns, and the table no name mapping")
+            raise UnfitError(
+                "it has no ids of columns, and the table no name mapping (the property "
+                "schema.name-mapping.default)"
+            )
         return pa.schema([self._renamed(column, (), has_ids) for column in file])
 
     def _renamed(self, column: pa.Field, parent: Path, has_ids: bool) -> pa.Field:

@@ -109,6 +109,25 @@ def test_a_file_without_ids_has_former_names(tmp_path: Path) -> None:
         read(iceberg(tmp_path), pa.schema(fields))
 
 
+def test_a_table_gets_a_name_mapping_while_a_job_reads_it(tmp_path: Path) -> None:
+    """Failed before: the job had the mapping of its start."""
+    schema = pa.schema([("id", pa.int64())])
+    made = iceberg_table.Table(tmp_path, schema)
+    reader = iceberg(tmp_path).at_start("j", "in", on_one_host=True).open("j", "in", None)
+    found = []
+    for name in ("id", "number"):
+        with made.opened() as table:
+            if name != "id":
+                with table.update_schema() as change:
+                    change.rename_column("id", name)
+            migrate(table.refresh(), tmp_path / f"{name}.parquet", pa.table({name: [1]}))
+        reader.accept(reader.poll())
+        task = ReadPieces(reader.source, FixedShares((reader.plan(1_000),)), schema)
+        (batch,) = task([pa.record_batch({"n": pa.array([0])})])
+        found += batch.to_pylist()
+    assert found == [{"id": 1}, {"id": 1}]
+
+
 def test_parts_of_a_column_have_other_names_now(tmp_path: Path) -> None:
     """Failed before: x was null, and a had the value of the former a."""
     part = pa.struct([("a", pa.int64()), ("b", pa.int64()), ("c", pa.int64())])
