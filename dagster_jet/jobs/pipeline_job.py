@@ -221,7 +221,7 @@ class PipelineJob(Job):
         record = read_record(self._store, self.name)
         if record is not None and self._stays_completed(record):
             return self._still_completed(record)
-        last = last_execution_id(self._store, self.name)
+        last = last_execution_id(self._store, self.name) if record is None else record.execution_id
         stop = self._stop_signal
         timeout_ms = self._store.config.member_timeout_ms
         with (

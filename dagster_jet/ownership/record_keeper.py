@@ -92,7 +92,6 @@ class RecordKeeper:
         self.activity_tracker = ActivityTracker()
         """Activity of the execution; part of every write of the record."""
         self._healthy_ms = self._healthy_before_ms = 0
-        self._is_resting = False
         self.fruitless: int | None = None
         """`ExecutionRecord.fruitless_now` before it rested; None: it does not rest."""
         self._stopping = threading.Event()
@@ -271,7 +270,7 @@ class RecordKeeper:
     def write(self, record: ExecutionRecord, purpose: Purpose) -> WriteOutcome:
         """Write `record` with the lease renewed; return the certain outcome."""
         with self._lock:
-            if self._is_resting:
+            if self.fruitless is not None:
                 return WriteOutcome.FENCED
             try:
                 fail_point(f"record.{purpose.value}.before")
@@ -287,7 +286,6 @@ class RecordKeeper:
         with self._lock:
             assert self._record is not None
             self.fruitless = self._record.fruitless_now  # the lease says soon that it starts
-            self._is_resting = True
         self.activity_tracker.at(Doing.STARTING)
         self.activity_tracker.retries(reason)
 

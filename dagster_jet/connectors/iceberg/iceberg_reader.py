@@ -91,7 +91,7 @@ class IcebergReader(TableReader):
 
     def _snapshots(self, version: TableVersion) -> TableSnapshots:
         source, at = self.source, (self.job, self.stage)
-        return TableSnapshots(version, source.ids, source.skips_deletes, source.name, *at)
+        return TableSnapshots(version, source.names, source.skips_deletes, source.name, *at)
 
     def _beginning(self, version: TableVersion, branch: Sequence[Snapshot]) -> tuple[int, int]:
         """Returns the number of the snapshot whose contents a new job reads, or -1, and the first

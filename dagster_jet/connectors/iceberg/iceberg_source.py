@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -18,7 +18,6 @@ from dagster_jet.connectors.iceberg.iceberg_reader import IcebergReader
 from dagster_jet.connectors.iceberg.iceberg_sink import IcebergSink, checked_storage, checked_table
 from dagster_jet.connectors.iceberg.storage import place_of
 from dagster_jet.connectors.iceberg.table_version import TableVersion
-from dagster_jet.connectors.lake.field_ids import FieldIds
 from dagster_jet.connectors.lake.staged_names import Owner
 from dagster_jet.connectors.lake.table_read import TableRead, check_reading
 from dagster_jet.contract import BadRowRule, Sink, Source
@@ -33,13 +32,14 @@ class TableColumns:
     url: str
     schema: str
     """Columns as DDL."""
-    ids: FieldIds
+    names: Mapping[int, str]
+    """`TableRead.names`."""
 
     @classmethod
     def of(cls, version: TableVersion) -> TableColumns:
         """Raises `ConfigurationError`: Spark has no type for a column."""
         location = version.metadata.location
-        return cls(place_of(location) or location, version.ddl(), version.field_ids())
+        return cls(place_of(location) or location, version.ddl(), version.names_by_id())
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class IcebergSource(Source):
         schema, found, skips = self.row_schema(), self.found, self.deletes == "skip"
         assert found is not None
         storage = self.storage_options
-        read = TableRead(self.name, found.url, self.start, skips, storage, schema, found.ids)
+        read = TableRead(self.name, found.url, self.start, skips, storage, schema, found.names)
         tag = Owner(*self.home, job, stage).application(repeatable=False)
         named = tag if self.has_tag else None
         return IcebergReader(

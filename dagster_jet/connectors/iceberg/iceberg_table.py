@@ -62,11 +62,13 @@ class IcebergTable(VersionedTable):
                 return None
             is_named = snapshot is not None and self.snapshot is not None
             found = TableColumns.of(_with_columns_of(snapshot, newest) if is_named else newest)
-            read = TableSnapshots(newest, found.ids, False, source.name, *self.stage)
+            read = TableSnapshots(newest, found.names, False, source.name, *self.stage)
             files = [] if snapshot is None else read.contents(snapshot)
             if id != newest.snapshot_id and not are_there(found.url, storage, files):
                 return None
-        table = TableRead(source.name, found.url, "latest", False, storage, found.schema, found.ids)
+        table = TableRead(
+            source.name, found.url, "latest", False, storage, found.schema, found.names
+        )
         return whole_frame_of(spark, table, files, stage)
 
 

@@ -5,7 +5,7 @@ Snapshots are told apart by their sequence numbers, which grow along a branch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +13,6 @@ from dagster_jet.connectors.iceberg.partition_fields import IDENTITY
 from dagster_jet.connectors.iceberg.storage import place_of
 from dagster_jet.connectors.iceberg.table_version import TableVersion
 from dagster_jet.connectors.lake.added_rows import AddedFile
-from dagster_jet.connectors.lake.field_ids import FieldIds
 from dagster_jet.errors import SourceError
 
 if TYPE_CHECKING:
@@ -28,7 +27,8 @@ class TableSnapshots:
     """Reads the snapshots of a branch, in order."""
 
     version: TableVersion
-    ids: FieldIds
+    names: Mapping[int, str]
+    """`TableRead.names`."""
     skips_deletes: bool
     name: str
     job: str
@@ -110,10 +110,10 @@ class TableSnapshots:
         """Yields the values of columns that are equal in all rows of a file. It may lack these
         columns, as files of Hive do."""
         metadata, values = self.version.metadata, cast(Any, file.partition)
-        columns = {one.field_id for one in metadata.schema().fields} & self.ids.names.keys()
+        columns = {one.field_id for one in metadata.schema().fields} & self.names.keys()
         for number, one in enumerate(metadata.specs()[file.spec_id].fields):
             if str(one.transform) == IDENTITY and one.source_id in columns:
-                yield self.ids.names[one.source_id], values[number]
+                yield self.names[one.source_id], values[number]
 
     def _refused(self, snapshot: Snapshot, why: str, cure: str) -> SourceError:
         return SourceError(

@@ -17,7 +17,7 @@ from dagster_jet.connectors.iceberg.data_file import IcebergLayout, LiveFile, da
 from dagster_jet.connectors.iceberg.fields import extended, inner_not_null, of_table
 from dagster_jet.connectors.iceberg.partition_fields import PartitionField
 from dagster_jet.connectors.iceberg.table_request import TableRequest
-from dagster_jet.connectors.lake.field_ids import FieldIds, Path
+from dagster_jet.connectors.lake.field_ids import Path
 from dagster_jet.connectors.lake.lake_committer import first_line, time_travel
 from dagster_jet.connectors.lake.staged_file import kept_in
 from dagster_jet.connectors.type_ddl import type_ddl
@@ -185,12 +185,12 @@ class TableVersion:
             for field in self.metadata.spec().fields
         )
 
-    def field_ids(self) -> FieldIds:
-        """Returns what finds the columns in files."""
+    def names_by_id(self) -> dict[int, str]:
+        """Returns the names of columns and of the parts of nested ones."""
         from pyiceberg.schema import index_by_id
 
         known = index_by_id(self.metadata.schema())
-        return FieldIds({id: field.name for id, field in known.items()})
+        return {id: field.name for id, field in known.items()}
 
     def layout(self) -> IcebergLayout:
         """Returns what tasks write by."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from dagster_jet.connectors.files.old_calendar import OldCalendar
 from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared, spelling
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
-from dagster_jet.connectors.lake.field_ids import Path, with_names_of
+from dagster_jet.connectors.lake.field_ids import FieldIds, Path, with_names_of
 from dagster_jet.connectors.lake.table_read import TableRead
 from dagster_jet.connectors.task_shares import FixedShares, TaskShares
 from dagster_jet.errors import BadRowError
@@ -128,7 +128,7 @@ class ReadPieces:
                 there = self._found(file.schema_arrow, piece.file.mapped)
             calendar = OldCalendar.of(file.metadata)
             # A file of Delta Lake lacks these columns, one of Iceberg mostly has them.
-            own = there if self.table.ids.names else {}
+            own = there if self.table.names else {}
             values = {n: value for n, value in piece.file.partition if n not in own}
             for group in range(file.metadata.num_row_groups):
                 count = file.metadata.row_group(group).num_rows
@@ -159,7 +159,7 @@ class ReadPieces:
     ) -> dict[str, tuple[int, pa.DataType]]:
         """Returns number and type of each declared column that a file has. The type has the names
         of the table."""
-        renamed = replace(self.table.ids, mapped=mapped).renamed(file)
+        renamed = FieldIds(self.table.names, mapped).renamed(file)
         own = {name: spelling(name, renamed.names) for name in self.columns.names}
         numbers = {name: renamed.get_field_index(other) for name, other in own.items() if other}
         return {name: (number, renamed.field(number).type) for name, number in numbers.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -17,12 +17,12 @@ Path: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True)
 class FieldIds:
-    """Ids of a table's columns and of the parts of nested ones."""
+    """Ids by which the columns of a file, and the parts of nested ones, are found."""
 
-    names: Mapping[int, str] = field(default_factory=dict)
-    """Names in the table. Empty: the format does not rename columns."""
-    mapped: Mapping[Path, int] = field(default_factory=dict)
-    """Ids by the names in a file that has no ids; each file brings its own."""
+    names: Mapping[int, str]
+    """`TableRead.names`."""
+    mapped: Mapping[Path, int]
+    """`AddedFile.mapped`."""
 
     def renamed(self, file: pa.Schema) -> pa.Schema:
         """Returns the columns of a file under their names in the table; "" for one that the table

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from dagster_jet.connectors.files.places.location import StorageOptions
-from dagster_jet.connectors.lake.field_ids import FieldIds
 from dagster_jet.core.choices import check_known
 from dagster_jet.errors import ConfigurationError
 
@@ -27,7 +27,9 @@ class TableRead:
     storage_options: StorageOptions
     schema: str
     """Columns as DDL."""
-    ids: FieldIds = field(default_factory=FieldIds)
+    names: Mapping[int, str] = field(default_factory=dict)
+    """Names of columns and of the parts of nested ones, by their ids. Files may have older names.
+    Empty: the format does not rename columns."""
 
 
 def check_reading(start: str | int | datetime, deletes: str, version: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from dagster_jet.operators.user.state import State, time_ms
+from dagster_jet.operators.user.state import State, time_ms, with_columns_of_now
 
 Row: TypeAlias = "dict[str, Any]"
 ROW, MEETS = "__row", "__meets"
@@ -49,8 +49,5 @@ class Pattern:
 
     def _match(self, row: Row, rows: list[Row]) -> Row:
         own = {column: row[column] for column in (*self.keys, self.time)}
-        return own | dict(zip(self.steps, map(self._as_now, rows), strict=True))
-
-    def _as_now(self, row: Row) -> Row:
-        """A row that was saved before the pipeline was changed has other columns."""
-        return {name: row.get(name) for name in self.names} if self.names else row
+        shown = (with_columns_of_now(one, self.names) for one in rows)
+        return own | dict(zip(self.steps, shown, strict=True))

@@ -15,7 +15,7 @@ from decimal import Context, Decimal
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from dagster_jet.operators.user.state import State
+from dagster_jet.operators.user.state import State, with_columns_of_now
 
 Row: TypeAlias = "dict[str, Any]"
 LEAD = "lead"
@@ -132,14 +132,10 @@ class Running:
         state.value = {**values, _WAITS: results}
         if waited is None:
             return None
-        return self._as_now(waited) | {n: row[c] for n, c in leads.items()}
+        return with_columns_of_now(waited, self.names) | {n: row[c] for n, c in leads.items()}
 
     def without_next(self, key: Row, value: dict[str, Any], watermark_ms: int) -> Row | None:
         """`on_evict`: no row has followed the last one in time. None waits if `lead` was added to
         the pipeline after the last row of the key."""
         waited: Row | None = value.get(_WAITS)
-        return None if waited is None else self._as_now(waited)
-
-    def _as_now(self, waited: Row) -> Row:
-        """A row that began to wait before the pipeline was changed has other columns."""
-        return {name: waited.get(name) for name in self.names} if self.names else waited
+        return None if waited is None else with_columns_of_now(waited, self.names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, Generic, TypeVar
 
@@ -122,6 +122,15 @@ class State(Generic[T]):
         """Gives the key a new state after `clear`, as for a new key."""
         self._cleared = False
         self.value = create()
+
+
+def with_columns_of_now(saved: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Returns a saved row: one from before a change of the pipeline has other columns.
+
+    Args:
+        names: the columns of now; none: they are not known, the row stays as it is.
+    """
+    return {name: saved.get(name) for name in names} if names else saved
 
 
 def time_ms(time: datetime | int) -> int:
