@@ -95,6 +95,7 @@ soak: $(STAMP) $(FLIGHTS) $(CLASSES) $(SERVERS)
 		tests/integration/test_operators.py tests/integration/test_two_runtimes.py tests/integration/test_partials.py
 	$(BIN)/pytest -n 2 --dist loadfile -m long
 	$(BIN)/python -m tests.soak --kills $(or $(KILLS),500)
+	$(BIN)/python -m tests.soak --cluster --kills $(or $(KILLS),200)
 	$(BIN)/python -m tests.soak --standby --kills $(or $(KILLS),100)
 	$(BIN)/python -m tests.soak --kafka --kills $(or $(KILLS),200)
 	$(BIN)/python -m tests.soak --postgres --kills $(or $(KILLS),50)

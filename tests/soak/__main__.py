@@ -40,9 +40,11 @@ def settings(
     lake: Sequence[str] = (),
     postgres: bool = False,
     standby: bool = False,
+    cluster: bool = False,
 ) -> list[Setting]:
-    """Every other round on two executor JVMs, every other pair of rounds on Redis; with servers
-    or under Dagster all on local threads and files, with a standby on local threads.
+    """Every other round on two executor JVMs (all with `cluster`), every other pair of rounds on
+    Redis; with servers or under Dagster all on local threads and files, with a standby on local
+    threads.
 
     With servers every other round holds its transactions, and there are two rounds at least. Lake
     tables are in each of the places in turn, and each turn holds in the others. In two places of
@@ -56,7 +58,7 @@ def settings(
         Setting(
             seed=rng.randrange(1 << 30),
             kills=min(per_round, kills - number * per_round),
-            cluster=bool(number & 1) and plain and not standby,
+            cluster=(cluster or bool(number & 1)) and plain and not standby,
             redis=not number & 2 and plain,
             kafka=kafka,
             dagster=dagster,
@@ -99,6 +101,7 @@ def main() -> int:
         help="rows from Kafka to PostgreSQL; with --dagster: Dagster's storage is PostgreSQL",
     )
     parser.add_argument("--standby", action="store_true", help="a second process waits for the job")
+    parser.add_argument("--cluster", action="store_true", help="all rounds on two executor JVMs")
     options = parser.parse_args()
     console = Console(stderr=options.json)
     console.print(f"{options.kills} kills, seed {options.seed}", highlight=False)
@@ -116,6 +119,7 @@ def main() -> int:
         lake=LAKE_PLACES if options.lake == "all" else [options.lake] if options.lake else [],
         postgres=options.postgres,
         standby=options.standby,
+        cluster=options.cluster,
     ):
         until = begun + 60 * options.minutes
         if time.monotonic() > until:
