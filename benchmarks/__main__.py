@@ -97,8 +97,14 @@ def race(
     fresh: Annotated[
         bool, typer.Option(help="Forget what an earlier, unfinished race has measured.")
     ] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Race nothing: write tables and pictures anew.")
+    ] = False,
 ) -> None:
     """Races all engines on NEXMark queries; tables and pictures go to benchmarks/results."""
+    if report:
+        race_run.write_report(Path(__file__).parent.parent, quick=quick, tell=console.print)
+        return
     race_run.main(
         Path(__file__).parent.parent,
         quick=quick,

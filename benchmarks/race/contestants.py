@@ -39,7 +39,7 @@ JET = Contestant(
     "jet",
     "dagster_jet",
     "jet",
-    "exactly once, four snapshots a second, 3 members, 1 backup",
+    "exactly once, snapshots at its own pace, 3 members, 1 backup",
     sweep=(
         {},
         {"target_epoch_duration": "200 ms"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,14 +43,22 @@ def number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
+def count(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:,.0f}"
+
+
 def ratio(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.2f}"
 
 
+WHOLE_RUN = Measure("total", "Whole run", "events/s from the start of the process on", thousands)
 MEASURES = (
-    Measure("steady", "Steady rate", "events/s from first to last committed row", thousands),
+    WHOLE_RUN,
+    Measure("steady", "Steady rate",
+            "events/s from first to last committed row; coarse where there are few commits (below)",
+            thousands),
     Measure("marginal", "Marginal rate", "events/s from half of the input on", thousands),
-    Measure("total", "Whole run", "events/s from the start of the process on", thousands),
+    Measure("commits", "Commits", "moments at which newly committed rows were seen", count),
     Measure("first_row_s", "Start-up", "seconds from start to first committed row", number),
     Measure("cpu_s_per_m_steady", "CPU", "CPU-seconds per million events, steady", number),
     Measure("cpu_s_per_m", "CPU, whole run", "CPU-seconds per million events, start-up included",
@@ -77,8 +85,11 @@ def raced_entries(results: Results) -> dict[Entry, str]:
     }
 
 
-def measure_table(results: Results, measure: Measure) -> str:
-    entries = raced_entries(results)
+def measure_table(
+    results: Results, measure: Measure, entries: Mapping[Entry, str] | None = None
+) -> str:
+    """Args: entries: the columns; None: all that raced."""
+    entries = raced_entries(results) if entries is None else entries
     rows = [
         [
             f"{query}, {QUERIES[query].title}",
@@ -180,6 +191,27 @@ def sweep_table(results: Results) -> str:
     return table(["query", "engine", "best", "all tried, steady events/s"], rows)
 
 
+def best_in_words(results: Results) -> str:
+    """Explains the entry `best`, and names the queries for which ours is the defaults."""
+    if not results.of("sweep"):
+        return "There was no sweep: nobody raced at its best."
+    raced = results.of("backlog", engine="jet", entry=BEST)
+    same = {run["query"] for run in raced if not run["settings"]}
+    names = [query for query in raced_queries(results) if query in same]
+    said = f"`best`: the settings that won a sweep of {_of_sweep(results)}."
+    if names:
+        said += (
+            f" For {_listed(names)} ours are the defaults, so the difference between `defaults` "
+            "and `best` is chance there."
+        )
+    return said
+
+
+def _of_sweep(results: Results) -> str:
+    events = sorted({run["events"] for run in results.of("sweep")})
+    return f"one run each over {_listed([f'{number:,}' for number in events])} events"
+
+
 def failures(results: Results) -> str:
     lines = [
         f"- {name}: {said}"
@@ -209,6 +241,7 @@ def page(results: Results) -> str:
         f"{number(max(loads, default=math.nan))}.",
         f"Rates were measured on {results.days('backlog')}, half load on {results.days('paced')}, "
         f"two sinks on {results.days('two_sinks')}.",
+        best_in_words(results),
         "## Goals",
         goal_table(results),
     ]
@@ -223,9 +256,9 @@ def page(results: Results) -> str:
         "## Two sources, two sinks, killed",
         two_sinks_table(results),
         "## Sweeps",
-        sweep_table(results)
+        f"{_of_sweep(results).capitalize()}.\n\n{sweep_table(results)}"
         if results.of("sweep")
-        else "There was none: nobody raced at its best.",
+        else "There was none.",
         "## What did not run, or was wrong",
         failures(results),
     ]
@@ -233,8 +266,10 @@ def page(results: Results) -> str:
 
 
 def short_table(results: Results) -> str:
-    """Table for the project's README: steady events per second."""
-    return measure_table(results, MEASURES[0])
+    """Table for the project's README: events per second of the whole run, ours at defaults."""
+    entries = raced_entries(results)
+    entries.pop(OURS_BEST, None)
+    return measure_table(results, WHOLE_RUN, entries)
 
 
 def put_into_readme(readme: Path, results: Results) -> None:
@@ -252,6 +287,10 @@ def put_between(page: Path, name: str, text: str) -> None:
 
 def _settings(settings: Record) -> str:
     return ", ".join(f"{key} {value}" for key, value in settings.items()) or "defaults"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def _float(value: float | None) -> float:

@@ -230,8 +230,7 @@ def main(
         root: the project's folder. Results go to benchmarks/results; a quick race's, which mean
             little, to its cache.
     """
-    cache = root / ".cache" / "race"
-    folder = cache / "quick" if quick else root / "benchmarks" / "results"
+    cache, folder = _places(root, quick=quick)
     if quick:
         shutil.rmtree(folder, ignore_errors=True)
     elif fresh:  # other benchmarks have their results beside it
@@ -246,6 +245,13 @@ def main(
         for part in PARTS:
             if part in parts and not (part == "sweep" and quick):
                 getattr(race, part)()
+    write_report(root, quick=quick, tell=tell)
+
+
+def write_report(root: Path, *, quick: bool, tell: Tell) -> None:
+    """Writes tables, pictures and the README's table from the saved results; races nothing."""
+    cache, folder = _places(root, quick=quick)
+    results = Results(folder / "race.json")
     (folder / "race.md").write_text(report.page(results), encoding="utf-8")
     try:
         pictures.draw(results, folder, cache)
@@ -255,3 +261,9 @@ def main(
         report.put_into_readme(root / "README.md", results)
     tell(report.short_table(results))
     tell(f"All figures: {folder / 'race.md'}")
+
+
+def _places(root: Path, *, quick: bool) -> tuple[Path, Path]:
+    """The race's cache, and the folder of its results."""
+    cache = root / ".cache" / "race"
+    return cache, cache / "quick" if quick else root / "benchmarks" / "results"

@@ -11,6 +11,8 @@ from typing import Any
 from benchmarks.race import report
 from benchmarks.race.results import BEST, DEFAULTS, Results
 
+(steady,) = (measure for measure in report.MEASURES if measure.key == "steady")
+
 
 def run(engine: str, entry: str, steady: float | None, **more: Any) -> dict[str, Any]:
     measured = {measure.key: 1.0 for measure in report.MEASURES}
@@ -56,11 +58,35 @@ def test_ratios_are_of_medians(tmp_path: Path) -> None:
 
 def test_what_was_not_measured_is_a_dash(tmp_path: Path) -> None:
     found = results(tmp_path, run("jet", DEFAULTS, 212_600.0), run("spark", BEST, None))
-    assert report.short_table(found).splitlines() == [
+    assert report.measure_table(found, steady).splitlines() == [
         "| query | dagster_jet, defaults | Structured Streaming, best trigger |",
         "| --- | --- | --- |",
         "| q1, stateless map | 213 k | – |",
     ]
+
+
+def test_the_short_table_has_whole_runs_and_ours_at_its_defaults(tmp_path: Path) -> None:
+    ours = (run("jet", entry, 1.0, total=98_400.0) for entry in (DEFAULTS, BEST))
+    found = results(tmp_path, *ours, run("flink", BEST, 1.0, total=86_000.0))
+    assert report.short_table(found).splitlines() == [
+        "| query | dagster_jet, defaults | PyFlink |",
+        "| --- | --- | --- |",
+        "| q1, stateless map | 98 k | 86 k |",
+    ]
+
+
+def test_the_page_says_where_the_best_settings_are_the_defaults(tmp_path: Path) -> None:
+    settings = {"q1": {}, "q5": {"target_epoch_duration": "200 ms"}, "q18": {}}
+    found = results(
+        tmp_path,
+        *(run("jet", BEST, 1.0, query=query, settings=its) for query, its in settings.items()),
+    )
+    for query, its in settings.items():
+        tried = {"steady": 1.0, "total": 1.0, "events": 1_000_000}
+        found.add("sweep", {"engine": "jet", "query": query, "settings": its, **tried})
+    page = report.page(found)
+    assert "a sweep of one run each over 1,000,000 events. For q1 and q18 ours are the" in page
+    assert "## Sweeps\n\nOne run each over 1,000,000 events." in page
 
 
 def test_the_page_names_who_failed(tmp_path: Path) -> None:
@@ -74,7 +100,7 @@ def test_the_page_names_who_failed(tmp_path: Path) -> None:
 
 
 def test_the_readme_changes_between_its_marks_only(tmp_path: Path) -> None:
-    found = results(tmp_path, run("jet", DEFAULTS, 100_000.0))
+    found = results(tmp_path, run("jet", DEFAULTS, 1.0, total=100_000.0))
     readme = tmp_path / "README.md"
     readme.write_text("before\n<!-- race -->\nold\n<!-- /race -->\nafter\n", encoding="utf-8")
     for _ in range(2):

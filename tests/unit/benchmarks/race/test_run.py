@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.race import run
+from benchmarks.race import pictures, report, run
 from benchmarks.race.contestants import Contestant
 from benchmarks.race.environments import Environment, NoEnvironmentError
 from benchmarks.race.oracle import WrongAnswerError
@@ -84,3 +84,24 @@ def test_ours_races_at_its_defaults_and_at_what_a_sweep_found(runs: Runs, tmp_pa
     swept.backlog()
     found = Results(tmp_path / "race.json").of("backlog", engine="jet", query="q1")
     assert sorted(record["entry"] for record in found) == sorted([DEFAULTS, BEST])
+
+
+def test_the_report_is_written_anew_without_a_race(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(contestant: Contestant, cache: Path) -> Environment:
+        raise NoEnvironmentError("no network")
+
+    monkeypatch.setattr(pictures, "prepare", prepare)
+    folder, readme = tmp_path / "benchmarks" / "results", tmp_path / "README.md"
+    measured = {measure.key: 2e6 for measure in report.MEASURES}
+    names = {"engine": "jet", "entry": DEFAULTS, "query": "q1", "round": 0, "events": 10, "load": 0}
+    Results(folder / "race.json").add("backlog", {**measured, **names})
+    readme.write_text("<!-- race -->\n<!-- /race -->\n", encoding="utf-8")
+    before, told = (folder / "race.json").read_bytes(), list[str]()
+    run.write_report(tmp_path, quick=False, tell=told.append)
+    assert "| q1, stateless map | 2,000 k |" in readme.read_text(encoding="utf-8")
+    assert "| q1, stateless map | 2,000 k |" in (folder / "race.md").read_text(encoding="utf-8")
+    assert told[0] == "No pictures: no network"
+    assert (folder / "race.json").read_bytes() == before
+    assert runs.started == []
