@@ -80,7 +80,9 @@ class JobConfig(BaseModel):
     """Largest time for which a slow source or partition may hold a stage's watermark back, by wall
     clock; later its rows are late. None: until it has caught up or is idle."""
     restart_attempts_max: int = Field(default=5, ge=0)
-    """Number of restarts within ten minutes before the job fails."""
+    """Number of restarts after failed executions. One more failure ends the run as failed; the
+    record says NOT_RUNNING. Failures count until an execution makes progress, those of the last ten
+    minutes even then."""
     parameters: Mapping[str, Any] = Field(default_factory=dict, repr=False)
     """Values that functions read in tasks, as `job_context().parameters[name]`: what JSON can hold,
     at most 16 KB, or `Secret`s. A text "env:NAME" is the secret of that name."""
