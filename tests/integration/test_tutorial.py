@@ -9,6 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dagster as dg
+
 from tests.long import long
 from tests.servers import duckdb_reader
 
@@ -90,3 +92,8 @@ def test_the_readme(
     rows = [json.loads(line) for path in late for line in path.read_text().splitlines()]
     assert sorted(row["flight"] for row in rows) == ["DL2", "DL3", "DL4"]
     assert [key.to_user_string() for key in sorted(names["airport_delays_assets"].keys)]
+    repository = names["defs"].get_repository_def()
+    sensor = repository.get_sensor_def("airport_delays_supervisor")
+    assert [target.job_name for target in sensor.targets] == ["airport_delays_job"]
+    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
+    assert repository.has_job("airport_delays_job")
