@@ -113,7 +113,10 @@ def job(
     ] = True,
     remove_output: Annotated[
         bool,
-        typer.Option("--remove-output", help="With delete and reset: also remove its files."),
+        typer.Option(
+            "--remove-output",
+            help="With delete and reset: also remove its files, and rows of tables with owns=.",
+        ),
     ] = False,
 ) -> None:
     """Shows one job and why it produces no output, or asks it to suspend, resume, restart, shut

@@ -29,7 +29,7 @@ def warm_up(
     """Makes Spark start in about half the time, by storing its classes for later starts.
 
     Runs automatically after the first run, or beside it after two minutes. Run it in the build of a
-    container image. Takes about 20 seconds, and 170 MB below ~/.cache/dagster_jet
+    container image. Takes some 50 seconds of CPU time, and 170 MB below ~/.cache/dagster_jet
     (DAGSTER_JET_CLASS_ARCHIVE: another folder, or "off").
     """
 

@@ -174,11 +174,15 @@ class Job(StoredJob, ABC):
 
     @abstractmethod
     def resume(self) -> None:
-        """Continues from the last snapshot after `suspend`; returns when the job is starting.
+        """Continues from the last snapshot, for example after `suspend`.
+
+        If this process has the pipeline, the job must be SUSPENDED, and the call returns when it is
+        starting. Else its supervisor or schedule is asked to start it, and the call returns at
+        once. Such a job may also be NOT_RUNNING, or still run if it would not be started again.
 
         Raises:
-            JobStateError: the job is not suspended, or this process does not have its pipeline; in
-                that case use `Jet.submit`.
+            JobStateError: the job cannot be resumed from its status; or this process does not have
+                its pipeline, and no supervisor has ever started it: use `Jet.submit`.
 
         Example:
             >>> job.resume()                                # doctest: +SKIP

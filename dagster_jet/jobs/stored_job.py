@@ -294,8 +294,9 @@ class StoredJob:
             release_sinks: also remove what is staged in the places of its sinks, and the marks that
                 say whose these are: the owner of a folder, the last epoch in a database. False:
                 leave them, for example because a place is gone.
-            remove_output: also remove the files that its files sinks have committed, and release
-                all sinks. Rows in tables and topics stay.
+            remove_output: also remove the files that its files sinks have committed, and the rows
+                of tables that `owns=` of a sink names, and release all sinks. Other rows of tables,
+                and those of topics and maps, stay.
 
         Raises:
             JobStateError: there is no such job, or its last decided snapshot is not committed yet.

@@ -61,7 +61,7 @@ class Pipeline:
 
         Raises:
             PipelineError: the name is taken or not valid in a path, or the connector lacks
-                attributes of `dagster_jet.Source`.
+                attributes of `dagster_jet.contract.Source`.
 
         Example:
             >>> source = sources.files("/in", format="json", schema="id long, at timestamp")

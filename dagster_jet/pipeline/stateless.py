@@ -236,7 +236,7 @@ class Stateless(Point, Generic[StageT]):
         header differs from the schema.
 
         Args:
-            table: from `dagster_jet.tables`, or a `dagster_jet.Table` of your own.
+            table: from `dagster_jet.tables`, or a `dagster_jet.contract.Table` of your own.
             on: columns of both sides that must be equal.
             how: "left" keeps rows without a match, "inner" drops them. "semi" and "anti" add no
                 columns: they keep the rows whose key is in the table, or those whose key is not.

@@ -210,6 +210,9 @@ class WithFunctions(Point, Generic[StageT, LateT, DeadT, LateDeadT]):
                 dicts and sets of them (docs/operators.md); other values fail the job when they are
                 first saved. "pickle": anything that can be pickled. Then anyone who can write to a
                 member of the store can run code on the executors.
+            in_batches: calls `function(states, rows)` once per epoch and shard, with Arrow tables.
+                It returns the results and the changed states, as tables or None.
+            state_schema: DDL of the columns of a state. With `in_batches` only, and needed there.
 
         Raises:
             PipelineError: an option is not valid or contradicts another, or a `ttl` lacks event

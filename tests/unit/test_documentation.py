@@ -4,6 +4,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import pydoc
 import re
 from pathlib import Path
 
@@ -236,6 +237,31 @@ def public_callables():
             if isinstance(value, property) or (inspect.isfunction(value) and is_ours):
                 if not member.startswith("_"):
                     yield f"{name}.{member}".rstrip("."), value
+
+
+def test_every_class_that_a_docstring_names_is_there():
+    named = {
+        name
+        for path in (ROOT / "dagster_jet").rglob("*.py")
+        for name in re.findall(r"`(dagster_jet(?:\.\w+)*\.[A-Z]\w*)", path.read_text("utf-8"))
+    }
+    assert "dagster_jet.contract.Source" in named
+    assert sorted(name for name in named if pydoc.locate(name) is None) == []
+
+
+def test_the_arguments_of_a_stages_method_are_explained_if_some_are():
+    stages = [getattr(dagster_jet, name) for name in dagster_jet.__all__ if name.endswith("Stage")]
+    assert len(stages) >= 4
+    for stage in stages:
+        for name, method in inspect.getmembers(stage, inspect.isfunction):
+            explained = (inspect.getdoc(method) or "").partition("Args:")[2]
+            if explained and not name.startswith("_"):
+                silent = [
+                    argument
+                    for argument in list(inspect.signature(method).parameters)[1:]
+                    if not re.search(rf"^ +(\w+, )*\**{argument}(, \w+)*:", explained, re.MULTILINE)
+                ]
+                assert not silent, f"{stage.__name__}.{name}: {silent}"
 
 
 def test_everything_that_users_call_says_what_it_does():
