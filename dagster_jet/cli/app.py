@@ -26,7 +26,7 @@ from dagster_jet.cli.warm_up import warm_up
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import JetError, JobFailedError
 from dagster_jet.snapshot.protocol import StopKind
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
 
 if TYPE_CHECKING:
     from dagster_jet.jobs.deletion import JobDeletion
@@ -154,7 +154,8 @@ def job(
         intent = supervision.intent.value if supervision is not None else None
         row = {**_job_row(record), "intent": intent}
         show_job(row, explain(jet.store, record, name), as_json=target.as_json)
-        if record.status is JobStatus.FAILED:
+        is_as_asked = action is Action.CANCEL and record.cause is StopCause.CANCEL
+        if record.status is JobStatus.FAILED and not is_as_asked:
             raise typer.Exit(1)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -16,8 +18,17 @@ from dagster_jet.jobs.requests import StopRequest
 from dagster_jet.ownership.lease import new_lease, wall_clock_ms
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, record_register
 from dagster_jet.snapshot.protocol import StopKind
-from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobStatus, Lease
+from dagster_jet.snapshot.record import (
+    Activity,
+    Doing,
+    ExecutionRecord,
+    JobStatus,
+    Lease,
+    StopCause,
+)
 from dagster_jet.store import Store, StoreConfig
+
+from .job_in_store import StoredJob
 
 DEAD_PID = 2**22 + 1
 """Process id above the kernel's largest one."""
@@ -92,6 +103,26 @@ def test_zero_seconds_do_not_wait(store: Store, tmp_path: Path, action: str) -> 
     assert late.exit_code == 2 and "the request is" in late.stderr
     negative = run(tmp_path, "job", "shop", action, "--wait", "-1", "--name", "third")
     assert negative.exit_code == 2 and "Invalid value" in negative.stderr
+
+
+def test_a_cancel_that_was_carried_out_is_a_success(store: Store, tmp_path: Path) -> None:
+    """Failed before: the job is FAILED then, and the command ended with 1."""
+    job = StoredJob(store, "shop", 4)
+    job.is_at(JobStatus.RUNNING)
+    owner = Thread(target=carry_out_a_cancel, args=(store, job))
+    owner.start()
+    asked = run(tmp_path, "job", "shop", "cancel", "--wait", "30", "--json")
+    owner.join()
+    assert asked.exit_code == 0, asked.stderr
+    assert '"FAILED"' in asked.stdout
+    assert run(tmp_path, "job", "shop").exit_code == 1, "shown later: the job does not run"
+
+
+def carry_out_a_cancel(store: Store, job: StoredJob) -> None:
+    """Acts as the owner of the job does, in another process."""
+    while store.register("jobs/shop/request").read() is None:
+        time.sleep(0.01)
+    job.is_at(JobStatus.FAILED, cause=StopCause.CANCEL, failure="it was cancelled")
 
 
 def test_a_job_is_deleted_once_it_does_not_run(store: Store, tmp_path: Path) -> None:
