@@ -83,7 +83,8 @@ class Receivers:
 
     def poll(self) -> list[Message]:
         """Returns new messages. Waits until there are some, until a receive is empty, or while none
-        may be received because `prefetch` are held. Raises the error of a receive call."""
+        may be received because `prefetch` are held. Raises the error of a receive call, or an
+        unexpected one of a renewal."""
         begun = time.monotonic()
         return self._come(lambda: self._empty_at >= begun)
 
@@ -205,8 +206,7 @@ class Receivers:
             self._on_its_way -= count
             del self._asked_at[number]
             if failure is not None:
-                if asked_at >= self._polled_at and not self._is_paused:
-                    self._failure, self._is_paused = failure, True
+                self._pause(failure, asked_at)
             elif messages:
                 self._active = self._receiving.threads
             else:
@@ -219,6 +219,12 @@ class Receivers:
             self._changed.notify_all()
         if is_late:
             self._give_back([message.handle for message in messages])
+
+    def _pause(self, failure: Exception, asked_at: float) -> None:
+        """Lets the next poll raise the failure of a call that began then. `_changed` is held."""
+        if asked_at >= self._polled_at and not self._is_paused:
+            self._failure, self._is_paused = failure, True
+            self._changed.notify_all()
 
     def _received(self, count: int) -> list[Message]:
         wanted = self._receiving
@@ -248,7 +254,13 @@ class Receivers:
             asked_at = time.monotonic()
             if not (due := self._held.due(asked_at)):
                 continue
-            with suppress(SourceError):  # the receivers report the error
+            try:
                 refused = self._client.hide(due, self._receiving.visibility_s)
-                self._held.renewed([handle for handle in due if handle not in refused], asked_at)
-                self._held.forget(refused)
+            except SourceError:
+                continue  # the receivers report it
+            except Exception as error:  # noqa: BLE001 - raised by the poll
+                with self._changed:
+                    self._pause(error, asked_at)
+                continue
+            self._held.renewed([handle for handle in due if handle not in refused], asked_at)
+            self._held.forget(refused)

@@ -3,15 +3,18 @@ URL."""
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from botocore.awsrequest import AWSResponse
 from botocore.stub import Stubber
 
 from dagster_jet import Secret, sources
 from dagster_jet.connectors.sqs.held import HeldMessages
 from dagster_jet.connectors.sqs.queue import QueueClient, SqsQueue
+from dagster_jet.connectors.sqs.receivers import Receivers, Receiving
 from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError
 
 URL = "https://sqs.eu-west-1.amazonaws.com/1234/orders"
@@ -192,3 +195,40 @@ def test_an_answer_in_the_middle_is_a_sentence(
         with pytest.raises(SourceError, match=said) as caught:
             client.receive(10, 30, (), ())
     assert type(caught.value) is kind
+
+
+# --- renewals -------------------------------------------------------------------------------------
+
+
+def test_a_renewal_that_fails_unexpectedly_is_seen_and_tried_again(client: QueueClient) -> None:
+    messages = [{"MessageId": "a", "ReceiptHandle": "h", "Body": "", "Attributes": {}}]
+    tried, renewed, is_over = 0, threading.Event(), threading.Event()
+
+    def receive(**_: Any) -> tuple[AWSResponse, dict[str, Any]]:
+        if not messages:
+            is_over.wait(20)
+        return answer({"Messages": [messages.pop()] if messages else []})
+
+    def renew(params: dict[str, Any], **_: Any) -> tuple[AWSResponse, dict[str, Any]]:
+        nonlocal tried
+        tried += 1
+        if tried == 1:
+            raise RuntimeError("cannot start a new thread")
+        renewed.set()
+        return answer({})
+
+    def answer(parsed: dict[str, Any]) -> tuple[AWSResponse, dict[str, Any]]:
+        return AWSResponse(URL, 200, {}, None), parsed
+
+    calls = "before-call.sqs"
+    client._aws.once.meta.events.register(f"{calls}.ReceiveMessage", receive)
+    client._aws.repeating.meta.events.register(f"{calls}.ChangeMessageVisibilityBatch", renew)
+    receivers = Receivers(client, Receiving(2, 100, 1, lambda message: message["MessageId"]))
+    try:
+        assert [message.message_id for message in receivers.poll()] == ["a"]
+        with pytest.raises(RuntimeError, match="cannot start a new thread"):
+            receivers.poll()
+        assert renewed.wait(20), "the thread has ended with the error"
+    finally:
+        is_over.set()
+        receivers.close()
