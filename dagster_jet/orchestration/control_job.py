@@ -53,8 +53,9 @@ _FORM = {
     ),
     "release_sinks": dg.Field(
         bool,
-        default_value=False,
-        description="For delete: also remove the job's commit markers from its sinks.",
+        default_value=True,
+        description="For delete: also remove what is staged in the places of the job's sinks, and "
+        "its marks there. false: leave them, for example because a place is gone.",
     ),
 }
 
@@ -66,7 +67,8 @@ def build_jet_control_job(
 
     It suspends, resumes, restarts, completes or cancels the stream, exports a snapshot, or deletes
     the job or its partitions' jobs. It starts no Spark and does the same as ``dagster-jet job NAME
-    ...``. Requests reach the process that has the job through the store.
+    ...``, with the same defaults; ``reset`` and ``--remove-output`` exist only there and in Python.
+    Requests reach the process that has the job through the store.
 
     Args:
         pipeline: the pipeline, or its name.

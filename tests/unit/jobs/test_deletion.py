@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dagster_jet import sinks
+from dagster_jet import JetResource, build_jet_control_job, sinks
 from dagster_jet.connectors.files import FilesSink
 from dagster_jet.connectors.reopening import destination_of
 from dagster_jet.connectors.sql.markers import Fence, Markers, Owner
@@ -149,6 +149,17 @@ def test_marks_in_the_places_of_sinks_go_on_request(store: Store, tmp_path: Path
     assert deleted.released == ("out",) and not deleted.kept
     left = sorted(str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*.*"))
     assert left == [".staging", "_epochs/0000000001.json", "part-0000000001-0000-7.json"]
+
+
+def test_the_control_job_removes_marks_by_default_as_the_command_line_does(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/a"
+    control, resource = build_jet_control_job("shop"), JetResource(store=[url], backup_count=0)
+    asked = {"ops": {"ask_shop": {"config": {"action": "delete"}}}}
+    with Store.open(StoreConfig((url,), backup_count=0)) as store:
+        make_job(store, "shop", tmp_path / "out")
+        assert control.execute_in_process(asked, resources={"jet": resource}).success
+        assert left_of(store, "shop") == []
+    assert not (tmp_path / "out/_epochs/.owner").exists()
 
 
 def test_output_goes_on_request_and_nothing_of_others(store: Store, tmp_path: Path) -> None:
