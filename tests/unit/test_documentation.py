@@ -17,6 +17,9 @@ from dagster_jet import aggregates as agg
 from dagster_jet.dag import Processor
 from dagster_jet.operators.operator import Operator
 from dagster_jet.pipeline.stateful import StatefulNode
+from dagster_jet.snapshot.manifest import MANIFEST_FORMAT
+from dagster_jet.snapshot.storage.chunks import INDEX_FORMAT
+from dagster_jet.store.values.envelope import Form
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs"
@@ -122,6 +125,13 @@ def test_every_operator_says_what_at_least_once_means():
     )
     rows = {row.split("|")[1].strip(" `") for row in section.splitlines() if row.startswith("| `")}
     assert rows == kinds.keys() | {"enrich", "map_using_service"}
+
+
+def test_the_page_of_the_format_has_the_numbers_of_the_code():
+    text = " ".join((PAGES / "snapshots.md").read_text(encoding="utf-8").split())
+    assert f"Form {Form.PLAIN:d} is the plain value; form {Form.ENCRYPTED:d} is encrypted" in text
+    assert f"is JSON. `format` is {MANIFEST_FORMAT}. `sources`" in text
+    assert f"is JSON: `format` {INDEX_FORMAT}, `schema`" in text
 
 
 def named_in(text: str) -> set[str]:
