@@ -36,7 +36,7 @@ def located(reference: str) -> tuple[ModuleType, str]:
     if not module_name or not name:
         raise ConfigurationError(
             f"{reference!r} is not a valid pipeline reference.",
-            cure="Write package.module:name, for example pipelines.airport_delays:airport_delays.",
+            cure="Write package.module:name, for example flights:airport_delays.",
         )
     if "" not in sys.path:
         sys.path.insert(0, "")
