@@ -47,8 +47,9 @@ def jet_assets(
     (`build_jet_source_assets`). All assets are outputs of one op and are materialized together,
     because one streaming job writes them at one cut.
 
-    The run config accepts `until` and the options of one start (`initial_snapshot`, `accept_loss`,
-    `refused_to_dead_letters`), unless the function has a `config` parameter of its own.
+    The run config accepts `until` and the options of one start (`initial_snapshot`,
+    `repeat_output`, `accept_loss`, `refused_to_dead_letters`, `renamed`, `dropped_state`; of a
+    stream also `standby`), unless the function has a `config` parameter of its own.
 
     With partitions, each partition is a bounded job ``<pipeline>@<key>`` with its own record, state
     and transactions. It runs beside the other partitions and beside a live job. Its run ends when
