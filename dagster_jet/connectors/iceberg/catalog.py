@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.iceberg.storage import library_options
 from dagster_jet.connectors.lake.lake_committer import first_line
-from dagster_jet.core.library import library
+from dagster_jet.core.library import library, missing
 from dagster_jet.core.secret import Secret, holds_password, named
 from dagster_jet.errors import (
     ConfigurationError,
@@ -26,6 +26,8 @@ from dagster_jet.system.transient import DENIED, is_transient
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+_EXTRAS = {"psycopg": "dagster-jet[postgres]"}
+"""What brings a package of some kinds of catalogs, if it is an extra of ours."""
 _SECRET_NAME = re.compile("key|secret|token|password|credential")
 
 
@@ -66,12 +68,22 @@ class CatalogPlace:
 
         Args:
             storage: how the tables' files are reached.
+
+        Raises:
+            MissingEnvironmentError: a package that only this kind of catalog needs is missing.
         """
         library = iceberg_library()
         given = {n: v.value() if isinstance(v, Secret) else v for n, v in self.options}
         in_bucket = given.get("warehouse", "").startswith("s3")
         reached = library_options(storage, in_bucket=in_bucket)
-        catalog: Catalog = library.catalog.load_catalog(self.name, **{**reached, **given})
+        try:
+            catalog: Catalog = library.catalog.load_catalog(self.name, **{**reached, **given})
+        except library.exceptions.NotInstalledError as error:
+            package = getattr(error.__cause__, "name", None)
+            if package is None:
+                raise
+            needs = f"the catalog {self.name!r} needs the package {package!r}"
+            raise missing(_EXTRAS.get(package, package), needs) from error
         return catalog
 
 

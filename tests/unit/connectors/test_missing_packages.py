@@ -14,7 +14,7 @@ import pytest
 import dagster_jet
 from dagster_jet import Secret, sources
 from dagster_jet.connectors.delta.table_log import delta_library
-from dagster_jet.connectors.iceberg.catalog import iceberg_library
+from dagster_jet.connectors.iceberg.catalog import CatalogPlace, iceberg_library
 from dagster_jet.connectors.kafka import cluster, transaction_coordinator
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 from dagster_jet.connectors.values import avro_records, schema_registry
@@ -30,6 +30,14 @@ EXTRAS: dict[str, list[str]] = {  # Python 3.10 reads no TOML
 
 def rabbitmq() -> object:
     return sources.rabbitmq(Secret("URL"), queue="q", schema="id long")
+
+
+def catalog(**options: str) -> Callable[[], object]:
+    def opened() -> object:
+        sys.modules.pop("pyiceberg.catalog.glue", None)  # it keeps the boto3 that it has imported
+        return CatalogPlace("lake", tuple(options.items())).open(())
+
+    return opened
 
 
 def connect(url: str) -> Callable[[], object]:
@@ -52,6 +60,8 @@ def connect(url: str) -> Callable[[], object]:
         ),
         ("deltalake", delta_library, "deltalake", "delta"),
         ("pyiceberg", iceberg_library, "pyiceberg", "iceberg"),
+        ("boto3", catalog(type="glue"), "boto3", None),
+        ("psycopg", catalog(type="sql", uri="postgresql+psycopg://h/db"), "psycopg", "postgres"),
         ("sqlalchemy", sqlalchemy, "sqlalchemy", "sql"),
         ("psycopg", connect("postgresql://me@host/db"), "psycopg", "postgres"),
         ("pymysql", connect("mysql+pymysql://me@host/db"), "pymysql", None),
