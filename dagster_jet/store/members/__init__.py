@@ -66,7 +66,8 @@ def refuse_memory(member_id: str, *, allow_memory: bool) -> None:
     if member_id.startswith("memory://") and not allow_memory:
         raise ConfigurationError(
             f"{member_id} keeps its data in this process's memory only.",
-            cure="Use file:///folder, or allow_memory=True in a unit test.",
+            cure="Use file:///folder; in a test a temporary folder, or dagster_jet.testing's "
+            "run_pipeline.",
         )
 
 
@@ -75,9 +76,10 @@ def _scheme_of(url: str) -> _Scheme:
     if name not in _SCHEMES:
         # The URL is not repeated here: a mistyped one may contain a password.
         shown = repr(name) if name.isalnum() and "://" in url else "what stands before :// there"
+        known = [f"{scheme}://" for scheme in _SCHEMES if scheme != _MEMORY]
         raise ConfigurationError(
             f"{shown} is not a known scheme of a store URL.",
-            cure=f"Use one of: {', '.join(f'{scheme}://' for scheme in _SCHEMES)}.",
+            cure=f"Use one of: {', '.join(known)}.",
         )
     return _SCHEMES[name]()
 
@@ -116,13 +118,15 @@ def _dynamodb() -> _Scheme:
     )
 
 
+_MEMORY = "memory"
+"""Scheme of this library's own tests."""
 _SCHEMES: dict[str, Callable[[], _Scheme]] = {
     "file": _file,
     "redis": _redis,
     "rediss": _redis,
     "s3": _s3,
     "dynamodb": _dynamodb,
-    "memory": _memory,
+    _MEMORY: _memory,
 }
 
 

@@ -77,9 +77,13 @@ def test_a_url_that_cannot_be_opened_says_why(url: str, said: str) -> None:
     assert "secret" not in str(refused.value)
 
 
-def test_memory_must_be_asked_for_by_name() -> None:
-    with pytest.raises(ConfigurationError, match="allow_memory"):
+def test_memory_is_refused_with_a_cure_that_a_user_has() -> None:
+    with pytest.raises(ConfigurationError, match="in a test a temporary folder") as refused:
         open_member("memory://x")
+    assert "allow_memory" not in str(refused.value)
+    with pytest.raises(ConfigurationError, match="Use one of: file://, redis://") as refused:
+        open_member("flie:///a")
+    assert "memory" not in str(refused.value)
 
 
 def test_more_backups_than_members_are_refused(tmp_path: Path) -> None:
