@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 _EXTRAS = {"psycopg": "dagster-jet[postgres]"}
-"""What brings a package of some kinds of catalogs, if it is an extra of ours."""
+"""Extra that installs the package of a kind of catalog, by package."""
 _SECRET_NAME = re.compile("key|secret|token|password|credential")
 
 
