@@ -37,7 +37,7 @@ from dagster_jet.execution.refused_output import RefusedOutput
 from dagster_jet.execution.retrying import Attempted, GivenUpError, Retrying
 from dagster_jet.pipeline.graph import SinkNode
 from dagster_jet.snapshot.manifest import Artifact, Manifest, NewestOutput
-from dagster_jet.snapshot.newest_output import output_to_be_there
+from dagster_jet.snapshot.newest_output import output_later_than
 from dagster_jet.snapshot.owed import (
     Destination,
     OwedCommit,
@@ -332,11 +332,13 @@ class SinkCommitter:
         Args:
             newest: manifest of the newest snapshot, committed or not.
         """
-        expected = output_to_be_there(newest, is_committed=True)
-        later = {s: one for s, one in expected.items() if one.artifact.epoch_id > since}
         today, renamed = self.destinations, self.options.renamed
-        there = {n for sink in later for n in names_at_place(sink, newest.sinks, today, renamed)}
-        return sorted(there - self.missing_output(later, newest.sinks).keys())
+        there: set[str] = set()
+        for sink, output in output_later_than(newest, since).items():
+            present = self._present(sink, newest.sinks)
+            if present is None or any(self._has_committed(present, o) is not False for o in output):
+                there.update(names_at_place(sink, newest.sinks, today, renamed))
+        return sorted(there)
 
     def report_missing(self, sink: str, newest: NewestOutput) -> None:
         """Reports committed output whose loss is accepted."""

@@ -34,6 +34,25 @@ def output_to_be_there(manifest: Manifest, *, is_committed: bool) -> dict[str, N
     return {**manifest.newest_output, **newest_of(manifest.due, manifest.timeline)}
 
 
+def output_later_than(manifest: Manifest, epoch_id: int) -> dict[str, list[NewestOutput]]:
+    """Later output for which each sink's place is to be asked. A place that has none of these
+    artifacts has no later output.
+
+    Phase 2 of the snapshot may be over, under way or not begun, also for held output. Artifacts are
+    committed in order, so the first one is there if any is. The last one is asked for because a
+    place may have removed older markers.
+    """
+    output = [
+        *manifest.newest_output.items(),
+        *((one.sink, NewestOutput(one, manifest.timeline)) for one in manifest.artifacts),
+    ]
+    later: dict[str, list[NewestOutput]] = {}
+    for sink, one in sorted(output, key=lambda found: found[1].artifact.epoch_id):
+        if one.artifact.epoch_id > epoch_id:
+            later[sink] = [*later.get(sink, ())[:1], one]
+    return later
+
+
 def output_after(
     manifest: Manifest,
     *,

@@ -19,8 +19,9 @@ from dagster_jet.connectors.files import old_markers
 from dagster_jet.connectors.files.old_markers import OldMarkers
 from dagster_jet.connectors.sql.held_rows import SqlHeldCommitter
 from dagster_jet.connectors.sql.sql_committer import SqlCommitter
-from dagster_jet.errors import ConfigurationError, OutputLostError
+from dagster_jet.errors import ConfigurationError, JetError, OutputLostError
 from dagster_jet.execution.events import OutputLost
+from dagster_jet.system import failpoint
 from tests.long import long
 from tests.servers import launch, own_folder, postgres, stop
 
@@ -47,13 +48,22 @@ def pipeline(world: World, guarantee: str) -> Pipeline:
 
 
 def run(
-    world: World, number: int, guarantee: str, retained_snapshots: int = 1, **options: Any
+    world: World,
+    number: int,
+    guarantee: str,
+    retained_snapshots: int = 1,
+    restart_attempts_max: int = 5,
+    **options: Any,
 ) -> None:
     world.fill(1, first=number)
     with world.jet() as jet:
         jet.run(
             pipeline(world, guarantee),
-            JobConfig(parallelism=1, retained_snapshots=retained_snapshots),
+            JobConfig(
+                parallelism=1,
+                retained_snapshots=retained_snapshots,
+                restart_attempts_max=restart_attempts_max,
+            ),
             until="drained",
             on_event=world.see,
             **options,
@@ -130,6 +140,29 @@ def test_going_back_where_readers_take_files_away(
         start = {"initial_snapshot": begin, "repeat_output": True}
         run(world, 4, "exactly-once", retained_snapshots=3, **start)
         assert taken(out) == sum(written[number + 1 :], Counter()), begin
+
+
+def test_going_back_while_the_newest_snapshot_is_not_committed(world: World) -> None:
+    """The places have the output of the one before it, although they lack its own (F8)."""
+    for number in range(3):
+        run(world, number, "exactly-once", retained_snapshots=9)
+        if number == 1:
+            with world.jet() as jet:
+                wanted = jet.job("set-back").snapshots()[0].snapshot_id
+    had = found(world.folder / "all")
+    failpoint.configure("commit.before:1=raise")
+    with pytest.raises(JetError, match=r"commit\.before"):
+        run(world, 3, "exactly-once", retained_snapshots=9, restart_attempts_max=0)
+    with world.jet() as jet:
+        newest, before, *_ = jet.job("set-back").snapshots()
+    assert not newest.committed and newest.epoch_id > before.epoch_id
+    assert found(world.folder / "all") == had
+    with pytest.raises(ConfigurationError, match=r"'all_out'.*repeat_output"):
+        run(world, 3, "exactly-once", retained_snapshots=9, initial_snapshot=wanted)
+    assert found(world.folder / "all") == had, "nothing is written"
+    run(world, 3, "exactly-once", retained_snapshots=9)
+    rows = Counter((r["k"], r["ts"], r["v"]) for r in input_rows(world.folder / "in" / "left"))
+    assert found(world.folder / "all") == rows
 
 
 def test_going_back_with_a_sink_that_was_renamed_without_a_word(world: World) -> None:

@@ -40,7 +40,7 @@ from dagster_jet.execution.sink_committer import SinkCommitter
 from dagster_jet.execution.stopping import StopSignal
 from dagster_jet.maps import JetMap
 from dagster_jet.pipeline.graph import SinkNode
-from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.snapshot.manifest import Artifact, Manifest, NewestOutput
 from dagster_jet.snapshot.owed import SinkChange
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
@@ -368,3 +368,44 @@ def test_a_sink_that_cannot_be_reopened_is_committed_by_a_pipeline_that_has_it()
     elsewhere = {"out": {**full.describe(), "path": "/elsewhere"}}
     with pytest.raises(SinkMismatchError, match="the sink writes elsewhere"):
         Phase2({"out": full}).commit([ARTIFACT], elsewhere, recovering=True)
+
+
+# --- output that going back would repeat ----------------------------------------------------------
+
+
+class Marked(Full):
+    """A sink whose place has the markers of these epochs."""
+
+    def __init__(self, *epochs: int) -> None:
+        super().__init__(0)
+        self.epochs = epochs
+
+    def has_committed(self, artifacts: Any, context: Any) -> bool:
+        return all(artifact.epoch_id in self.epochs for artifact in artifacts)
+
+
+@pytest.mark.parametrize(
+    "epochs, has_later",
+    [
+        ((10,), False),
+        ((10, 11), True),
+        ((10, 11, 12), True),
+        ((10, 11, 12, 13, 14), True),
+        ((14,), True),
+    ],
+    ids=["set back", "decided", "interrupted", "committed", "old markers removed"],
+)
+@pytest.mark.parametrize("held", [(), ("out",)], ids=["due", "held back"])
+def test_a_place_has_later_output_however_far_phase_2_of_the_newest_snapshot_came(
+    epochs: tuple[int, ...], has_later: bool, held: tuple[str, ...]
+) -> None:
+    """The newest snapshot is of epochs 12 to 14, the one before of epoch 11; back to epoch 10."""
+    phase2 = Phase2({"out": Marked(*epochs)})
+    before, *staged = (replace(ARTIFACT, epoch_id=epoch_id) for epoch_id in (11, 12, 13, 14))
+    newest = Manifest(
+        *("j", 3, 14, 4, 1, "", 7, {}, {}, {}, tuple(staged)),
+        sinks={name: dict(where) for name, where in phase2.committer.destinations.items()},
+        newest_output={"out": NewestOutput(before, 1)},
+        held=held,
+    )
+    assert phase2.committer.sinks_with_output(newest, 10) == ["out"] * has_later
