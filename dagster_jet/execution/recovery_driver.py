@@ -44,7 +44,7 @@ from dagster_jet.snapshot.manifest import (
     Manifest,
     ShardState,
 )
-from dagster_jet.snapshot.newest_output import output_after, output_to_be_there
+from dagster_jet.snapshot.newest_output import output_after, output_to_be_there, output_up_to
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
 from dagster_jet.snapshot.storage.chunks import ChunkSetName
@@ -79,8 +79,8 @@ class RecoveryDriver:
     """Told of the newest snapshot if all sinks have it already. Returns at once."""
     _are_claimed: bool = False
     """Destinations of the sinks."""
-    _is_from_another_job: bool = False
-    """The exported snapshot that is restored."""
+    _imported_up_to: tuple[int, int] | None = None
+    """`output_up_to` of the exported snapshot that is restored."""
 
     def claim(self) -> protocol.Claimed:
         """Prepares this process and analyses the pipeline. The execution already owns the record.
@@ -214,10 +214,10 @@ class RecoveryDriver:
         """
         context, execution_id = self.context, self.claimed.execution_id
         export = finished_export(context.store, command.export, context.job)
-        self._is_from_another_job = export.job != context.job
         data = export_data(context.store, export)
         assert export.ref is not None
         manifest = self._adapted(data.load(export.ref))
+        self._imported_up_to = output_up_to(manifest, self.claimed)
         partition_count = context.store.partition_count
         check_compatible(context.job, manifest, context.plan.stage_plans(), partition_count)
         self._report_forgetful(command.export)
@@ -325,8 +325,11 @@ class RecoveryDriver:
         wanted = self.context.options.initial_snapshot
         if wanted in (None, self.claimed.rewound_to) or self.context.options.repeat_output:
             return
-        since = 0 if self._is_from_another_job else manifest.epoch_id
-        newer = [ref for ref in self.claimed.snapshots if ref.epoch_id > since]
+        refs, imported = self.claimed.snapshots, self._imported_up_to
+        since = imported or output_up_to(manifest, self.claimed)
+        # Epochs of another job or timeline have numbers of their own.
+        is_other = imported is not None and imported[0] < self.claimed.timeline
+        newer = refs if is_other else [ref for ref in refs if ref.epoch_id > since[1]]
         if not newer:
             return
         newest = next(self._undamaged(newer), None)
@@ -335,10 +338,19 @@ class RecoveryDriver:
         else:
             later = self.committer.sinks_with_output(newest, since)
         if later:
-            raise ConfigurationError(
+            why = (
                 f"the snapshot has the rows up to epoch {manifest.epoch_id}, and these sinks have "
                 f"output of later epochs, up to {newer[0].epoch_id}: its rows would be written "
-                "again.",
+                "again."
+            )
+            if is_other:
+                why = (
+                    "the exported snapshot is of another job, of this job before it was deleted "
+                    "or reset, or of an earlier timeline. These sinks have output since then, up "
+                    f"to epoch {newer[0].epoch_id}: its rows may be written again."
+                )
+            raise ConfigurationError(
+                why,
                 job=self.context.job,
                 stage=", ".join(later),
                 cure="Let the sinks write to new places. To write these rows again beside those "

@@ -325,12 +325,13 @@ class SinkCommitter:
     def _present(self, sink: str, named: Mapping[str, Destination]) -> str | None:
         return present_name(sink, named, self.destinations, self.options.renamed)
 
-    def sinks_with_output(self, newest: Manifest, since: int) -> list[str]:
-        """Returns the sinks of the pipeline whose places have output of epochs after `since`. A
-        place without markers is taken to have it.
+    def sinks_with_output(self, newest: Manifest, since: tuple[int, int]) -> list[str]:
+        """Returns the sinks of the pipeline whose places have later output. A place without markers
+        is taken to have it.
 
         Args:
             newest: manifest of the newest snapshot, committed or not.
+            since: timeline and epoch.
         """
         today, renamed = self.destinations, self.options.renamed
         there: set[str] = set()

@@ -84,6 +84,11 @@ class NewestOutput:
     execution_id: int = 0
     """Below exactly-once: the execution that published it. 0: committed with its snapshot."""
 
+    @property
+    def at(self) -> tuple[int, int]:
+        """Timeline and epoch."""
+        return self.timeline, self.artifact.epoch_id
+
 
 def by_epoch(artifacts: Iterable[Artifact]) -> dict[int, list[Artifact]]:
     """Artifacts by epoch, oldest epoch first."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from dagster_jet.snapshot.manifest import Artifact, Manifest, NewestOutput
 from dagster_jet.snapshot.owed import present_name
+from dagster_jet.snapshot.record import ExecutionRecord
 
 
 def newest_of(
@@ -34,21 +35,41 @@ def output_to_be_there(manifest: Manifest, *, is_committed: bool) -> dict[str, N
     return {**manifest.newest_output, **newest_of(manifest.due, manifest.timeline)}
 
 
-def output_later_than(manifest: Manifest, epoch_id: int) -> dict[str, list[NewestOutput]]:
+def output_up_to(manifest: Manifest, record: ExecutionRecord) -> tuple[int, int]:
+    """Timeline and epoch up to which this job's output has the rows that a snapshot has.
+
+    (0, 0) for an export of another job, or of this one before it was deleted or reset: its epochs
+    say nothing about this job's output.
+
+    Args:
+        manifest: of a retained or an exported snapshot.
+        record: of the job that begins with it.
+    """
+    if manifest.job != record.job or manifest.execution_id < record.first_execution_id:
+        return 0, 0
+    return manifest.timeline, manifest.epoch_id
+
+
+def output_later_than(manifest: Manifest, since: tuple[int, int]) -> dict[str, list[NewestOutput]]:
     """Later output for which each sink's place is to be asked. A place that has none of these
     artifacts has no later output.
 
     Phase 2 of the snapshot may be over, under way or not begun, also for held output. Artifacts are
     committed in order, so the first one is there if any is. The last one is asked for because a
     place may have removed older markers.
+
+    Args:
+        manifest: of the newest snapshot.
+        since: timeline and epoch. A newer timeline may have read further in fewer epochs, so all of
+            its output is later.
     """
     output = [
         *manifest.newest_output.items(),
         *((one.sink, NewestOutput(one, manifest.timeline)) for one in manifest.artifacts),
     ]
     later: dict[str, list[NewestOutput]] = {}
-    for sink, one in sorted(output, key=lambda found: found[1].artifact.epoch_id):
-        if one.artifact.epoch_id > epoch_id:
+    for sink, one in sorted(output, key=lambda found: found[1].at):
+        if one.at > since:
             later[sink] = [*later.get(sink, ())[:1], one]
     return later
 

@@ -165,6 +165,37 @@ def test_going_back_while_the_newest_snapshot_is_not_committed(world: World) -> 
     assert found(world.folder / "all") == rows
 
 
+@pytest.mark.parametrize("since", ["reset", "went back"])
+def test_an_export_from_before_the_job_was_reset_or_went_back(world: World, since: str) -> None:
+    """Its epoch has the larger number, although the job has read further since, in larger
+    epochs."""
+    for number in range(3):
+        run(world, number, "exactly-once", retained_snapshots=9)
+        if number == 0:
+            with world.jet() as jet:
+                first = jet.job("set-back").snapshots()[0].snapshot_id
+    with world.jet() as jet:
+        epoch_id = jet.job("set-back").export_snapshot("kept").epoch_id
+        if since == "reset":
+            jet.job("set-back").reset()
+            for name in ("all", "quiet"):
+                shutil.rmtree(world.folder / name)
+    back = {"initial_snapshot": first, "repeat_output": True} if since == "went back" else {}
+    run(world, 3, "exactly-once", retained_snapshots=9, **back)
+    had = found(world.folder / "all")
+    with world.jet() as jet:
+        newest = jet.job("set-back").snapshots()[0]
+    assert epoch_id is not None and newest.epoch_id < epoch_id
+    with pytest.raises(ConfigurationError, match=r"'all_out.*output since then.*repeat_output"):
+        run(world, 3, "exactly-once", retained_snapshots=9, initial_snapshot="kept")
+    assert found(world.folder / "all") == had, "nothing is written"
+    run(world, 4, "exactly-once", retained_snapshots=9)
+    rows = Counter((r["k"], r["ts"], r["v"]) for r in input_rows(world.folder / "in" / "left"))
+    assert not rows - found(world.folder / "all")
+    if since == "reset":
+        assert found(world.folder / "all") == rows
+
+
 def test_going_back_with_a_sink_that_was_renamed_without_a_word(world: World) -> None:
     """The table has rows of later epochs under the sink's former name: they would be written
     twice."""

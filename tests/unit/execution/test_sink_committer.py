@@ -408,4 +408,4 @@ def test_a_place_has_later_output_however_far_phase_2_of_the_newest_snapshot_cam
         newest_output={"out": NewestOutput(before, 1)},
         held=held,
     )
-    assert phase2.committer.sinks_with_output(newest, 10) == ["out"] * has_later
+    assert phase2.committer.sinks_with_output(newest, (1, 10)) == ["out"] * has_later
