@@ -329,9 +329,12 @@ class Manifest:
         return sum(artifact.rows for artifact in named if artifact.sink == sink)
 
     def as_of(self, ref: SnapshotRef) -> Manifest:
-        """The manifest by the record's newest reference to it: what it has held back may be
-        committed by now."""
-        return replace(self, held=()) if ref.is_all_committed else self
+        """The manifest by the record's newest reference to it: phase 2 may be over by now, and what
+        was held back be committed."""
+        if not ref.committed:
+            return self
+        held = self.held if ref.holds else ()
+        return replace(self, prepared=(), unacknowledged={}, held=held)
 
     def owed(self, *, is_committed: bool) -> Manifest:
         """The manifest of what a start commits: nothing is held back any longer.

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dagster_jet import JobConfig
+from dagster_jet import JobConfig, Pipeline, sinks, sources
 from dagster_jet.dag import DAG, Edge
 from dagster_jet.dag.local import LocalJob
 from dagster_jet.errors import PipelineError
@@ -38,10 +38,11 @@ Cut = tuple[Counter[tuple[Any, ...]], Counter[tuple[Any, ...]]]
 
 def cut(rows: Iterable[dict[str, Any]]) -> Cut:
     found = list(rows)
-    return (
-        Counter((row["k"], row["ts"], row["v"]) for row in found),
-        Counter((row["k"], row["n"]) for row in found),
-    )
+    return counted(found), Counter((row["k"], row["n"]) for row in found)
+
+
+def counted(rows: Iterable[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
+    return Counter((row["k"], row["ts"], row["v"]) for row in rows)
 
 
 def numbered(rows: Iterable[dict[str, Any]]) -> Cut:
@@ -136,6 +137,24 @@ def test_a_job_without_further_input_commits_at_once(
         assert job.complete(60).status is JobStatus.COMPLETED
     world.assert_exactly_once()
     world.assert_nothing_left()
+
+
+def test_its_state_may_be_dropped_once_all_is_committed(world: TwoPhaseWorld) -> None:
+    """The newest snapshot names what was prepared for it; the record says that it is committed."""
+    assert world.run("drained").status is JobStatus.DRAINED
+    world.assert_exactly_once()
+    before = world.committed_cut()
+    p = Pipeline(two_phase_child.JOB)
+    left = sources.files(f"{world.folder}/in/left", format="json", schema=two_phase_child.SCHEMA)
+    p.read_from(left, name="rows").write_to(
+        sinks.files(f"{world.folder}/out/plain", format="json"), name="plain_out"
+    )
+    world.fill(files=1, first=6)
+    with world.jet() as jet:
+        jet.run(p, JobConfig(**child.CONFIG), until="drained", dropped_state=["into_files"])
+    later = random_rows(6, 12, seed=2)  # as `fill` writes them to this side
+    assert committed(world.folder / "out" / "plain", COLUMNS[:3]) == counted(later)
+    assert world.committed_cut() == before
 
 
 @long

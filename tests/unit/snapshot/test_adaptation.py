@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,6 +85,17 @@ def test_prepared_transactions_are_not_dropped() -> None:
     words = Adaptation(dropped=frozenset({"hourly"}))
     with pytest.raises(ConfigurationError, match=r"stage 'hourly': dropped_state: .*prepared"):
         words.manifest(manifest(prepared=("hourly",)), {"rows": SAVED["rows"]})
+
+
+def test_state_is_dropped_once_its_transactions_are_committed() -> None:
+    """The manifest is written before phase 2; the record says that it is over."""
+    written = manifest(prepared=("hourly",), unacknowledged={"rows": {"m1": 7}})
+    decided = written.ref(1, 0)
+    words = Adaptation(dropped=frozenset({"hourly"}))
+    assert not decided.committed and written.as_of(decided) == written
+    for ref in (replace(decided, committed=True), replace(decided, committed=True, holds=True)):
+        found = words.manifest(written.as_of(ref), {"rows": SAVED["rows"]})
+        assert set(found.plan) == {"rows"} and not found.prepared and not found.unacknowledged
 
 
 @pytest.mark.parametrize(
