@@ -36,9 +36,9 @@ class Adaptation:
 
         Raises:
             ConfigurationError: a state is renamed to a stage that the pipeline does not have, or
-                away from one that it has.
+                away from one that it has; or two saved states are renamed to one stage.
         """
-        self._check(wanted, job)
+        self._check(saved, wanted, job)
         found = self._as_named(saved)
         gone = self._unusable(found, wanted)
         return {stage: plan for stage, plan in found.items() if stage not in gone}
@@ -113,7 +113,9 @@ class Adaptation:
         refused = {change.stage for change in compare_plans(saved, wanted) if change.is_refused}
         return refused & self.dropped
 
-    def _check(self, wanted: Mapping[str, StagePlan], job: str) -> None:
+    def _check(
+        self, saved: Mapping[str, StagePlan], wanted: Mapping[str, StagePlan], job: str
+    ) -> None:
         for old, new in self.renamed.items():
             if new not in wanted:
                 raise ConfigurationError(
@@ -125,6 +127,16 @@ class Adaptation:
             if old in wanted and old != new:
                 raise ConfigurationError(
                     f"renamed: the pipeline still has {old!r}, so its state stays there.", job=job
+                )
+        former: dict[str, str] = {}
+        for old, new in self._names(saved).items():
+            if former.setdefault(new, old) != old:
+                raise ConfigurationError(
+                    f"renamed: the snapshot has state of {former[new]!r} and of {old!r}, and a "
+                    "stage can have one of them.",
+                    job=job,
+                    stage=new,
+                    cure="Rename one of them, and drop the other with dropped_state.",
                 )
 
 

@@ -81,6 +81,17 @@ def test_words_that_name_nothing_are_refused(words: Adaptation, said: str) -> No
         words.manifest(manifest(), SAVED)
 
 
+def test_two_states_are_not_renamed_to_one_stage() -> None:
+    saved = {**SAVED, "daily": HOURLY}
+    wanted = {"rows": SAVED["rows"], "sums": HOURLY}
+    words = Adaptation({"hourly": "sums", "daily": "sums"})
+    with pytest.raises(ConfigurationError, match=r"'sums': renamed: .*'hourly' and of 'daily'"):
+        words.manifest(manifest(plan=saved), wanted)
+    assert set(words.manifest(manifest(), wanted).plan) == set(wanted), "it has one of them"
+    words = Adaptation({"hourly": "sums"}, frozenset({"daily"}))
+    assert set(words.manifest(manifest(plan=saved), wanted).plan) == set(wanted)
+
+
 def test_prepared_transactions_are_not_dropped() -> None:
     words = Adaptation(dropped=frozenset({"hourly"}))
     with pytest.raises(ConfigurationError, match=r"stage 'hourly': dropped_state: .*prepared"):
