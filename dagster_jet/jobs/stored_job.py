@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dagster_jet.core.html_table import html_table
 from dagster_jet.errors import StoreError
 from dagster_jet.jobs.deletion import JobDeletion, delete_job, reset_job
-from dagster_jet.jobs.stored_snapshot import compare, find_snapshot
+from dagster_jet.jobs.stored_snapshot import StoredSnapshot, compare, find_snapshot, read_snapshot
 from dagster_jet.observe.reading.explanation import Explanation, explain
 from dagster_jet.observe.reading.ledger import Ledger, read_ledger
 from dagster_jet.observe.reading.profile import JobProfile, read_profile
@@ -116,7 +116,7 @@ class StoredJob:
             snapshot: a retained one, or the name of an export of the job; None: the newest.
 
         Raises:
-            JobStateError: there is no such snapshot.
+            JobStateError: there is no such snapshot, or the running job drops it meanwhile.
             SnapshotInvalidError: its manifest is missing or damaged.
             StoreUnavailableError: too few members of the store answer.
         """
@@ -138,13 +138,15 @@ class StoredJob:
                 add up, or of which the newest version counts.
 
         Raises:
-            JobStateError: there is no such snapshot.
+            JobStateError: there is no such snapshot, or the running job drops it meanwhile.
             SnapshotInvalidError: the snapshot has no such stage, or cannot be read whole.
 
         Example:
             >>> jet.job("airport_delays").read_state("hourly_delays", snapshot=41)  # doctest: +SKIP
         """
-        return find_snapshot(self._store, self.name, snapshot).state(stage, as_saved=as_saved)
+        return read_snapshot(
+            self._store, self.name, snapshot, lambda found: found.state(stage, as_saved=as_saved)
+        )
 
     def read_state_frame(
         self, stage: str, *, snapshot: int | str | None = None, as_saved: bool = False
@@ -160,22 +162,24 @@ class StoredJob:
             as_saved: as for `read_state`.
 
         Raises:
-            JobStateError: there is no such snapshot.
+            JobStateError: there is no such snapshot, or the running job drops it meanwhile.
             SnapshotInvalidError: the snapshot has no such stage, or its state is empty.
             MissingEnvironmentError: Java is missing.
         """
         from dagster_jet.spark.state_frame import state_frame
 
-        found = find_snapshot(self._store, self.name, snapshot)
-        return state_frame(
-            self._open_session(),
-            self._store.handle(),
-            found.data.map_name,
-            found.manifest,
-            stage,
-            None if as_saved else dict(found.plan(stage)),
-            found.expired_until_ms(stage),
-        )
+        def frame(found: StoredSnapshot) -> DataFrame:
+            return state_frame(
+                self._open_session(),
+                self._store.handle(),
+                found.data.map_name,
+                found.manifest,
+                stage,
+                None if as_saved else dict(found.plan(stage)),
+                found.expired_until_ms(stage),
+            )
+
+        return read_snapshot(self._store, self.name, snapshot, frame)
 
     def diff(
         self, before: int | str, after: int | str, stage: str | None = None
@@ -190,7 +194,7 @@ class StoredJob:
             stage: None: every stage that has rows in either; also sources with a journal.
 
         Raises:
-            JobStateError: there is no such snapshot.
+            JobStateError: there is no such snapshot, or the running job drops it meanwhile.
             SnapshotInvalidError: there is no such stage, its columns have changed, or a snapshot
                 cannot be read whole.
 
@@ -198,8 +202,13 @@ class StoredJob:
             >>> for one in jet.job("airport_delays").diff(41, 42):       # doctest: +SKIP
             ...     print(one.stage, one.added.num_rows, one.changed.num_rows)
         """
-        first = find_snapshot(self._store, self.name, before)
-        return compare(first, find_snapshot(self._store, self.name, after), stage)
+
+        def compare_with(first: StoredSnapshot) -> tuple[StateDifference, ...]:
+            return read_snapshot(
+                self._store, self.name, after, lambda second: compare(first, second, stage)
+            )
+
+        return read_snapshot(self._store, self.name, before, compare_with)
 
     def consumed_files(self, source: str) -> tuple[str, ...]:
         """Returns the files that a source does not need any more: they may be deleted.
@@ -215,6 +224,7 @@ class StoredJob:
             first commit, and for sources that read no files.
 
         Raises:
+            JobStateError: the running job drops the snapshot meanwhile.
             SnapshotInvalidError: the snapshot has no such source, or cannot be read whole.
 
         Example:
@@ -241,7 +251,7 @@ class StoredJob:
         record. Of tables of a lake, `output` has the version and the query that reads it.
 
         Raises:
-            SnapshotInvalidError: a snapshot's manifest is missing or damaged.
+            SnapshotInvalidError: the newest snapshot's manifest is missing or damaged.
             StoreUnavailableError: too few members of the store answer.
 
         Example:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -11,14 +13,18 @@ from dagster_jet.execution.watermarks import saved_expiry
 from dagster_jet.exports.export_list import export_data, finished_export
 from dagster_jet.operators.saved_rows import living_rows
 from dagster_jet.operators.state_difference import StateDifference, difference
-from dagster_jet.ownership.record_keeper import read_record
+from dagster_jet.ownership.record_keeper import is_retained, read_record
 from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.plan import StagePlan
+from dagster_jet.snapshot.record import SnapshotRef
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Store
 
+T = TypeVar("T")
 Wanted = int | str | None
 """Id of a retained snapshot, name of an exported one, or None for the newest."""
+_ATTEMPTS_MAX = 5
+"""Newest snapshots that are begun with, one after the other, while a job drops them."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +53,26 @@ class StoredSnapshot:
 
 
 def find_snapshot(store: Store, job: str | None, wanted: Wanted) -> StoredSnapshot:
-    """Finds a snapshot and reads its manifest.
+    """Finds a snapshot and reads its manifest. Raises the errors of `read_snapshot`."""
+    return read_snapshot(store, job, wanted, lambda found: found)
+
+
+def read_snapshot(
+    store: Store, job: str | None, wanted: Wanted, read: Callable[[StoredSnapshot], T]
+) -> T:
+    """Finds a snapshot and reads from it. If the running job drops the newest one meanwhile, the
+    one that is the newest then is read.
 
     Args:
         store: the open store.
         job: the snapshot's job; None: an export of any job.
         wanted: the snapshot's id or name.
+        read: reads what is wanted of the snapshot.
 
     Raises:
-        JobStateError: there is no such snapshot, or it is another job's.
-        SnapshotInvalidError: its manifest is missing or damaged.
+        JobStateError: there is no such snapshot, or it is another job's; or the running job has
+            dropped it meanwhile.
+        SnapshotInvalidError: a part of it is missing or damaged.
     """
     if isinstance(wanted, str) and not wanted.isdigit():
         export = finished_export(store, wanted, job)
@@ -66,15 +82,32 @@ def find_snapshot(store: Store, job: str | None, wanted: Wanted) -> StoredSnapsh
             )
         assert export.ref is not None
         data = export_data(store, export)
-        return StoredSnapshot(data.load(export.ref), data)
+        return read(StoredSnapshot(data.load(export.ref), data))
     assert job is not None
+    for _ in range(_ATTEMPTS_MAX):
+        ref = _retained(store, job, None if wanted is None else int(wanted))
+        data = SnapshotStore(store, job)
+        try:
+            return read(StoredSnapshot(data.load(ref), data))
+        except SnapshotInvalidError:
+            if is_retained(store, job, ref):
+                raise
+        if wanted is not None:
+            break
+    raise JobStateError(
+        f"the running job has dropped snapshot {ref.snapshot_id} while it was read.",
+        job=job,
+        cure="Export the snapshot and read the export: Job.export_snapshot(...). Or keep more "
+        "snapshots with JobConfig(retained_snapshots=...).",
+    )
+
+
+def _retained(store: Store, job: str, snapshot_id: int | None) -> SnapshotRef:
     record = read_record(store, job)
     refs = record.snapshots if record is not None else ()
-    snapshot_id = None if wanted is None else int(wanted)
     for ref in refs:
         if snapshot_id in (None, ref.snapshot_id):
-            data = SnapshotStore(store, job)
-            return StoredSnapshot(data.load(ref), data)
+            return ref
     known = ", ".join(str(ref.snapshot_id) for ref in refs) or "none"
     raise JobStateError(
         f"snapshot {snapshot_id} is not retained; there are: {known}."

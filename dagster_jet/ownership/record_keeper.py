@@ -20,7 +20,14 @@ from dagster_jet.errors import (
 from dagster_jet.ownership.activity_tracker import ActivityTracker
 from dagster_jet.ownership.lease import is_owner_alive, new_lease, wall_clock_ms
 from dagster_jet.snapshot.protocol import Event, Failed, Purpose, RecordAnswer, WriteOutcome
-from dagster_jet.snapshot.record import Doing, ExecutionRecord, JobStatus, Lease, StopCause
+from dagster_jet.snapshot.record import (
+    Doing,
+    ExecutionRecord,
+    JobStatus,
+    Lease,
+    SnapshotRef,
+    StopCause,
+)
 from dagster_jet.store import OwnedRegister, Store
 from dagster_jet.system.failpoint import FailPointError, fail_point
 
@@ -42,6 +49,14 @@ def read_record(store: Store, job: str) -> ExecutionRecord | None:
     """
     value = store.read_register(record_register(job))
     return None if value is None or not value.value else ExecutionRecord.from_bytes(value.value)
+
+
+def is_retained(store: Store, job: str, ref: SnapshotRef) -> bool:
+    """Return whether the job's record names this snapshot. A running job drops old ones and deletes
+    their data, also while somebody reads them."""
+    record = read_record(store, job)
+    named = () if record is None else record.snapshots
+    return any(one.manifest_name == ref.manifest_name for one in named)
 
 
 def last_execution_id(store: Store, job: str) -> int:

@@ -7,13 +7,14 @@ themselves show a sink that is behind the others, or a database restored from an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from dagster_jet.connectors.reopening import reopen_sink
 from dagster_jet.contract import CommitContext
-from dagster_jet.errors import JetError
+from dagster_jet.errors import JetError, SnapshotInvalidError, StoreCorruptedError
+from dagster_jet.ownership.record_keeper import is_retained, read_record
 from dagster_jet.snapshot.manifest import Artifact, Manifest
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
@@ -21,6 +22,8 @@ from dagster_jet.store import Store
 
 _EXECUTIONS_MAX = 8
 """Executions to try, since a marker below exactly-once names the execution that committed."""
+_ATTEMPTS_MAX = 5
+"""Newest snapshots to begin with, one after the other, while a job drops them."""
 
 
 class LedgerOrigin(str, Enum):
@@ -93,15 +96,33 @@ def read_ledger(store: Store, record: ExecutionRecord) -> Ledger:
     """Asks the place of every sink of the newest snapshot, in the snapshot's order.
 
     Raises:
-        SnapshotInvalidError: a manifest is missing or damaged.
+        SnapshotInvalidError: the newest manifest is missing or damaged.
         StoreUnavailableError: too few members of the store answer.
     """
-    snapshots = SnapshotStore(store, record.job)
-    retained = [(ref, snapshots.load(ref)) for ref in record.snapshots]
-    if not retained:
-        return Ledger()
-    newest = retained[0][1]
-    return Ledger({sink: _entry(store, record, retained, sink) for sink in newest.sinks})
+    record, retained = _retained(store, record)
+    sinks = retained[0][1].sinks if retained else ()
+    return Ledger({sink: _entry(store, record, retained, sink) for sink in sinks})
+
+
+def _retained(
+    store: Store, record: ExecutionRecord
+) -> tuple[ExecutionRecord, list[tuple[SnapshotRef, Manifest]]]:
+    """Returns the manifests that a record names, newest first, up to one that is damaged or that
+    the running job has dropped meanwhile. If it has dropped all of them, its new record is read."""
+    snapshots, found = SnapshotStore(store, record.job), list[tuple[SnapshotRef, Manifest]]()
+    attempts = 0
+    while len(found) < len(record.snapshots):
+        ref = record.snapshots[len(found)]
+        try:
+            found.append((ref, snapshots.load(ref)))
+        except (SnapshotInvalidError, StoreCorruptedError):
+            if found:
+                break
+            attempts += 1
+            if attempts == _ATTEMPTS_MAX or is_retained(store, record.job, ref):
+                raise
+            record = read_record(store, record.job) or replace(record, snapshots=())
+    return record, found
 
 
 def _entry(

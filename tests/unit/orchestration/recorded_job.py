@@ -91,6 +91,14 @@ class RecordedJob:
         )
         self._write(replace(self._record, snapshots=(ref, *self._record.snapshots)))
 
+    def drops(self, *snapshot_ids: int) -> None:
+        """Retention: the record names these no longer, and then their data is deleted."""
+        dropped = [ref for ref in self._record.snapshots if ref.snapshot_id in snapshot_ids]
+        kept = (ref for ref in self._record.snapshots if ref not in dropped)
+        self._write(replace(self._record, snapshots=tuple(kept)))
+        names = [ref.manifest_name for ref in dropped]
+        SnapshotStore(self.jet.store, self.name).delete(names, {})
+
     def goes_back_to(self, snapshot_id: int) -> None:
         """`initial_snapshot=...`."""
         self._write(self._record.rewound(snapshot_id))
