@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from dagster_jet.core.job_context import own_metrics, own_parameters
+from dagster_jet.core.state_format import StateFormat
 from dagster_jet.dag import (
     DONE,
     Guarantee,
@@ -18,7 +19,9 @@ from dagster_jet.dag import (
     Watermark,
 )
 from dagster_jet.dag.calls import Callback
+from dagster_jet.dag.outbox import ContractError
 from dagster_jet.dag.saved_entry import SavedEntry
+from dagster_jet.operators.user import saved_value
 
 REPEATS_MAX = 100_000
 """Maximum number of calls of one callback that does not return True."""
@@ -44,17 +47,30 @@ class Bucket:
 class SnapshotBucket(Bucket):
     """Serialises entries at once, like a snapshot, to find those that cannot be serialised."""
 
-    def __init__(self, partitioning: Partitioning) -> None:
+    def __init__(self, partitioning: Partitioning, state_format: StateFormat) -> None:
         super().__init__()
-        self._partitioning = partitioning
+        self._partitioning, self._state_format = partitioning, state_format
 
     def offer(self, item: object) -> bool:
         if self.items:
             return False
         assert isinstance(item, SnapshotEntry)
+        if self._state_format is StateFormat.PLAIN:
+            item = self._read_back(item)
         entry = SavedEntry.of(item, self._partitioning)
         entry.load()
         return super().offer(entry)
+
+    def _read_back(self, entry: SnapshotEntry) -> SnapshotEntry:
+        """The entry as a job on Spark restores it."""
+        try:
+            saved = [saved_value.save(part, self._state_format) for part in entry]
+        except Exception as error:
+            raise ContractError(
+                f"saved an entry with key {entry.key!r} that cannot be serialised: {error}.",
+                self._state_format.cure,
+            ) from error
+        return SnapshotEntry(*(saved_value.load(part, self._state_format) for part in saved))
 
 
 class Instance:
@@ -76,6 +92,7 @@ class Instance:
         guarantee: Guarantee,
         outputs: list[list[object]],
         partitioning: Partitioning,
+        state_format: StateFormat,
         checks_progress: bool,
         ends: bool,
         clock: Callable[[], float],
@@ -85,7 +102,7 @@ class Instance:
     ) -> None:
         self._outputs = outputs
         self._buckets = [Bucket() for _ in outputs]
-        self._snapshot = SnapshotBucket(partitioning)
+        self._snapshot = SnapshotBucket(partitioning, state_format)
         self._checks_progress = checks_progress
         self._ends = ends
         self._outbox = Outbox(self._buckets, self._snapshot)

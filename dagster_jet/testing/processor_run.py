@@ -9,6 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 
+from dagster_jet.core.state_format import StateFormat
 from dagster_jet.dag import (
     IDLE,
     Guarantee,
@@ -47,6 +48,7 @@ class Check:
     assert_progress: bool
     guarantee: Guarantee
     partitioning: Partitioning
+    state_format: StateFormat
     slow_call_s: float
     call_limit_s: float
     clock: Callable[[], float]
@@ -123,6 +125,7 @@ class ProcessorRun:
                 guarantee=self.check.guarantee,
                 outputs=self.outputs,
                 partitioning=self.check.partitioning,
+                state_format=self.check.state_format,
                 checks_progress=self.check.assert_progress,
                 ends=self.check.ends,
                 clock=self.check.clock,

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
+from dagster_jet.core.state_format import StateFormat
 from dagster_jet.dag import Guarantee, Partitioning, Processor
 from dagster_jet.dag.edge import KeyFunction, Splitter
 from dagster_jet.dag.local.partitioner import partitioning as default_partitioning
@@ -38,6 +40,7 @@ def verify_processor(
     assert_progress: bool = True,
     guarantee: Guarantee | str = Guarantee.EXACTLY_ONCE,
     partitioning: Partitioning | None = None,
+    state_format: Literal["plain", "pickle"] = "plain",
     slow_call_s: float = SLOW_CALL_S,
     call_limit_s: float = CALL_LIMIT_S,
     clock: Callable[[], float] = time.perf_counter,
@@ -78,6 +81,7 @@ def verify_processor(
         guarantee: value of `ProcessorContext.guarantee`; "at-least-once" also lets items overtake
             barriers.
         partitioning: of keys; default: the store's.
+        state_format: format of saved entries, as in `apply_processor`.
         slow_call_s: cooperative calls that take longer are logged as a warning.
         call_limit_s: cooperative calls that take longer are an error.
         clock: seconds, monotonic.
@@ -115,6 +119,7 @@ def verify_processor(
         assert_progress=assert_progress,
         guarantee=Guarantee(guarantee),
         partitioning=partitioning or default_partitioning(),
+        state_format=StateFormat(state_format),
         slow_call_s=slow_call_s,
         call_limit_s=call_limit_s,
         clock=clock,

@@ -1,6 +1,7 @@
 """`verify_processor` passes what is right and names what is wrong with the rest."""
 
 import logging
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
@@ -391,8 +392,46 @@ def test_saving_what_cannot_be_read_back():
             return True
 
     with pytest.raises(ProcessorError, match="cannot be read back: TypeError") as caught:
-        verify_processor(Saves)
+        verify_processor(Saves, state_format="pickle")
     assert caught.value.callback == "save_to_snapshot()"
+
+
+@dataclass
+class Total:
+    value: int = 0
+
+
+class SavesTotals(ItemProcessor):
+    """Keeps a total per key, as an object of its own class."""
+
+    def init(self, outbox, context):
+        super().init(outbox, context)
+        self.totals: dict[str, Total] = {}
+        self.entries = snapshot_emitter(outbox.offer_to_snapshot)
+
+    def process_item(self, ordinal, item):
+        key, value = item
+        total = self.totals.get(key, Total()).value + value
+        if not self.outbox.offer((key, total)):
+            return False
+        self.totals[key] = Total(total)
+        return True
+
+    def save_to_snapshot(self):
+        return self.entries.emit(lambda: list(self.totals.items()))
+
+    def restore_from_snapshot(self, inbox):
+        self.totals.update((entry.key, entry.value) for entry in inbox.drain())
+        return True
+
+
+def test_state_is_saved_in_the_format_of_a_job_on_spark():
+    sums = {"input": [("a", 1), ("b", 2), ("a", 3)], "expect": [("a", 1), ("b", 2), ("a", 4)]}
+    with pytest.raises(ProcessorError, match=r"'a' that cannot be serialised: .*Total.*pickle"):
+        verify_processor(SavesTotals, **sums)
+    verify_processor(SavesTotals, **sums, state_format="pickle")
+    with pytest.raises(ValueError, match="json"):
+        verify_processor(SavesTotals, **sums, state_format="json")
 
 
 def test_a_prepare_that_is_not_re_entrant_is_found():
@@ -487,6 +526,7 @@ def test_batches_as_state_move_with_their_partitions():
         expect=[{"v": v} for v in (1, 272, 1, 2, 3)],
         unpack=pa.Table.to_pylist,
         split=split_batches,
+        state_format="pickle",
     )
 
 
