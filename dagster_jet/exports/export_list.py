@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
-from dagster_jet.errors import JobStateError
+from dagster_jet.errors import JobStateError, StoreError
 from dagster_jet.exports.export import (
     EXPORT_MAPS,
     Export,
@@ -91,8 +92,16 @@ class ExportList:
         return done if is_done else None
 
     def fail(self, export: Export, reason: str) -> bool:
-        """Mark the export as failed, with the reason. False: its entry has been changed since."""
-        return self._move(export, replace(export, state=ExportState.FAILED, failure=reason))
+        """Mark the export as failed, with the reason, and remove its data.
+
+        False: the entry has been changed since.
+        """
+        failed = replace(export, state=ExportState.FAILED, attempt="", writer=None, failure=reason)
+        is_failed = self._move(export, failed)
+        if is_failed:
+            with suppress(StoreError):  # what is left is named by no entry: `store gc` removes it
+                drop_data(self._store, export)
+        return is_failed
 
     def give_back(self, export: Export) -> bool:
         """Return the export to the requested state; written data becomes garbage. False: its entry
