@@ -88,6 +88,8 @@ class MessageReader(SourceReader, Generic[M]):
     ) -> None:
         self.job, self.stage = job, stage
         self.read = ReadMessages(remembered_max)
+        self._recognises = remembered_max > 0
+        """Whether messages have ids by which a redelivery is recognised."""
         self._bad_rows, self._values = bad_rows, values
         self._waiting: dict[str, M] = {}
         self._waiting_bytes = 0
@@ -182,14 +184,20 @@ class MessageReader(SourceReader, Generic[M]):
         return self.read.unacknowledged()
 
     def restore_unacknowledged(self, messages: Mapping[str, Any]) -> None:
-        self.read.restore_unacknowledged(messages)
+        """Their acknowledgement is unproven, so a poll acknowledges them as soon as they come."""
+        if self._recognises:
+            self.read.acknowledged(messages, unproven_since=self._connected_s)
 
     @abstractmethod
-    def acknowledge(self, messages: Mapping[str, Any]) -> None:
+    def acknowledge(self, messages: Mapping[str, Any]) -> bool:
         """See `SourceReader.acknowledge`."""
 
-    def _note_acknowledged(self, messages: Mapping[str, Any], proven: set[str]) -> None:
-        """Notes acknowledged messages; `proven` has the ids that the queue has confirmed."""
+    def _note_acknowledged(self, messages: Mapping[str, Any], proven: set[str]) -> bool:
+        """Notes acknowledged messages; `proven` has the ids that the queue has confirmed. Returns
+        whether these are all. Without ids no delivery is recognised, so none is remembered."""
+        if not self._recognises:
+            proven = set(messages)
         self.read.acknowledged({one: messages[one] for one in messages if one in proven})
         unproven = {one: messages[one] for one in messages if one not in proven}
         self.read.acknowledged(unproven, unproven_since=self._connected_s)
+        return not unproven

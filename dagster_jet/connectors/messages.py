@@ -113,9 +113,12 @@ class ReadMessages:
                 del self._closed[next(iter(self._closed))]
 
     def remembered(self) -> list[str]:
-        """Returns the newest acknowledged ids, oldest first: part of `SourceReader.position`."""
+        """Returns the newest ids that a snapshot has, oldest first: part of
+        `SourceReader.position`. Unacknowledged ones are the newest, because this snapshot is the
+        only one that names them once it has acknowledged them."""
         with self._lock:
-            return list(self._closed)
+            ids = list(dict.fromkeys((*self._closed, *self._open)))
+            return ids[max(0, len(ids) - self._remembered_max) :]
 
     def unproven(self) -> dict[str, float]:
         """Returns the unproven ids and their start times: also part of the position."""

@@ -249,13 +249,18 @@ class SourceReader(ClassifiesErrors):
         return {}
 
     def restore_unacknowledged(self, messages: Mapping[str, Any]) -> None:
-        """Takes the snapshot's messages, after `restore`; `acknowledge` follows, before any row."""
+        """Takes the snapshot's messages, after `restore`. `acknowledge` follows before any row; it
+        does not if it was called for this snapshot and returned False, or for an exported one."""
 
-    def acknowledge(self, messages: Mapping[str, Any]) -> None:
+    def acknowledge(self, messages: Mapping[str, Any]) -> bool | None:
         """Acknowledges messages, on the thread of `poll`, while an epoch runs.
 
         Idempotent. A message of a lost connection, which can no longer be acknowledged, is
         acknowledged when it is redelivered.
+
+        Returns:
+            False if messages may come again, because the outside system has not confirmed that it
+            forgets them. A start from this snapshot then calls `restore_unacknowledged`.
 
         Raises:
             SourceUnavailableError: temporarily unavailable; the call is repeated.

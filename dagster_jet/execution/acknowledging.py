@@ -14,8 +14,8 @@ from dagster_jet.snapshot.store_reactions import StoreCall
 
 def acknowledge(
     polling: SourcePolling, retrying: Retrying, messages: Mapping[str, Mapping[str, Any]]
-) -> None:
-    """Has sources acknowledge committed messages. Any thread.
+) -> bool:
+    """Has sources acknowledge committed messages. Any thread. Returns whether all are confirmed.
 
     A source that has left the pipeline is skipped; its queue delivers the messages again.
 
@@ -25,11 +25,14 @@ def acknowledge(
     Raises:
         JetError: the call was given up or is not retryable; the next start acknowledges.
     """
+    is_confirmed = True
     for name in messages.keys() & polling.readers.keys():
         reader, commit = polling.readers[name], StoreCall.COMMIT
         attempted = Attempted("acknowledgement", (name,), "its source", reader, commit)
         call = partial(polling.acknowledge, name, messages[name], retrying.ends_at_once)
-        retrying.until_done(call, attempted, retrying.ending.is_set)
+        answer = retrying.until_done(call, attempted, retrying.ending.is_set)
+        is_confirmed = is_confirmed and answer is not False
+    return is_confirmed
 
 
 def unacknowledged(readers: Mapping[str, SourceReader]) -> dict[str, Mapping[str, Any]]:

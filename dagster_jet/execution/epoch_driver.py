@@ -62,7 +62,7 @@ class EpochDriver:
     context: ExecutionContext
     sources: PolledSources
     journals: SourceJournals
-    acknowledge: Callable[[Mapping[str, Mapping[str, Any]]], None]
+    acknowledge: Callable[[Mapping[str, Mapping[str, Any]]], object]
     early: EarlyResults
     planner: EpochPlanner
     progress: Progress
@@ -213,6 +213,8 @@ class EpochDriver:
         self.progress.publish()
         rows = sum(counted.rows.values())
         execution_id, epoch_id = command.execution_id, command.epoch_id
+        # Read before the positions: an id that is acknowledged meanwhile is in both then.
+        left = unacknowledged(readers)
         clock.end(Phase.CHECKING)
         times = self._times(clock, output)
         context.emit(EpochCompleted(context.job, execution_id, epoch_id, rows, duration_ms, times))
@@ -223,7 +225,7 @@ class EpochDriver:
             {name: reader.position() for name, reader in readers.items()},
             sources.watermarks.to_json(),
             context.clock.now_ms(),
-            unacknowledged(readers),
+            left,
             tables,
         )
 

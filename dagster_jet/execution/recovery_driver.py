@@ -204,8 +204,9 @@ class RecoveryDriver:
     def bring_in(self, command: protocol.ImportSnapshot) -> protocol.SnapshotImported:
         """Copies an exported snapshot into the job's own map, under ids of this execution.
 
-        State, positions and counters continue. Staged output and unacknowledged messages are not
-        taken over: the exporting job has committed them.
+        State, positions and counters continue. Staged output is not taken over: the exporting job
+        has committed it. Messages are taken over as acknowledged and unconfirmed: those of a lost
+        connection come again.
 
         Raises:
             JobStateError: there is no such export.
@@ -241,7 +242,6 @@ class RecoveryDriver:
                 artifacts=(),
                 prepared=(),
                 sinks={n: dict(where) for n, where in self.committer.destinations.items()},
-                unacknowledged={},
                 newest_output={},
                 format=MANIFEST_FORMAT,
             ),
@@ -254,6 +254,7 @@ class RecoveryDriver:
             manifest_name=imported.name,
             manifest_checksum=manifest_checksum,
             committed=True,
+            unconfirmed=True,
         )
         return protocol.SnapshotImported(ref, imported)
 
@@ -284,13 +285,15 @@ class RecoveryDriver:
         lost_output = self._check_output(manifest, is_committed=is_committed)
         if ref is not None and ref.snapshot_id == manifest.snapshot_id and ref.committed:
             self.committed(manifest)
+        own = {one.snapshot_id: one for one in self.claimed.snapshots}.get(manifest.snapshot_id)
+        is_confirmed = own is not None and own.committed and not own.unconfirmed
         shards: dict[str, tuple[ShardState, ...]] = {}
         for name, reader in self.sources.readers.items():
             chains = manifest.shards.get(name, ((),))
             journal = self.snapshots.read_journal(name, chains[0])
             if name in manifest.sources:
                 reader.restore(manifest.sources[name], journal)
-            if reader.acknowledges is not Acknowledges.NOTHING and not is_committed:
+            if reader.acknowledges is not Acknowledges.NOTHING and not is_confirmed:
                 reader.restore_unacknowledged(manifest.unacknowledged.get(name, {}))
             self._check_undecided(name, reader, manifest)
             shards[name] = (ShardState(chain=self._chain_of(name, reader, chains[0])),)

@@ -70,9 +70,10 @@ class Retrying:
     """Reason of the retries, by stage."""
 
     def until_done(
-        self, call: Callable[[], object], of: Attempted, has_failed: Callable[[], bool]
-    ) -> None:
-        """
+        self, call: Callable[[], Any], of: Attempted, has_failed: Callable[[], bool]
+    ) -> Any:
+        """Returns the call's result.
+
         Args:
             has_failed: whether another call has failed that this one depends on.
 
@@ -82,20 +83,19 @@ class Retrying:
             JetError: the error is not retryable.
         """
         try:
-            self._until_done(call, of, has_failed)
+            return self._until_done(call, of, has_failed)
         finally:
             for stage in of.stages:
                 self.errors.pop(stage, None)
 
     def _until_done(
-        self, call: Callable[[], object], of: Attempted, has_failed: Callable[[], bool]
-    ) -> None:
+        self, call: Callable[[], Any], of: Attempted, has_failed: Callable[[], bool]
+    ) -> Any:
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         last_since: float | None = None
         while True:
             try:
-                call()
-                return
+                return call()
             except Exception as error:  # noqa: BLE001 - the connector classifies it
                 named = error if isinstance(error, JetError) else self._named(error, of)
                 if not self._is_retried(named, of.store_call):
@@ -125,14 +125,9 @@ class Retrying:
 
         Raises the errors of `until_done`.
         """
-        answers: list[Any] = []
         kind = type(connector).__name__
-        self.until_done(
-            lambda: answers.append(call()),
-            Attempted("check", (stage,), kind, connector, StoreCall.START),
-            lambda: False,
-        )
-        return answers[0]
+        attempted = Attempted("check", (stage,), kind, connector, StoreCall.START)
+        return self.until_done(call, attempted, lambda: False)
 
     def ends_at_once(self) -> bool:
         return self.stop.kind in _ENDS_AT_ONCE

@@ -46,9 +46,9 @@ class SnapshotDriver:
     committer: SinkCommitter
     commit_stages: Callable[[Collection[str], CoordinatorView], None]
     """Lets these stages commit what their processors have prepared."""
-    acknowledge: Callable[[Mapping[str, Mapping[str, Any]]], None]
+    acknowledge: Callable[[Mapping[str, Mapping[str, Any]]], bool]
     """Has sources acknowledge messages, as the last step, because only committed messages may be
-    removed."""
+    removed. Returns whether all are confirmed."""
     failures: Failures
     now_ms: Callable[[], int]
     committed: Callable[[Manifest], None] = lambda manifest: None
@@ -136,9 +136,11 @@ class SnapshotDriver:
                 clock = PhaseClock(self.seconds)
                 self.committer.commit(manifest.due, manifest.sinks, recovering=recovering)
                 self.commit_stages(manifest.prepared, view)
-                self.acknowledge(manifest.unacknowledged)
+                is_confirmed = self.acknowledge(manifest.unacknowledged)
                 clock.end(Phase.COMMIT)
-                noted = record.with_note(self.now_ms(), includes_held=recovering)
+                noted = record.with_note(
+                    self.now_ms(), includes_held=recovering, is_confirmed=is_confirmed
+                )
                 outcome = self._write_record(Purpose.COMMITTED, noted)
                 clock.end(Phase.NOTE)
                 if outcome is WriteOutcome.WRITTEN:  # so no later execution had begun to commit
@@ -147,7 +149,13 @@ class SnapshotDriver:
                 snapshot_id, sinks = manifest.snapshot_id, {a.sink for a in manifest.due}
                 outputs = {s: f for s, f in self.committer.facts.items() if s in sinks}
                 return protocol.Completed(
-                    record.execution_id, snapshot_id, outcome, self.now_ms(), times, outputs
+                    record.execution_id,
+                    snapshot_id,
+                    outcome,
+                    self.now_ms(),
+                    times,
+                    outputs,
+                    is_confirmed,
                 )
             case protocol.Publish(epoch_id, artifacts):
                 here = self.committer.destinations

@@ -235,11 +235,14 @@ class SourcePolling:
 
     def acknowledge(
         self, name: str, messages: Mapping[str, Any], give_up: Callable[[], bool]
-    ) -> None:
+    ) -> bool | None:
         """Acknowledges messages on the source's thread and waits for it. Any thread.
 
         Args:
             give_up: whether to stop waiting for an unavailable source.
+
+        Returns:
+            The reader's answer.
 
         Raises:
             Exception: the reader's error.
@@ -253,7 +256,7 @@ class SourcePolling:
                     job=self.job,
                     stage=name,
                 )
-        made.result()
+        return made.result()
 
     def close(self) -> None:
         """Closes every reader on its own thread. Does not wait for a reader that hangs."""

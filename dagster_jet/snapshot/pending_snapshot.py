@@ -288,7 +288,9 @@ class PendingSnapshot(Machine[PendingState]):
             ref.is_all_committed if includes_held else ref.committed
         ):
             return False
-        self._job.record = record.with_note(event.now_ms, includes_held=includes_held)
+        self._job.record = record.with_note(
+            event.now_ms, includes_held=includes_held, is_confirmed=event.is_confirmed
+        )
         return True
 
     def _took(self, now_ms: int) -> None:

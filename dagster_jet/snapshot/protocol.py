@@ -358,6 +358,8 @@ class Completed:
     times: tuple[PhaseTime, ...] = ()
     outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Facts about the commits, by sink, for people."""
+    is_confirmed: bool = True
+    """Whether all sources have confirmed their acknowledgements."""
 
 
 @dataclass(frozen=True)

@@ -155,6 +155,8 @@ class SnapshotRef:
     """Phase 2 is known to be over. False: commit (again) before anything else."""
     holds: bool = False
     """Its manifest holds output of sinks back, which a start commits before anything else."""
+    unconfirmed: bool = False
+    """A source has not confirmed all acknowledgements: a start remembers what may come again."""
 
     @property
     def is_all_committed(self) -> bool:
@@ -245,14 +247,22 @@ class ExecutionRecord:
         snapshots = (ref, *self.snapshots)[:retained]
         return replace(self, snapshots=snapshots, updated_at_ms=ref.taken_at_ms)
 
-    def with_note(self, now_ms: int, *, includes_held: bool = False) -> ExecutionRecord:
+    def with_note(
+        self, now_ms: int, *, includes_held: bool = False, is_confirmed: bool = True
+    ) -> ExecutionRecord:
         """The record with the note that phase 2 of the newest snapshot is over.
 
         Args:
             includes_held: what the snapshot has held back is committed, too.
+            is_confirmed: see `acknowledge`.
         """
         newest, *older = self.snapshots
-        noted = replace(newest, committed=True, holds=newest.holds and not includes_held)
+        noted = replace(
+            newest,
+            committed=True,
+            holds=newest.holds and not includes_held,
+            unconfirmed=newest.unconfirmed or not is_confirmed,
+        )
         snapshots = (noted, *older)
         return replace(self, snapshots=snapshots, updated_at_ms=now_ms)
 

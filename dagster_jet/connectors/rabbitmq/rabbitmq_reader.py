@@ -79,13 +79,12 @@ class RabbitReader(MessageReader[Message]):
             subscription.acknowledge(again)
             return Found(tuple(new), tuple(again), self._stood(), backlog)
 
-    def acknowledge(self, messages: Mapping[str, Any]) -> None:
+    def acknowledge(self, messages: Mapping[str, Any]) -> bool:
         """Acknowledges by id. A delivery of a broken connection is acknowledged when it recurs."""
         with self._server_errors():
             subscription = self._subscription
             proven = set() if subscription is None else subscription.acknowledge(messages.keys())
-        # Without ids no delivery is recognised, so none is remembered.
-        self._note_acknowledged(messages, proven if self.reading.needs_ids else set(messages))
+        return self._note_acknowledged(messages, proven)
 
     def close(self) -> None:
         self._hang_up()

@@ -69,11 +69,10 @@ class SqsReader(MessageReader[Message]):
             new = tuple(message for message in came if message.message_id not in again)
             return Found(new, tuple(proven), self._stood(), backlog)
 
-    def acknowledge(self, messages: Mapping[str, Any]) -> None:
+    def acknowledge(self, messages: Mapping[str, Any]) -> bool:
         with self._unseen_after_errors():
             proven = self._receiving().delete(messages)
-        is_to_be_known = self.reading.is_exactly_once
-        self._note_acknowledged(messages, proven if is_to_be_known else set(messages))
+        return self._note_acknowledged(messages, proven)
 
     def close(self) -> None:
         receivers, self._receivers = self._receivers, None

@@ -205,7 +205,7 @@ def test_a_message_that_a_snapshot_has_is_dropped_and_acknowledged(any_queue: Ra
     again = restored(queue, first)
     queue.send(rows(4))
     assert read(again, 1) == [4]
-    assert again.read.unproven() == {} and len(again.read.remembered()) == 3
+    assert again.read.unproven() == {} and len(again.read.remembered()) == 4
     again.acknowledge(again.unacknowledged())
     again.close()
     assert queue.left() == 0
@@ -574,6 +574,52 @@ def test_a_message_counts_once_wherever_the_driver_dies(
     world.use(queue)
     world.run_child(rules, config={**child.CONFIG, "max_items_per_epoch": 3})
     assert not world.rows() - ONCE
+    assert world.run().status is JobStatus.DRAINED
+    assert world.rows() == ONCE and queue.left() == 0
+
+
+def test_an_acknowledgement_that_breaks_off_with_the_last_snapshot(
+    world: RabbitWorld, queue: RabbitQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The repetition has no connection and returns at once. Phase 2 is then noted as over, and no
+    snapshot follows whose position has the ids."""
+    queue.send([{"v": v} for v in MESSAGES])
+    point = "dagster_jet.connectors.rabbitmq.subscription.fail_point"
+    broken: list[str] = []
+
+    def break_off(at: str) -> None:
+        if at == "rabbitmq.acknowledge.before":
+            broken.append(at)
+            proxy.reset()
+
+    with Proxy(queue.port) as proxy, monkeypatch.context() as patch:
+        world.use(queue, proxy.port)
+        patch.setattr(point, break_off)
+        world.run(max_items_per_epoch=None, snapshot_interval="10 minutes")
+    assert world.rows() == ONCE and len(broken) == 1
+    wait_until(lambda: queue.left() == len(MESSAGES), "all come again", timeout_s=20)
+    world.use(queue)
+    queue.send([{"v": 99}])
+    world.run()
+    assert world.rows() == ONCE + Counter([(99,)]) and queue.left() == 0
+
+
+def test_a_dead_drivers_messages_that_come_after_its_successors_run_count_once(
+    world: RabbitWorld, queue: RabbitQueue
+) -> None:
+    """F13. The server does not know yet that the driver is dead: the next run commits its snapshot,
+    has no message to acknowledge, and ends."""
+    queue.send([{"v": v} for v in MESSAGES])
+    with Proxy(queue.port) as proxy:
+        held = proxy.hold_next(lambda said: b"\x00\x3c\x00\x50" in said)  # Basic.Ack
+        world.use(queue, proxy.port)
+        config = {"max_items_per_epoch": None, "snapshot_interval": "10 minutes"}
+        world.run_child("rabbitmq.acknowledge.sent=kill", config={**child.CONFIG, **config})
+        held.wait()
+        world.use(queue)
+        assert world.run().status is JobStatus.DRAINED
+        assert world.rows() == ONCE and queue.left() == 0
+    wait_until(lambda: queue.left() == len(MESSAGES), "all come again", timeout_s=20)
     assert world.run().status is JobStatus.DRAINED
     assert world.rows() == ONCE and queue.left() == 0
 

@@ -38,3 +38,8 @@ def test_only_the_newest_are_remembered() -> None:
     for message_id in "abac":
         read.acknowledged({message_id: 1})
     assert read.remembered() == ["a", "c"]
+    read.handed_out({"d": 1})
+    assert read.remembered() == ["c", "d"], "the snapshot that acknowledges it has it"
+    none = ReadMessages(remembered_max=0)
+    none.handed_out({"a": 1})
+    assert none.remembered() == []

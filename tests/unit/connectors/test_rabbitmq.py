@@ -57,3 +57,28 @@ def test_ids_that_cannot_match_are_in_no_snapshot(guarantee: str, kept: int) -> 
     again.restore_unacknowledged({"left": "c/1"})
     again.acknowledge(again.unacknowledged())
     assert len(again.position()["unproven"]) == (kept + 1 if kept else 0)
+
+
+def test_a_start_knows_the_ids_that_its_snapshot_has_acknowledged() -> None:
+    """The connection is away, so the acknowledgement is not confirmed, and no snapshot follows."""
+    made = sources.rabbitmq("amqp://h", queue="q", schema="v long")
+    reader = made.open("j", "in", None)
+    reader.accept(Found((message("a"), message("b")), (), 1.0))
+    reader.plan(2)
+    position, messages = reader.position(), reader.unacknowledged()
+    assert reader.acknowledge(messages) is False
+    again = made.open("j", "in", None)
+    again.restore(position, None)
+    assert again.position()["remembered"] == ["a", "b"], "also of a snapshot that is confirmed"
+    again.restore_unacknowledged(messages)
+    assert again.position()["unproven"].keys() == messages.keys()
+    assert again.read.is_acknowledged("a"), "a poll acknowledges it at once"
+    again.accept(Found((message("a"), message("c")), (), 1.0))
+    assert [one.message_id for one in again.plan(9) or ()] == ["c"]
+
+
+def test_acknowledgements_that_need_no_confirmation_count_as_confirmed() -> None:
+    made = sources.rabbitmq("amqp://h", queue="q", schema="v long", guarantee="at-least-once")
+    reader = made.open("j", "in", None)
+    reader.restore_unacknowledged({"a": "c/1"})
+    assert reader.position()["unproven"] == {} and reader.acknowledge({"a": "c/1"}) is True
