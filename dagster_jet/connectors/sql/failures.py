@@ -30,8 +30,9 @@ _VALUE_MYSQL = {1048, 1062, 1118, 1153, 1264, 1265, 1292, 1366, 1406, 1411, 1526
                 3141, 4025}  # fmt: skip
 _REFERENCE_STATE, _REFERENCE_MYSQL = "23503", (1216, 1217, 1451, 1452)
 # libpq gives no SQLSTATE for a refused connection, only a text.
+# The names alone do not tell: "too many connections for role" passes.
 _DENIED_WORDS = ("password authentication failed", "no password supplied", "no pg_hba.conf entry",
-                 "role ", "database \"", "permission denied")  # fmt: skip
+                 "does not exist", "is not permitted to log in", "permission denied")  # fmt: skip
 
 
 class ErrorKind(Enum):
