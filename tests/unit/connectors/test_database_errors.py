@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import psycopg
+import pymysql
 import pytest
 
 from dagster_jet.connectors.sql.failures import ErrorKind, error_kind
@@ -27,3 +28,23 @@ def test_a_connection_that_postgres_refuses(said: str, kind: ErrorKind) -> None:
     """It has a text and no SQLSTATE."""
     where = 'connection failed: connection to server at "127.0.0.1", port 5432 failed'
     assert error_kind(psycopg.OperationalError(f"{where}: FATAL:  {said}")) is kind
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (1020, "Record has changed since last read in table 't'"),
+        (1021, "Disk full (/tmp); waiting for someone to free some space"),
+        (1026, "Error writing file 't' (Errcode: 28 \"No space left on device\")"),
+        (1030, 'Got error 28 "No space left on device" from storage engine InnoDB'),
+        (1037, "Out of memory; restart server and try again (needed 65535 bytes)"),
+        (1038, "Out of sort memory, consider increasing server sort buffer size"),
+        (1041, "Out of memory."),
+        (1047, "WSREP has not yet prepared node for application use"),
+        (1114, "The table 't' is full"),
+        (1206, "The total number of locks exceeds the lock table size"),
+        (1969, "Query execution was interrupted (max_statement_time exceeded)"),
+    ],
+)
+def test_a_fault_of_mariadb_that_passes(number: int, said: str) -> None:
+    assert error_kind(pymysql.err.OperationalError(number, said)) is ErrorKind.PASSING
