@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet.connectors.sql.column_fit import Column
-from dagster_jet.connectors.sql.place import SqlPlace, is_postgres, sqlalchemy
+from dagster_jet.connectors.sql.place import SqlPlace, is_mysql, is_postgres, sqlalchemy
 from dagster_jet.errors import SourceError
 
 if TYPE_CHECKING:
@@ -48,12 +48,16 @@ def selected(
     connection: Connection, place: SqlPlace, columns: Sequence[Column]
 ) -> tuple[TableClause, list[Any]]:
     """(table, expressions to select). Values that become text are converted by the database, which
-    has a form of its own for each type; a driver's objects have lost it."""
+    has a form of its own for each type; a driver's objects have lost it. MariaDB writes
+    six digits of a float, and all of a double."""
     alchemy, on_sqlite = sqlalchemy(), connection.dialect.name == "sqlite"
     table = place.clause(*(column.name for column in columns))
 
     def expression(column: Column) -> Any:
         own = table.c[column.name]
+        if column.kind == "float" and column.size == 32 and is_mysql(connection):
+            # SQLAlchemy leaves a cast to double out.
+            return (own * alchemy.literal_column("1e0")).label(column.name)
         if on_sqlite or column.kind == "text" or spark_type(column)[0] != "string":
             return own
         # PostgreSQL's cast adds a mask to an inet that its own form lacks.
@@ -118,6 +122,8 @@ def _value(value: Any, kind: pa.DataType) -> Any:
         return date.fromisoformat(value)
     if pa.types.is_decimal(kind) and isinstance(value, float):
         return Decimal(str(value))  # SQLite has no decimals
-    if pa.types.is_boolean(kind):
-        return bool(value)  # MariaDB has 0 and 1
+    if pa.types.is_boolean(kind):  # MariaDB has 0 and 1, and takes other numbers
+        if value not in (0, 1):
+            raise ValueError
+        return bool(value)
     return value

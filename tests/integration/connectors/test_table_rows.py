@@ -153,6 +153,24 @@ def test_values_of_mariadb() -> None:
     reader.close()
 
 
+FLOATS = (1234567.875, 16777215.0, -0.0001220703125, 3.4028234663852886e38, None)
+
+
+def test_floats_of_mariadb_have_all_their_digits(spark: Any) -> None:
+    database = mariadb()
+    database.run("create table floats (id bigint primary key, f float, rounds float(9, 3))")
+    for number, value in enumerate(FLOATS):
+        database.run("insert into floats values (%s, %s, 12345.678)", number, value)
+    wanted = [(number, value, 12345.677734375) for number, value in enumerate(FLOATS)]
+    reader = opened(database.url, "floats")
+    assert read(reader) == wanted
+    database.run("insert into floats values (9, 0.1, null)")
+    assert read(reader) == [(9, 0.10000000149011612, None)], "the number that the table has"
+    reader.close()
+    frame = tables.sql(as_secret(database.url), table="floats").frame(spark)
+    assert [tuple(row) for row in frame.orderBy("id").collect()][:-1] == wanted
+
+
 UUID = "6dd0b054-0000-0000-0000-000000000000"
 TEXTS = {
     "numeric[]": ("'{1.50,null}'", "{1.50,NULL}"),
@@ -245,12 +263,20 @@ def test_a_value_that_no_type_of_spark_holds_is_named(
     assert "column day of the table 'never' has the value '0000-00-00'" in refused_value(
         other.url, "never"
     )
+    other.run("create table flags (id bigint primary key, flag tinyint(1))")
+    other.run("insert into flags values (1, 1), (2, 0), (3, null), (4, 2)")
+    assert "column flag of the table 'flags' has the value 2" in refused_value(other.url, "flags")
     path = tmp_path / "a.db"
     with closing(sqlite3.connect(path)) as made, made:
         made.execute("create table t (id integer primary key, text text, number integer)")
         made.execute("insert into t values (1, 'a', 1), (2, x'00', 2)")
+        made.execute("create table flags (id integer primary key, flag boolean)")
+        made.execute("insert into flags values (1, true), (2, 'false')")
     assert r"column text of the table 't' has the value b'\x00'" in refused_value(
         f"sqlite:///{path}", "t"
+    )
+    assert "column flag of the table 'flags' has the value 'false'" in refused_value(
+        f"sqlite:///{path}", "flags"
     )
 
 
