@@ -17,6 +17,7 @@ from dagster_jet.connectors.sql.column_fit import Column
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 from dagster_jet.contract import Lag, SourceFrame, SourceReader, SplitParameters
+from dagster_jet.errors import SourceError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +43,23 @@ class TableRowsReader(SourceReader):
     _connection: Connection | None = None
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
+        """
+        Raises:
+            SourceError: the position is one of another table or column.
+        """
         value = position["last"]
+        now = self._where
+        before = {name: position.get(name, now[name]) for name in now}  # old positions lack them
+        if before != now and value is not None:
+            raise SourceError(
+                f"the snapshot has read the table {before['table']!r} by its column "
+                f"{before['column']!r} up to {value}, and the source now reads "
+                f"{now['table']!r} by {now['column']!r}: rows up to that value would be skipped.",
+                job=self.job,
+                stage=self.stage,
+                position=str(value),
+                cure="Give the source another name, with which it begins anew.",
+            )
         if isinstance(value, str):
             value = datetime.fromisoformat(value)
         self._last = self._seen = value
@@ -117,4 +134,8 @@ class TableRowsReader(SourceReader):
 
     def position(self) -> dict[str, Any]:
         last = self._last
-        return {"last": last.isoformat() if isinstance(last, datetime) else last}
+        return {"last": last.isoformat() if isinstance(last, datetime) else last, **self._where}
+
+    @property
+    def _where(self) -> dict[str, str]:
+        return {"table": self.place.table, "column": self.column}

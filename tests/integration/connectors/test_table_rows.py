@@ -229,7 +229,7 @@ def test_values_of_mariadb_that_spark_lacks(spark: Any) -> None:
         ("-03:04:05.5", "2026", "b", f"1.5{'0' * 29}", '{"a": 0.10}'),
     )
     assert odd[3] == database.run("select place from odd where id > 1")[0][0]
-    assert reader.position() == {"last": 2**64 - 1}
+    assert reader.position() == {"last": 2**64 - 1, "table": "odd", "column": "id"}
     reader.close()
     frame = tables.sql(as_secret(database.url), table="odd").frame(spark)
     assert dict(frame.dtypes)["id"] == "decimal(20,0)"
@@ -288,6 +288,32 @@ def test_values_of_sqlite(tmp_path: Path) -> None:
     reader = opened(f"sqlite:///{path}")
     assert read(reader) == [(1, TIME, date(2026, 1, 2), "é")]
     reader.close()
+
+
+def test_a_position_is_of_its_table_and_column(tmp_path: Path) -> None:
+    """The rows of another table up to that value would be skipped."""
+    path, url = tmp_path / "a.db", f"sqlite:///{tmp_path}/a.db"
+    with closing(sqlite3.connect(path)) as made, made:
+        for table in ("t", "other"):
+            made.execute(f"create table {table} (id integer primary key, number integer unique)")
+            made.execute(f"insert into {table} values (1, 3), (2, 4)")
+    reader = opened(url)
+    nothing = reader.position()
+    assert read(reader) == [(1, 3), (2, 4)]
+    position = reader.position()
+    reader.close()
+    for names, said in ((("other",), "'other' by 'id'"), (("t", "number"), "'t' by 'number'")):
+        changed = opened(url, *names)
+        with pytest.raises(SourceError, match=f"now reads {said}.* Give the source another name"):
+            changed.restore(position, None)
+        changed.restore(nothing, None)
+        assert len(read(changed)) == 2
+        changed.close()
+    for known in (position, {"last": 2}):
+        again = opened(url)
+        again.restore(known, None)
+        assert read(again) == [], "also of an older version"
+        again.close()
 
 
 def test_a_writer_of_sqlite_is_not_locked_out(tmp_path: Path) -> None:
