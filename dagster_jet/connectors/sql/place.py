@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,11 @@ CONNECT_S, LOCK_S = 10, 20
 IDLE_S = 120
 """Seconds after which the server ends a session that is idle in a transaction, so that a frozen
 process or a stalled network does not hold the fence. MySQL has no such setting."""
+ANSWER_S = 60
+"""Time limit, in seconds, for MariaDB's answers while a connection is made."""
+STATEMENT_S = 86_400
+"""Time limit, in seconds, for a statement of MariaDB: a deletion of all rows may take hours. A dead
+server is found earlier, by probes."""
 KEPT_S = 60
 """Longest age, in seconds, of a connection that is used again: routers forget idle ones."""
 _DRIVERS = {
@@ -30,6 +36,11 @@ _PACKAGES = {"psycopg": "dagster-jet[postgres]", "pymysql": "pymysql"}
 _MYSQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION"
 """Added to the server's own mode. A lax server clips numbers, truncates texts, replaces 0 in an
 automatic column by its next number, and substitutes a missing engine."""
+_PROBES = {
+    socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3,
+    socket.TCP_USER_TIMEOUT: 30_000,
+}  # fmt: skip
+"""Options of a socket, as libpq's below: after these times a silent peer counts as dead."""
 # Overrides formats set by server, database or role, so that texts of values can be read back.
 _POSTGRES = {
     "lock_timeout": f"{LOCK_S}s",
@@ -116,7 +127,9 @@ class SqlPlace:
             if keeps_connection:  # PgBouncer before 1.21 mixes up statements that psycopg prepares
                 arguments["prepare_threshold"] = None
         elif family in ("mysql", "mariadb"):
-            arguments = {"connect_timeout": CONNECT_S, "read_timeout": 60, "write_timeout": 60}
+            arguments = {
+                "connect_timeout": CONNECT_S, "read_timeout": ANSWER_S, "write_timeout": ANSWER_S,
+            }  # fmt: skip
         elif family == "sqlite":
             arguments = {"timeout": 2, "isolation_level": None}
         try:
@@ -215,9 +228,16 @@ def _prepare_postgres(connection: Any, record: Any) -> None:
 
 
 def _prepare_mysql(connection: Any, record: Any) -> None:
+    """Sets options. PyMySQL has no settings of probes, and one time limit for all answers."""
+    found: socket.socket = connection._sock
+    if found.family != socket.AF_UNIX:
+        for option, value in _PROBES.items():
+            found.setsockopt(socket.IPPROTO_TCP, option, value)
+    connection._read_timeout = STATEMENT_S
     with connection.cursor() as cursor:
         cursor.execute(
             f"set time_zone = '+00:00', innodb_lock_wait_timeout = {LOCK_S}, "
+            f"lock_wait_timeout = {LOCK_S}, "
             f"sql_mode = concat_ws(',', nullif(@@sql_mode, ''), '{_MYSQL_MODE}') "
             f"/*M!100300 , idle_transaction_timeout = {IDLE_S} */"
         )

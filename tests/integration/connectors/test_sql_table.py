@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 from contextlib import closing
 from datetime import date, datetime, timezone
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dagster_jet import Pipeline, sinks, sources, tables
+from dagster_jet.connectors.sql import place as place_module
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.errors import SourceError, SourceUnavailableError
 from dagster_jet.testing import run_pipeline
@@ -75,3 +77,27 @@ def test_a_table_or_a_server_that_is_not_there(spark: SparkSession, tmp_path: Pa
         missing.frame(spark)
     with pytest.raises(SourceUnavailableError):
         tables.sql("postgresql://me@127.0.0.1:9/db", table="t").frame(spark)
+
+
+def test_a_query_of_mariadb_may_take_longer_than_an_answer(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place_module, "ANSWER_S", 1)
+    database = mariadb()
+    database.run("create table t (id bigint)")
+    database.run("insert into t values (7)")
+    database.run("create view slow as select id, sleep(2) as slept from t")
+    frame = tables.sql(as_secret(database.url), table="slow").frame(spark)
+    assert [tuple(row) for row in frame.collect()] == [(7, 0)]
+
+
+def test_a_dead_server_is_found_by_probes_and_a_lock_is_waited_for_shortly() -> None:
+    with SqlPlace(as_secret(mariadb().url), "t").connected() as connection:
+        waits = connection.exec_driver_sql("select @@lock_wait_timeout").scalar()
+        found = connection.connection.driver_connection._sock
+        set_to = [
+            found.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        ]
+        assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert (waits, set_to) == (place_module.LOCK_S, [10, 5, 3])
