@@ -101,8 +101,10 @@ def _by_copy(
                 sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others
             )
             action = sql.SQL("update set {}").format(changes) if others else sql.SQL("nothing")
+            # As COPY does: a column that is `generated always as identity` takes the rows' values.
             statement = sql.SQL(
-                "insert into {} ({}) select {} from {} on conflict ({}) do {}"
+                "insert into {} ({}) overriding system value select {} from {} "
+                "on conflict ({}) do {}"
             ).format(target, names, names, into, keys, action)
         cursor.execute(statement)
         written: int = cursor.rowcount

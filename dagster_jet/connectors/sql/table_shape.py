@@ -31,7 +31,8 @@ from information_schema.columns
 where table_schema = coalesce(:schema, database()) and table_name = :name
 """
 _POSTGRES = """
-select a.attname, t.typname, coalesce(c.collisdeterministic, true), a.attgenerated <> ''
+select a.attname, t.typname, coalesce(c.collisdeterministic, true), a.attgenerated <> '',
+       a.attidentity = 'a'
 from pg_attribute a join pg_type t on t.oid = a.atttypid
 left join pg_collation c on c.oid = a.attcollation
 where a.attrelid = to_regclass(:table) and a.attnum > 0 and not a.attisdropped
@@ -50,6 +51,7 @@ class _Details:
     characters: int | None = None
     bytes: int | None = None
     is_generated: bool = False
+    is_always_numbered: bool = False
 
 
 def shape_of(connection: Connection, place: SqlPlace) -> Shape | None:
@@ -115,14 +117,18 @@ def _of_mysql(
     )
 
 
-def _of_postgres(word: str, is_deterministic: bool, is_generated: bool) -> _Details:
+def _of_postgres(
+    word: str, is_deterministic: bool, is_generated: bool, is_always_numbered: bool
+) -> _Details:
     equates = ""
     if word == "bpchar":
         equates = "blanks at the end of a char(n) do not count"
     elif word == "citext" or not is_deterministic:
         why = "citext" if word == "citext" else "its collation is not deterministic, which"
         equates = f"{why} takes texts for equal that differ"
-    return _Details(word, equates=equates, is_generated=is_generated)
+    return _Details(
+        word, equates=equates, is_generated=is_generated, is_always_numbered=is_always_numbered
+    )
 
 
 # --- columns --------------------------------------------------------------------------------------
@@ -156,6 +162,7 @@ def _column(
         scale=scale,
         takes_null=found["nullable"] and not numbers_itself,
         is_generated=more.is_generated,
+        is_always_numbered=more.is_always_numbered,
         is_automatic=is_numbered or (found["nullable"] and not has_default),
         is_unsigned=bool(getattr(kind, "unsigned", False)),
         is_bytes=is_mysql(connection) and more.word in _BYTES,
