@@ -117,7 +117,7 @@ class ReadMessages:
         `SourceReader.position`. Unacknowledged ones are the newest, because this snapshot is the
         only one that names them once it has acknowledged them."""
         with self._lock:
-            ids = list(dict.fromkeys((*self._closed, *self._open)))
+            ids = [*self._closed, *(one for one in self._open if one not in self._closed)]
             return ids[max(0, len(ids) - self._remembered_max) :]
 
     def unproven(self) -> dict[str, float]:

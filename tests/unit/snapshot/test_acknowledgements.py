@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.protocol import Complete
+from dagster_jet.snapshot.record import SnapshotRef
 from tests.unit.snapshot.test_coordinator import acked, decided, run_epoch, running_job, tell
 
 READ = {"queue": {"m1": "tag 1"}}
@@ -34,3 +35,11 @@ def test_messages_of_a_failed_snapshot_are_in_the_next() -> None:
     more = {"queue": {**READ["queue"], "m2": "tag 2"}}
     (write,) = tell(job, replace(acked(epoch, 20), unacknowledged=more))
     assert write.manifest.unacknowledged == more
+
+
+def test_a_start_still_finds_the_messages_whose_acknowledgements_are_not_confirmed() -> None:
+    """The record notes that phase 2 is over, and they may come again."""
+    manifest = Manifest("job", 2, 1, 1, 1, "v1", 4, {}, {}, {}, (), unacknowledged=READ)
+    ref = SnapshotRef(2, 1, 1, manifest.name, 0, 0, 0, committed=True, unconfirmed=True)
+    assert manifest.as_of(ref).unacknowledged == READ
+    assert manifest.owed(is_committed=True).unacknowledged == {}, "no start acknowledges them"
