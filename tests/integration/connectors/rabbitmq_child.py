@@ -12,13 +12,15 @@ from tests.integration import child
 JOB, URL = "rabbitmq", "JET_TEST_RABBITMQ_URL"
 
 
-def rabbit_pipeline(folder: Path, prefetch: int = 10_000) -> Pipeline:
+def rabbit_pipeline(
+    folder: Path, prefetch: int = 10_000, job: str = JOB, out: str = "out"
+) -> Pipeline:
     """`queue` in the folder names it."""
-    p = Pipeline(JOB)
+    p = Pipeline(job)
     queue = (folder / "queue").read_text()
     source = sources.rabbitmq(Secret(URL), queue=queue, schema="v long", prefetch=prefetch)
     p.read_from(source, name="queue").write_to(
-        sinks.files(f"{folder}/out", format="json"), name="out"
+        sinks.files(f"{folder}/{out}", format="json"), name="out"
     )
     return p
 

@@ -578,7 +578,7 @@ def test_a_message_counts_once_wherever_the_driver_dies(
     assert world.rows() == ONCE and queue.left() == 0
 
 
-def test_an_acknowledgement_that_breaks_off_with_the_last_snapshot(
+def break_off_the_last_acknowledgement(
     world: RabbitWorld, queue: RabbitQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The repetition has no connection and returns at once. Phase 2 is then noted as over, and no
@@ -590,7 +590,7 @@ def test_an_acknowledgement_that_breaks_off_with_the_last_snapshot(
     def break_off(at: str) -> None:
         if at == "rabbitmq.acknowledge.before":
             broken.append(at)
-            proxy.reset()
+            proxy.break_off()
 
     with Proxy(queue.port) as proxy, monkeypatch.context() as patch:
         world.use(queue, proxy.port)
@@ -600,8 +600,25 @@ def test_an_acknowledgement_that_breaks_off_with_the_last_snapshot(
     wait_until(lambda: queue.left() == len(MESSAGES), "all come again", timeout_s=20)
     world.use(queue)
     queue.send([{"v": 99}])
+
+
+def test_an_acknowledgement_that_breaks_off_with_the_last_snapshot(
+    world: RabbitWorld, queue: RabbitQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_off_the_last_acknowledgement(world, queue, monkeypatch)
     world.run()
     assert world.rows() == ONCE + Counter([(99,)]) and queue.left() == 0
+
+
+def test_messages_of_an_export_that_come_again_count_once(
+    world: RabbitWorld, queue: RabbitQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_off_the_last_acknowledgement(world, queue, monkeypatch)
+    with world.jet() as jet:
+        jet.job(rabbitmq_child.JOB).export_snapshot("cut")
+        other = rabbitmq_child.rabbit_pipeline(world.folder, job="other", out="other")
+        jet.run(other, JobConfig(**child.CONFIG), until="drained", initial_snapshot="cut")
+    assert committed(world.folder / "other", ("v",)) == Counter([(99,)]) and queue.left() == 0
 
 
 def test_a_dead_drivers_messages_that_come_after_its_successors_run_count_once(
