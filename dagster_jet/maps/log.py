@@ -16,6 +16,7 @@ older version must find it.
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 import time
@@ -46,14 +47,22 @@ class MapLog:
         self.name = name
         self._parts = MapParts(store, name)
         self._store = store
+        self._applied = 0
+        """Version of the newest batch that is known to be on all replicas."""
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Make this process a writer that has written nothing.
+
+        A forked child must not number its batches under its parent's name: the state would seem to
+        have them already.
+        """
         self._lock = threading.Lock()
         self._writer = uuid.uuid4().hex
         self._batches = 0
         self._owned: OwnedRegister | None = None
         self._state: LogState | None = None
         """State after our own last write; no other process changes it while we own the register."""
-        self._applied = 0
-        """Version of the newest batch that is known to be on all replicas."""
 
     def read(self) -> LogState | None:
         """Return the state known to a majority; None if the map does not exist.
@@ -248,3 +257,14 @@ def log_of(store: Store, name: str) -> MapLog:
         if log is None:
             log = logs[name] = MapLog(store, name)
         return log
+
+
+def _begin_anew() -> None:
+    global _logs_lock
+    _logs_lock = threading.Lock()  # another thread may have held it during the fork
+    for logs in _logs.values():
+        for log in logs.values():
+            log.begin_anew()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

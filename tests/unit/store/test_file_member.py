@@ -16,25 +16,13 @@ import pytest
 from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
 from dagster_jet.store import FileMember, member_id_of
 from dagster_jet.store.members import lmdb_environment, open_member, writer_gate
+from tests.unit.store.forks import in_a_fork
 
 
 def made(folder: Path) -> FileMember:
     member = FileMember(str(folder))
     member.create()
     return member
-
-
-def in_a_fork(work: object) -> None:
-    """Run ``work`` in a forked child, as PySpark's daemon forks its workers."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-            os._exit(0)
-        except BaseException as error:
-            os.write(2, repr(error).encode())
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize("write", [False, True])

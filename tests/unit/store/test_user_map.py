@@ -19,6 +19,7 @@ from dagster_jet.maps.log import MapLog
 from dagster_jet.store import MemoryMember, Store, StoreConfig, key_hash
 from dagster_jet.system import failpoint
 from dagster_jet.system.failpoint import FailPointError
+from tests.unit.store.forks import in_a_fork
 
 
 @pytest.fixture
@@ -400,3 +401,33 @@ def test_on_files(tmp_path: Path) -> None:
         m = JetMap.open(store, "m")
         m.delete_all(range(50))
         assert sorted(m.items()) == [(n, n) for n in range(50, 100)]
+
+
+@pytest.mark.parametrize("is_written_before", [False, True])
+def test_each_forked_process_is_a_writer(tmp_path: Path, is_written_before: bool) -> None:
+    """Failed before: two children numbered their batches under one name, and the second child's
+    were taken for written."""
+    urls = tuple(f"file://{tmp_path}/{m}" for m in "abc")
+    with Store.open(StoreConfig(urls)) as store:
+        m = JetMap.open(store, "m", journal=JournalConfig(100))
+        if is_written_before:
+            m.put("before", 0)
+        in_a_fork(lambda: m.put_all({"x": 1, "first": 1}))
+        in_a_fork(lambda: m.put_all({"x": 2, "second": 2}))
+        m.put("after", 3)
+    with Store.open(StoreConfig(urls)) as store:
+        m = JetMap.open(store, "m")
+        before = {"before": 0} if is_written_before else {}
+        assert dict(m.items()) == {**before, "x": 2, "first": 1, "second": 2, "after": 3}
+        state = m.log.read()
+        assert state is not None and sum(state.tails.values()) == 5 + is_written_before
+
+
+def test_a_fork_during_a_write_does_not_block_the_child(tmp_path: Path) -> None:
+    """Failed before: the child inherited the lock of the thread that was writing."""
+    urls = tuple(f"file://{tmp_path}/{m}" for m in "abc")
+    with Store.open(StoreConfig(urls)) as store:
+        m = JetMap.open(store, "m", journal=JournalConfig(100))
+        with m.log._lock:
+            in_a_fork(lambda: m.put("x", 1))
+        assert m.get("x") == 1
