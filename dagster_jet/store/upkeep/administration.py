@@ -108,17 +108,23 @@ class Administration:
     def remove(self, member_id: str, *, accept_loss: bool = False) -> Changes:
         """Remove a member, whether it answers or not; its data is first copied to the others.
 
+        A member that can be read and not written (a full disk) has its data.
+
         Raises:
             ConfigurationError: it is not a member, or too few members would stay.
-            StoreCorruptedError: it does not answer, and partitions would be lost; names them.
+            StoreCorruptedError: it cannot be read, and partitions would be lost; names them.
             StoreUnavailableError: a majority of the members does not answer.
         """
         view = self._view_with_registers_moved()
-        dead = self._errors(view).keys() & {member_id}
+        error = self._errors(view).get(member_id)
+        has_data = error is None or (
+            isinstance(error, StoreUnwritableError)
+            and self._shows_identity(view, member_id) is True
+        )
         self._change(
             view,
-            leaving=() if dead else (member_id,),
-            lost=dead,
+            leaving=(member_id,) if has_data else (),
+            lost=() if has_data else (member_id,),
             accept_loss=accept_loss,
         )
         self._changes.left.append(member_id)
@@ -142,7 +148,7 @@ class Administration:
         errors = self._errors(view)
         joining, lost = {}, list(errors)
         for member_id, error in errors.items():
-            if self._is_empty_again(view, member_id):
+            if self._shows_identity(view, member_id) is False:  # it was emptied
                 if member_id in dict(view.metadata.members):
                     joining[member_id] = self._take_in(view.metadata, member_id)
             elif isinstance(error, StoreUnwritableError):
@@ -315,13 +321,13 @@ class Administration:
                 time.sleep(_PAUSE_SECONDS)
         return dict(failures)
 
-    def _is_empty_again(self, view: View, member_id: str) -> bool:
-        """Whether a member answers, but with another identity."""
+    def _shows_identity(self, view: View, member_id: str) -> bool | None:
+        """Whether a member shows the identity that the store lists; None if it cannot be read."""
         try:
             found = identity_of(self._connection.reopen(member_id))
         except (StoreUnavailableError, StoreUnwritableError):
-            return False
-        return found != view.metadata.identities[member_id]
+            return None
+        return found == view.metadata.identities[member_id]
 
     def _take_in(self, metadata: StoreMetadata, member_id: str) -> str:
         """Return the identity of a joining member; a new member gets one.

@@ -14,6 +14,7 @@ from dagster_jet.errors import (
     StoreCorruptedError,
     StoreMismatchError,
     StoreUnavailableError,
+    StoreUnwritableError,
 )
 from dagster_jet.store import MapKey, MemoryMember, Store, UpkeepProgress
 from dagster_jet.store.metadata import StoreMetadata
@@ -58,6 +59,48 @@ def test_a_member_that_is_gone_is_replaced_by_its_backups(places: Any, how: str)
         changes = store.repair() if how == "repair" else store.remove_member(places.url("b"))
         assert changes.left == [places.url("b")]
         assert_whole(store, places, items, "ac")
+
+
+def test_a_full_member_gives_away_what_it_has(places: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed before: a member that could not be written counted as lost, with its only copies."""
+    with Store.open(places.config(backup_count=0)) as store:
+        items = filled(store)
+        no_more_writes(monkeypatch, places.url("a"))
+        with pytest.raises(StoreUnwritableError, match="store remove memory://a"):
+            store.repair()
+        changes = store.remove_member(places.url("a"))
+        assert changes.left == [places.url("a")]
+        assert changes.migrated.partitions == 4
+        assert_whole(store, places, items, "bc")
+
+
+def test_a_full_member_that_was_emptied_is_removed_as_lost(
+    places: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(places.config(backup_count=0)) as store:
+        filled(store)
+        places.empty("a")
+        no_more_writes(monkeypatch, places.url("a"))
+        with pytest.raises(StoreCorruptedError, match="4 partitions"):
+            store.remove_member(places.url("a"))
+        assert store.remove_member(places.url("a"), accept_loss=True).left == [places.url("a")]
+
+
+def no_more_writes(monkeypatch: pytest.MonkeyPatch, member_id: str) -> None:
+    """The member can be read, and refuses every write, as on a full disk."""
+
+    def refuse(name: str) -> None:
+        work = getattr(MemoryMember, name)
+
+        def write(member: MemoryMember, *arguments: Any) -> Any:
+            if member.member_id == member_id:
+                raise StoreUnwritableError(f"{member_id}: no space left on device.")
+            return work(member, *arguments)
+
+        monkeypatch.setattr(MemoryMember, name, write)
+
+    for name in ("put_many", "replace_many", "delete_many", "compare_and_set", "ping"):
+        refuse(name)
 
 
 def test_a_member_that_lost_its_data_is_given_it_again(places: Any) -> None:
