@@ -17,7 +17,12 @@ from typing import TypeVar, cast
 
 from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
 from dagster_jet.store.members.file_values import FileValues, keys_of
-from dagster_jet.store.members.lmdb_environment import Batch, EmptyFolderError, acquire, release
+from dagster_jet.store.members.lmdb_environment import (
+    Batch,
+    EmptyFolderError,
+    EnvironmentUse,
+    LmdbEnvironment,
+)
 from dagster_jet.store.members.member import Replacement, Versioned
 from dagster_jet.store.members.segments import Place, Segments
 
@@ -40,8 +45,7 @@ class FileMember:
     def __init__(self, folder: str) -> None:
         self.folder = self.normalise(folder)
         self._member_id = self.id_of(self.folder)
-        self._shared = acquire(self.folder)
-        self._closed = False
+        self._use = EnvironmentUse(self.folder)
 
     @staticmethod
     def normalise(folder: str) -> str:
@@ -169,9 +173,11 @@ class FileMember:
 
     def close(self) -> None:
         """See ``Member.close``."""
-        if not self._closed:
-            self._closed = True
-            release(self._shared)
+        self._use.release()
+
+    @property
+    def _shared(self) -> LmdbEnvironment:
+        return self._use.environment()
 
     def _look_up(self, keys: Sequence[bytes]) -> dict[bytes, bytes | Place | None]:
         def work(batch: Batch) -> dict[bytes, bytes | Place | None]:

@@ -4,7 +4,8 @@ LMDB itself provides atomic, durable batches and one writer at a time over all p
 This module adds five guarantees:
 
 - **One environment per folder and process.** LMDB's file locks belong to (process, file): opening
-  a folder twice in one process breaks them. ``acquire`` returns one shared object per folder.
+  a folder twice in one process breaks them. All members of a folder share one
+  (``EnvironmentUse``).
 - **Forks.** An environment must not be carried into a forked child (PySpark's workers are forked).
   All environments are closed just before a fork and reopened at their next use, on both sides.
 - **A deleted folder.** LMDB keeps writing into a deleted file silently. Every batch therefore
@@ -60,8 +61,9 @@ _UNWRITABLE = tuple(
     for code in (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 )
 _FILES = ("data.mdb", "lock.mdb")
+_GATE = "writer.lock"
 _SPACES = (b"values", b"versioned", b"places", b"segments")
-_Identity = tuple[tuple[int, int], ...]
+_Identity = tuple[tuple[int, int, int], ...]
 
 
 class EmptyFolderError(StoreUnavailableError):
@@ -79,8 +81,8 @@ class LmdbEnvironment:
         self._environment: lmdb.Environment | None = None
         self._spaces: Spaces | None = None
         self._identity: _Identity | None = None
-        self._retired = False
-        self._gate = WriterGate(os.path.join(folder, "writer.lock"))
+        self.is_retired = False
+        self._gate = WriterGate(os.path.join(folder, _GATE))
         self._users = FolderUsers(folder)
 
     def create(self) -> None:
@@ -154,10 +156,18 @@ class LmdbEnvironment:
         with self._lock:
             self._close()
 
+    def expect_files_of(self, former: LmdbEnvironment) -> None:
+        """Refuse other files than those of a former environment, unless files are opened.
+
+        Takes no lock, which a batch may hold for long.
+        """
+        if self._identity is None:
+            self._identity = former._identity
+
     def retire(self) -> None:
         """Close the files for good: they must not be opened twice beside a successor."""
         with self._lock:
-            self._retired = True
+            self.is_retired = True
             self._close()
 
     def hold_closed(self) -> None:
@@ -178,10 +188,10 @@ class LmdbEnvironment:
 
     def _opened(self, *, write: bool) -> tuple[lmdb.Environment, Spaces]:
         if self._environment is None or self._spaces is None:
-            if self._retired:
-                raise StoreUnavailableError(f"the store member {self.member_id} was closed.")
             if self._identity is not None:
                 self._check_in_place()  # before opening, which would create the files again
+            if self.is_retired:
+                raise StoreUnavailableError(f"the store member {self.member_id} was closed.")
             self._check_folder(write=write)
             with self._gate.held():  # opening a key space takes the writer's lock
                 self._users.enter(self.member_id)
@@ -316,30 +326,58 @@ _registry_lock = threading.Lock()
 _held: list[LmdbEnvironment] = []
 
 
-def acquire(folder: str) -> LmdbEnvironment:
-    """Return this process's environment of a folder; return it with ``release``."""
-    with _registry_lock:
-        environment = _environments.get(folder)
-        if environment is not None and not environment.is_in_place():
-            # The folder was replaced. Users of the old environment keep failing; new ones start
-            # with the current folder.
-            environment.close()
-            environment = None
-        if environment is None:
-            environment = _environments[folder] = LmdbEnvironment(folder)
-        environment.users += 1
-        return environment
+class EnvironmentUse:
+    """A member's use of its folder's environment; ``release`` ends it."""
+
+    def __init__(self, folder: str) -> None:
+        with _registry_lock:
+            self._environment = _acquired(folder)
+        self._released = False
+
+    def environment(self) -> LmdbEnvironment:
+        """Return the folder's environment.
+
+        While a folder is away (its disk is not mounted), another user may begin with what is in
+        its place; that retires the environment of the former users. Once their files are back, all
+        of them use one environment again.
+        """
+        if self._environment.is_retired:
+            with _registry_lock:
+                former = self._environment
+                if former.is_retired and former.is_in_place() and not self._released:
+                    self._environment = _acquired(former.folder)
+                    self._environment.expect_files_of(former)
+                    _release(former)
+        return self._environment
+
+    def release(self) -> None:
+        """End the use; the last one closes the environment."""
+        with _registry_lock:
+            if not self._released:
+                self._released = True
+                _release(self._environment)
 
 
-def release(environment: LmdbEnvironment) -> None:
-    """Release an environment; the last release closes it."""
-    with _registry_lock:
-        environment.users -= 1
-        if environment.users > 0:
-            return
-        if _environments.get(environment.folder) is environment:
-            del _environments[environment.folder]
+def _acquired(folder: str) -> LmdbEnvironment:
+    environment = _environments.get(folder)
+    if environment is not None and not environment.is_in_place():
+        # The folder was replaced. Users of the old environment keep failing; new ones start with
+        # the current folder.
         environment.retire()
+        environment = None
+    if environment is None:
+        environment = _environments[folder] = LmdbEnvironment(folder)
+    environment.users += 1
+    return environment
+
+
+def _release(environment: LmdbEnvironment) -> None:
+    environment.users -= 1
+    if environment.users > 0:
+        return
+    if _environments.get(environment.folder) is environment:
+        del _environments[environment.folder]
+    environment.retire()
 
 
 def _before_fork() -> None:
@@ -392,9 +430,15 @@ def _segments(environment: lmdb.Environment, spaces: Spaces) -> set[bytes]:
 
 
 def _identity_of(folder: str) -> _Identity | None:
-    """Return (device, inode) of the folder's files; None if one is missing. Two ``stat`` calls."""
+    """Identify the folder's files; None if one is missing. Three ``stat`` calls.
+
+    A file system gives the number of a deleted inode to the next file. So the time at which the
+    gate's file was created, which is never written, counts too.
+    """
     try:
         found = [os.stat(os.path.join(folder, name)) for name in _FILES]
+        gate = os.stat(os.path.join(folder, _GATE))
     except OSError:
         return None
-    return tuple((stat.st_dev, stat.st_ino) for stat in found)
+    files = ((stat.st_dev, stat.st_ino, 0) for stat in found)
+    return (*files, (gate.st_dev, gate.st_ino, gate.st_mtime_ns))

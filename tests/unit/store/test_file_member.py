@@ -60,6 +60,44 @@ def test_a_folder_that_is_replaced_while_in_use_is_noticed(tmp_path: Path) -> No
     fresh.close()
 
 
+@pytest.mark.parametrize("in_its_place", ["nothing", "an empty folder", "another member"])
+def test_a_folder_that_was_away_is_shared_again(tmp_path: Path, in_its_place: str) -> None:
+    """Failed before: who had opened it first stayed locked out until the others had closed it."""
+    folder = tmp_path / "a"
+    first = made(folder)
+    first.put_many({b"k": b"1"})
+    folder.rename(tmp_path / "away")
+    second = FileMember(str(folder))
+    if in_its_place != "nothing":
+        folder.mkdir()
+        assert second.get_many([b"k"]) == [None]
+    if in_its_place == "another member":
+        second.create()
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError, match="deleted or replaced"):
+            first.get_many([b"k"])
+    if in_its_place != "nothing":
+        shutil.rmtree(folder)
+    (tmp_path / "away").rename(folder)
+    third = FileMember(str(folder))
+    assert first.get_many([b"k"]) == [b"1"]
+    first.put_many({b"k": b"2"})
+    assert third.get_many([b"k"]) == [b"2"]
+    if in_its_place == "another member":
+        with pytest.raises(StoreUnavailableError, match="deleted or replaced"):
+            second.get_many([b"k"])
+    else:
+        second.put_many({b"k": b"3"})
+        assert first.get_many([b"k"]) == third.get_many([b"k"]) == [b"3"]
+    in_a_fork(first.ping)
+    second.close()
+    third.close()
+    first.ping()
+    first.close()
+    with lmdb.open(str(folder), max_dbs=4) as environment:  # nobody has it open any more
+        assert environment.stat()["entries"] == 5
+
+
 def test_a_deletion_during_a_write_is_noticed(tmp_path: Path) -> None:
     member = made(tmp_path / "a")
     member.ping()
