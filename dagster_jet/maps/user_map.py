@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -15,11 +15,13 @@ from dagster_jet.maps.log_state import LogState, Producer
 from dagster_jet.maps.parts import AnyStore, MapParts, retry_after_membership_change
 from dagster_jet.maps.settings import JournalConfig, MapSettings
 from dagster_jet.maps.value_formats import decode_value, encode_value
-from dagster_jet.store import MapKey, Store
+from dagster_jet.store import MapKey, ReplicatedMap, Store
 
 BATCH_CHANGES_MAX = 10_000
 BATCH_BYTES_MAX = 4 << 20
 READ_AT_ONCE = 1_000
+_LISTED_TOGETHER = 1 / 8
+"""A larger share of the partitions is listed with the whole map."""
 
 
 class JetMap:
@@ -180,7 +182,9 @@ class JetMap:
         return key in self.get_all([key])
 
     def items(self, partitions: Iterable[int] | None = None) -> Iterator[tuple[Key, Any]]:
-        """Yield all keys and values, one partition at a time, with at most 1,000 entries in memory.
+        """Yield all keys and values, one partition at a time, with at most 1,000 values in memory.
+
+        The keys are listed first. Of many partitions, all keys of the map are in memory.
 
         The result is not a consistent cut: concurrent writes may or may not be included.
 
@@ -205,23 +209,33 @@ class JetMap:
 
     def records(self, partitions: Iterable[int] | None = None) -> Iterator[Record]:
         """Yield the entries as they are stored, like ``items``; for connectors."""
-        for partition in range(self.partition_count) if partitions is None else partitions:
-            keys = iter(self._keys_in(partition))
-            while some := list(islice(keys, READ_AT_ONCE)):
-                for data in self._read(some):
-                    record = Record.from_bytes(data) if data is not None else None
-                    if record is not None and record.kind == PUT:
-                        yield record
+        keys = self._keys_in(range(self.partition_count) if partitions is None else [*partitions])
+        while some := list(islice(keys, READ_AT_ONCE)):
+            for data in self._read(some):
+                record = Record.from_bytes(data) if data is not None else None
+                if record is not None and record.kind == PUT:
+                    yield record
 
     def _read(self, keys: Sequence[MapKey]) -> list[bytes | None]:
         return retry_after_membership_change(
             self._store, lambda: self._parts.entries().get_all(keys)
         )
 
-    def _keys_in(self, partition: int) -> list[MapKey]:
-        return retry_after_membership_change(
-            self._store, lambda: self._parts.entries().keys_in(partition)
-        )
+    def _keys_in(self, partitions: Collection[int]) -> Iterator[MapKey]:
+        """Yields the keys of partitions, one partition at a time.
+
+        S3 lists the whole map for each partition, so many partitions are listed together.
+        """
+        if len(partitions) >= self.partition_count * _LISTED_TOGETHER:
+            wanted = frozenset(partitions)
+            listed = self._listed(lambda entries: entries.keys())
+            yield from (key for key in listed if key.partition in wanted)
+            return
+        for partition in partitions:
+            yield from self._listed(lambda entries, p=partition: entries.keys_in(p))
+
+    def _listed(self, listing: Callable[[ReplicatedMap], list[MapKey]]) -> list[MapKey]:
+        return retry_after_membership_change(self._store, lambda: listing(self._parts.entries()))
 
     # --- writing --------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ class Call:
 
     def __init__(self, work: Callable[[], None], within_s: float) -> None:
         self.work = work
+        self.within_s = within_s
         self.deadline = time.monotonic() + within_s
         self.is_abandoned = False
         """No caller waits for the answer any more."""
@@ -102,6 +103,7 @@ class Bulkhead:
 
     def _serve(self) -> None:
         while (call := self._next()) is not None:
+            _served.call = call
             try:
                 call.work()
             finally:
@@ -120,6 +122,20 @@ class Bulkhead:
             call = self._waiting.popleft()
             self._running.add(call)
             return call
+
+
+_served = threading.local()
+"""The call that this thread works on."""
+
+
+def progressed() -> None:
+    """Give the call that this thread works on its whole time once more, from now.
+
+    For work whose length the caller does not know, after each answer of a server.
+    """
+    call: Call | None = getattr(_served, "call", None)
+    if call is not None:
+        call.deadline = time.monotonic() + call.within_s
 
 
 _bulkheads: dict[str, Bulkhead] = {}

@@ -93,6 +93,8 @@ class Answers(Generic[T]):
             except queue.Empty:
                 if end is not None and end < until:
                     return None
+                if self._calls[late].deadline > until:
+                    continue  # it has made progress
                 answer = Answer(late, None, hangs(late))
                 self._abandon(late)
             else:
@@ -130,7 +132,8 @@ def fan_out(
 
     Args:
         calls: calls by member id.
-        within_s: time limit of each call; then it fails with ``StoreUnavailableError``.
+        within_s: time limit of each call; then it fails with ``StoreUnavailableError``. A call
+            that reports progress (``bulkhead.py``) has this time again.
             None: ``BATCH_SECONDS_MAX``.
         enough: after this number of results, wait only ``GRACE_SECONDS`` for the others.
 

@@ -23,12 +23,14 @@ import os
 import struct
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from dagster_jet.errors import StoreUnavailableError
 from dagster_jet.store.members import s3_group
 from dagster_jet.store.members.aws import SeenVersions, member_access, parsed
+from dagster_jet.store.members.bulkhead import progressed
 from dagster_jet.store.members.member import IncompleteListingError, Replacement, Versioned
 from dagster_jet.store.members.network_url import NetworkUrl
 from dagster_jet.store.members.s3_bucket import GONE, RACES_MAX, S3Bucket
@@ -37,6 +39,9 @@ from dagster_jet.system.backoff import attempts
 
 EXAMPLE = "s3://bucket/prefix?region=eu-west-1"
 
+T = TypeVar("T")
+
+_AT_ONCE = 250
 _VERSION = struct.Struct(">QH")
 _WRITTEN_LAST_S = 1.0
 """Seconds after a set in which the next one needs no read."""
@@ -136,7 +141,7 @@ class S3Member:
         """See ``Member.list_keys``: a LIST, and one GET for each group not cached."""
         with self._aws.errors_named():
             objects = self._bucket.listed(self._values + s3_group.listing_prefix(prefix))
-            found = self._aws.in_parallel(lambda one: self._groups.keys(*one), objects)
+            found = self._for_each(objects, lambda one: self._groups.keys(*one))
         listed = sorted(key for keys, _ in found for key in keys if key.startswith(prefix))
         damaged = sorted(name for (name, _), (_, bad) in zip(objects, found, strict=True) if bad)
         if damaged:
@@ -169,7 +174,7 @@ class S3Member:
 
         with self._aws.errors_named():
             names = self._bucket.listed(self._versioned + s3_group.listing_prefix(prefix))
-            found = self._aws.in_parallel(key_in, names)
+            found = self._for_each(names, key_in)
         return sorted(key for keys in found for key in keys if key.startswith(prefix))
 
     def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
@@ -227,6 +232,16 @@ class S3Member:
     def close(self) -> None:
         """See ``Member.close``."""
         self._aws.close()
+
+    def _for_each(
+        self, listed: Sequence[tuple[str, str]], work: Callable[[tuple[str, str]], T]
+    ) -> list[T]:
+        """Do the work for each listed object; ``_AT_ONCE`` of them have the time of a call."""
+        done: list[T] = []
+        for start in range(0, len(listed), _AT_ONCE):
+            done += self._aws.in_parallel(work, listed[start : start + _AT_ONCE])
+            progressed()
+        return done
 
     def _by_object(self, keys: Iterable[bytes]) -> dict[str, list[bytes]]:
         groups: dict[str, list[bytes]] = defaultdict(list)

@@ -9,6 +9,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from dagster_jet.aws.access import AwsAccess, code_of
 from dagster_jet.aws.conditions import REFUSED, ignored_condition
 from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
+from dagster_jet.store.members.bulkhead import progressed
 from dagster_jet.store.members.s3_group import Extent
 from dagster_jet.system.backoff import attempts
 
@@ -102,9 +103,11 @@ class S3Bucket:
         pages = self.aws.repeating.get_paginator("list_objects_v2").paginate(
             Bucket=self.name, Prefix=prefix
         )
-        return [
-            (found["Key"], found["ETag"]) for page in pages for found in page.get("Contents", ())
-        ]
+        found: list[tuple[str, str]] = []
+        for page in pages:
+            found += [(one["Key"], one["ETag"]) for one in page.get("Contents", ())]
+            progressed()
+        return found
 
     def lost_races(self, name: str) -> StoreUnavailableError:
         return StoreUnavailableError(

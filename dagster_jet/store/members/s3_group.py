@@ -6,8 +6,9 @@ for each of up to 271 partitions, and one index. Those keys differ only in their
     map/<namespace>/<map>/<4-digit partition>/<name>            a chunk
     map/<namespace>/<map>/<4-digit partition>/<name>/index      their index
 
-and share the object ``map/<namespace>/<map>/<name>``. Any other key has its own object. Readers do
-not rely on this assignment: every object lists its keys.
+and share the object ``map/<namespace>/<map>/<name>``. So do the slots of one number in the rings of
+all partitions of a user's map. Its entries have an object each, because a name is in one partition.
+Readers do not rely on this assignment: every object lists its keys.
 
 Format of an object, big endian: ``magic(2) version(1) zero(1) index length(4)``, the index, then
 the values one after the other. The index is compressed: per key ``key length(2) value length(4)``

@@ -6,7 +6,9 @@ An existing group is read, changed and written on the condition that its ETag is
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from botocore.exceptions import ClientError
@@ -23,7 +25,10 @@ _HEAD_BYTES = 256 * 1024
 _GAP_BYTES = 64 * 1024
 """Reading this many unneeded bytes is cheaper than another request."""
 _RANGE_BYTES = 16 * 2**20
-_INDEXES_MAX = 4_096
+_SMALL_KEYS = 4
+"""Most keys of a small index, which takes about 1 KB of memory; that of a shard takes 60 KB."""
+_SMALL_MAX, _LARGE_MAX = 65_536, 4_096
+"""Indexes in memory. A user's map has a small one for each entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,31 @@ class _Group:
     is_damaged: bool = False
 
 
+class _Indexes:
+    """The groups that were read or written last. Each step is atomic, so there is no lock."""
+
+    def __init__(self) -> None:
+        self._small: OrderedDict[str, _Group] = OrderedDict()
+        self._large: OrderedDict[str, _Group] = OrderedDict()
+
+    def get(self, name: str) -> _Group | None:
+        return self._small.get(name) or self._large.get(name)
+
+    def put(self, name: str, group: _Group) -> None:
+        """Keep a group; forget the oldest one if there are too many."""
+        self.forget(name)
+        is_small = len(group.index.extents) <= _SMALL_KEYS
+        kept, most = (self._small, _SMALL_MAX) if is_small else (self._large, _LARGE_MAX)
+        kept[name] = group
+        if len(kept) > most:
+            with suppress(KeyError):  # another thread has emptied it
+                kept.popitem(last=False)
+
+    def forget(self, name: str) -> None:
+        self._small.pop(name, None)
+        self._large.pop(name, None)
+
+
 class S3Values:
     """The groups of a member, by the name of their object. It caches their indexes.
 
@@ -53,7 +83,7 @@ class S3Values:
 
     def __init__(self, bucket: S3Bucket) -> None:
         self._bucket = bucket
-        self._remembered: dict[str, _Group] = {}
+        self._remembered = _Indexes()
 
     def keys(self, name: str, etag: str) -> tuple[Collection[bytes], bool]:
         """Return the keys of a group that was listed, and whether it is damaged."""
@@ -113,14 +143,14 @@ class S3Values:
                 is_dropped = bool(dropped) and group is not None and group.is_damaged
                 if not chosen and len(kept) == len(present) and not is_dropped:
                     if is_guess:
-                        self._remembered.pop(name, None)
+                        self._remembered.forget(name)
                         continue
                     return 0
                 there = {key: value for key, value in chosen.items() if value is not None}
                 self._write(name, group, {**self._read(name, group, kept), **there})
                 return len(chosen)
             except ChangedError:
-                self._remembered.pop(name, None)
+                self._remembered.forget(name)
         raise self._bucket.lost_races(name)
 
     def _write(self, name: str, group: _Group | None, items: Mapping[bytes, bytes]) -> None:
@@ -131,7 +161,7 @@ class S3Values:
         try:
             if not items:
                 self._bucket.aws.repeating.delete_object(**place, **condition)
-                self._remembered.pop(name, None)
+                self._remembered.forget(name)
                 return
             body = s3_group.encode(items)
             answer = self._bucket.aws.repeating.put_object(**place, **condition, Body=body)
@@ -139,7 +169,7 @@ class S3Values:
             if code_of(error) in CHANGED:
                 raise ChangedError from error
             raise
-        self._remember(name, _Group(answer["ETag"], s3_group.decode_index(body)))
+        self._remembered.put(name, _Group(answer["ETag"], s3_group.decode_index(body)))
 
     def _opened(self, name: str) -> _Group | None:
         """Read an object's index, with the values in the first bytes; None without an object."""
@@ -147,7 +177,7 @@ class S3Values:
             try:
                 answer = self._bucket.fetch(name, Extent(0, _HEAD_BYTES))
                 if answer is None:
-                    self._remembered.pop(name, None)
+                    self._remembered.forget(name)
                     return None
                 head, etag = answer
                 end = s3_group.index_end(head)
@@ -159,16 +189,11 @@ class S3Values:
             except NewerObjectError as error:
                 raise self._newer(name, error) from error
             except BadObjectError:
-                self._remembered.pop(name, None)
+                self._remembered.forget(name)
                 return _Group(etag, Index({}, 0), is_damaged=True)
-            self._remember(name, _Group(etag, group.index))
+            self._remembered.put(name, _Group(etag, group.index))
             return group
         raise self._bucket.lost_races(name)
-
-    def _remember(self, name: str, group: _Group) -> None:
-        if len(self._remembered) >= _INDEXES_MAX:
-            self._remembered = {}
-        self._remembered[name] = group
 
     def _read(self, name: str, group: _Group | None, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return the values of the given keys in the group, in few requests.

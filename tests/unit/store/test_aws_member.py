@@ -32,7 +32,7 @@ from dagster_jet.snapshot.storage.chunks import (
     write_chunk_set,
 )
 from dagster_jet.store import MapKey, ReplicatedMap, Store, StoreConfig, create_table, open_member
-from dagster_jet.store.members import dynamodb, member_id_of, s3
+from dagster_jet.store.members import dynamodb, member_id_of, s3, s3_values
 from dagster_jet.store.members.dynamodb import DynamoDbMember
 from dagster_jet.store.members.member import Replacement, Versioned
 from dagster_jet.store.members.s3 import S3Member
@@ -294,6 +294,23 @@ def test_what_another_writes_is_seen_though_an_index_is_remembered(s3_url: str) 
     writer.delete_many([second])
     assert reader.get_many([second]) == [None]
     assert reader.list_keys(b"") == []
+
+
+def test_a_group_that_is_one_too_many_replaces_the_oldest_index(
+    server: AwsServer, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed before: all indexes were forgotten, and the next listing read each object again."""
+    monkeypatch.setattr(s3_values, "_SMALL_MAX", 20)
+    keys = [b"entry-%02d" % number for number in range(20)]
+    member = S3Member(s3_url)
+    for key in (b"before", *keys):  # one after the other, so the order is known
+        member.put_many({key: b"v"})
+    shards = {b"map/n/m/%04d/shard" % partition: b"v" for partition in range(PARTITIONS)}
+    member.put_many(shards)  # an index of many keys takes no place of a small one
+    with Requests(server) as asked:
+        assert member.list_keys(b"entry") == keys
+        assert member.list_keys(b"map/") == [*shards]
+    assert asked.seen == {"GET": 2}, "the LISTs alone"
 
 
 def test_an_owner_that_has_just_written_does_not_read_again(server: AwsServer, s3_url: str) -> None:

@@ -116,6 +116,29 @@ def test_a_call_that_never_comes_back_becomes_an_error_and_is_not_made_again(
     assert written.get(MapKey.of("k", 3)) == b"v2"
 
 
+def test_a_call_that_makes_progress_has_its_time_again() -> None:
+    """Failed before: a listing of many pages had the time of a short call."""
+    never = threading.Event()
+
+    def listed() -> str:
+        for _ in range(6):
+            assert not never.wait(0.1)
+            bulkhead.progressed()
+        return "listed"
+
+    def hangs_after_progress() -> str:
+        bulkhead.progressed()
+        assert never.wait(60)
+        return ""
+
+    name = f"memory://{uuid.uuid4().hex}"
+    calls = {f"{name}-pages": listed, f"{name}-hangs": hangs_after_progress}
+    found, failures = fan_out.fan_out(calls, within_s=0.3)
+    never.set()
+    assert found == {f"{name}-pages": "listed"}
+    assert list(failures) == [f"{name}-hangs"]
+
+
 def test_what_a_hanging_member_is_asked_is_bounded_and_counts_when_it_works_again() -> None:
     hung = HangingMember(uuid.uuid4().hex)
     members = [MemoryMember(uuid.uuid4().hex), hung, MemoryMember(uuid.uuid4().hex)]

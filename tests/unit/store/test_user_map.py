@@ -127,6 +127,35 @@ def test_many_items_of_a_map_that_is_not_there_yet_need_no_read_each(
     assert dict(m.items()) == {n: n for n in range(300)}
 
 
+def test_a_map_is_listed_once_for_all_partitions(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed before: each of 11 partitions was listed and read by itself. On S3 the listing of a
+    partition is one of the whole map."""
+    m, items = JetMap.open(store, "m"), {n: -n for n in range(100)}
+    m.put_all(items)
+    m.delete(7)
+    del items[7]
+    calls: list[str] = []
+
+    def counted(name: str) -> Any:
+        work = getattr(MemoryMember, name)
+
+        def call(member: MemoryMember, asked: Any) -> Any:
+            calls.append(name)
+            return work(member, asked)
+
+        return call
+
+    for name in ("list_keys", "get_many"):
+        monkeypatch.setattr(MemoryMember, name, counted(name))
+    assert dict(m.items()) == items and m.size() == 99
+    assert calls.count("list_keys") == calls.count("get_many") == 2 * 3
+    for partitions in ([4], [9, 2, 5]):
+        there = {n for n in items if key_encoding.partition_of(n, 11) in partitions}
+        assert dict(m.items(partitions)) == {n: -n for n in there}
+
+
 def test_many_at_once_in_few_writes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand items are one decision, in small batches as many as needed."""
     m = JetMap.open(store, "m")
