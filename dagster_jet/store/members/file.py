@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar, cast
 
-from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
+from dagster_jet.errors import StoreError, StoreUnavailableError, StoreUnwritableError
 from dagster_jet.store.members.file_values import FileValues, keys_of
 from dagster_jet.store.members.lmdb_environment import (
     Batch,
@@ -203,8 +203,18 @@ class FileMember:
         if not large:
             return self._commit(work, {})
         self._shared.open()  # checks that the folder exists and is still the same
-        with self._shared.errors_named(write=True), self._shared.segments.written(large) as places:
+        written = self._shared.segments.written(large, self._may_be_named)
+        with self._shared.errors_named(write=True), written as places:
             return self._commit(work, places)
+
+    def _may_be_named(self, segment: bytes) -> bool:
+        def is_named(batch: Batch) -> bool:
+            return batch.transaction.get(segment, db=batch.spaces.segments) is not None
+
+        try:
+            return self._shared.run(is_named, write=False)
+        except StoreError:
+            return True  # it cannot be read now
 
     def _commit(
         self,

@@ -73,11 +73,18 @@ class Segments:
         os.makedirs(self._folder, FOLDER_MODE, exist_ok=True)
 
     @contextmanager
-    def written(self, values: Mapping[bytes, bytes]) -> Iterator[dict[bytes, Place]]:
+    def written(
+        self, values: Mapping[bytes, bytes], may_be_named: Callable[[bytes], bool]
+    ) -> Iterator[dict[bytes, Place]]:
         """Write the values into a new segment and yield their places, by key.
 
-        The segment is synced when the block begins; the block must name it in LMDB. After a crash
-        or an exception inside the block it may be named or not; ``delete_unnamed`` cleans up.
+        The segment is synced when the block begins; the block must name it in LMDB. After an
+        exception inside the block it is deleted, unless it may be named. After a crash
+        ``delete_unnamed`` cleans up.
+
+        Args:
+            values: the values, by key.
+            may_be_named: returns whether LMDB names the segment, or cannot tell.
 
         Raises:
             OSError: the disk is full, or the folder is gone.
@@ -97,7 +104,13 @@ class Segments:
                 with suppress(OSError):
                     os.unlink(self._path(segment))
                 raise
-            yield places
+            try:
+                yield places
+            except BaseException:
+                with suppress(OSError):
+                    if not may_be_named(segment):
+                        self.delete([segment])
+                raise
         finally:
             os.close(descriptor)  # releases the lock
 

@@ -1,5 +1,7 @@
 """Large values of a file member: beside LMDB, and never without it."""
 
+import errno
+import fcntl
 import os
 import random
 import signal
@@ -14,7 +16,8 @@ import pytest
 
 from dagster_jet.errors import StoreMismatchError, StoreUnavailableError, StoreUnwritableError
 from dagster_jet.store import FileMember
-from dagster_jet.store.members import file_values
+from dagster_jet.store.members import file_values, writer_gate
+from dagster_jet.store.members.lmdb_environment import LmdbEnvironment
 from dagster_jet.store.members.member import Replacement
 from dagster_jet.store.members.segments import Place, Segments
 
@@ -360,6 +363,53 @@ assert os.listdir({str(folder / "segments")!r}) == []
     )
     assert run.returncode == 0, run.stderr
     assert f"file://{folder} cannot be created or written: [Errno 27] File too large" in run.stdout
+
+
+def test_a_batch_that_waits_in_vain_for_the_writer_leaves_no_segment(
+    member: FileMember, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed before: each attempt left its values on the disk."""
+    monkeypatch.setattr(writer_gate, "WAIT_SECONDS_MAX", 0.05)
+    member.put_many(values(1))
+    kept = segments(folder)
+    with (folder / "writer.lock").open() as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)  # a suspended writer
+        for _ in range(3):
+            with pytest.raises(StoreUnavailableError, match="another process has been writing"):
+                member.put_many(values(2))
+    assert segments(folder) == kept
+    assert read(member, values(1)) == values(1)
+
+
+def test_a_batch_without_room_for_its_places_leaves_no_segment(
+    member: FileMember, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch, pytest.raises(StoreUnwritableError, match="No space left"):
+        patch.setattr(file_values.FileValues, "finish", full)
+        member.put_many(values(1))
+    assert segments(folder) == []
+
+
+def test_a_batch_that_fails_after_its_commit_keeps_its_segment(
+    member: FileMember, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder seems to be away for the moment after the commit."""
+    looks: list[bool] = []
+    is_in_place = LmdbEnvironment.is_in_place
+
+    def seems_away(environment: LmdbEnvironment) -> bool:
+        looks.append(is_in_place(environment))
+        return len(looks) != 3  # before the segment, before the batch, after it
+
+    with monkeypatch.context() as patch, pytest.raises(StoreUnavailableError, match="deleted"):
+        patch.setattr(LmdbEnvironment, "is_in_place", seems_away)
+        member.put_many(values(1))
+    assert len(looks) == 4
+    assert len(segments(folder)) == 1
+    assert read(member, values(1)) == values(1)
 
 
 @pytest.mark.parametrize("lost", [".", "segments"])
