@@ -386,14 +386,20 @@ class DynamoDbMember:
         return True
 
     def _sweep(self, place: _Place, *, keep: str | None, replaced: str | None = None) -> int:
-        """Remove the parts of a place that no head names any more."""
+        """Remove the parts of a place that no head names any more.
+
+        The head is read after the parts were listed: this process may have been suspended since
+        its own write, and another one's value may be there by now.
+        """
         condition, values = "pk = :pk", {":pk": {"S": self._part_key(place, "", 0)["pk"]["S"]}}
-        doomed = []
+        found = []
         for item in self._query(condition, values):
             generation = item["sk"]["S"].partition("/")[0]
             age_s = time.time() - int(generation.partition("-")[0], 16)
             if generation != keep and (generation == replaced or age_s > _ORPHAN_SECONDS):
-                doomed.append(_key_in(item))
+                found.append((generation, _key_in(item)))
+        current = self._generations([place] if found else []).get(place)
+        doomed = [key for generation, key in found if generation != current]
         self._delete(doomed)
         return len(doomed)
 

@@ -5,6 +5,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import boto3
@@ -454,6 +455,34 @@ def test_parts_are_there_while_their_value_is(server: AwsServer, table_url: str)
     assert member.compare_and_set(b"r", 1, b"small")
     member.delete_many([b"k"])
     assert len(items_of(server, table_url)) == 1
+
+
+class SleepsBeforeItsSweep(DynamoDbMember):
+    """Member whose process is suspended after it has written a head."""
+
+    def _sweep(self, place: Any, **generations: Any) -> int:
+        self.wake = partial(super()._sweep, place, **generations)
+        return 0
+
+
+@pytest.mark.parametrize("how", ["put", "replace", "delete"])
+def test_a_writer_that_slept_keeps_the_parts_of_a_later_value(
+    server: AwsServer, table_url: str, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Failed before: it removed every old generation but its own."""
+    sleeper, other = SleepsBeforeItsSweep(table_url), DynamoDbMember(table_url)
+    other.put_many({b"k": bytes(500_000)})
+    if how == "put":
+        sleeper.put_many({b"k": b"1" * 500_000})
+    elif how == "replace":
+        assert sleeper.replace_many({b"k": Replacement(bytes(500_000), b"1" * 500_000)}) == 1
+    else:
+        sleeper.delete_many([b"k"])
+    other.put_many({b"k": b"2" * 500_000})
+    monkeypatch.setattr(dynamodb, "_ORPHAN_SECONDS", -1)  # an hour later
+    assert sleeper.wake() == 2, "the parts of the first value"
+    assert other.get_many([b"k"]) == [b"2" * 500_000]
+    assert len(items_of(server, table_url)) == 3
 
 
 class DiesAfterItsParts(DynamoDbMember):
