@@ -155,12 +155,21 @@ class JetMap:
     def get_all(self, keys: Iterable[Key]) -> dict[Key, Any]:
         """Return the values of the keys that have one, with one round trip per member.
 
-        Raises the errors of ``get``.
+        Raises the errors of ``get``, and:
+            ConfigurationError: two keys of the map are equal in Python, as 1 and True are.
         """
-        wanted = list(dict.fromkeys(_distinct(key) for key in keys))
-        stored = self._read([self._entry(key) for _, key in wanted])
+        wanted: dict[Key, str] = {}
+        for key in keys:
+            text = encode_key(key)
+            if wanted.setdefault(key, text) != text:
+                raise ConfigurationError(
+                    f"{wanted[key]} and {text} are two keys of the map {self.name!r}, and one key "
+                    "of a Python dict.",
+                    cure="Get them one at a time.",
+                )
+        stored = self._read([self._entry(key) for key in wanted])
         found = {}
-        for (_, key), data in zip(wanted, stored, strict=True):
+        for key, data in zip(wanted, stored, strict=True):
             record = Record.from_bytes(data) if data is not None else None
             if record is not None and record.kind == PUT:
                 found[key] = decode_value(self._readable_format(), record.value)
@@ -308,8 +317,3 @@ def batches_of(changes: Iterable[MapChange]) -> Iterator[list[MapChange]]:
         size += size_of(change)
     if batch:
         yield batch
-
-
-def _distinct(key: Key) -> tuple[str, Key]:
-    """Distinguishes 1 from True, which are equal in Python but different keys of the map."""
-    return encode_key(key), key

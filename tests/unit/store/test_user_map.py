@@ -127,6 +127,19 @@ def test_many_items_of_a_map_that_is_not_there_yet_need_no_read_each(
     assert dict(m.items()) == {n: n for n in range(300)}
 
 
+@pytest.mark.parametrize(("one", "other"), [(1, True), (("a", 0), ("a", False))])
+def test_keys_that_python_takes_for_one_are_not_read_together(
+    store: Store, one: Any, other: Any
+) -> None:
+    """Failed before: the value of the second was returned under the first."""
+    m = JetMap.open(store, "m")
+    m.put_all([(one, "one"), (other, "other")])
+    assert (m.get(one), m.get(other)) == ("one", "other")
+    assert m.get_all([one, "x", one]) == {one: "one"}
+    with pytest.raises(ConfigurationError, match=r"two keys of the map 'm'.*one at a time"):
+        m.get_all([one, other])
+
+
 def test_a_map_is_listed_once_for_all_partitions(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
