@@ -26,6 +26,11 @@ class Table(Definition):
         """Returns position and content of a row that does not fit, if it can be found."""
         return None
 
+    def fingerprint(self) -> Any:
+        """Returns what differs once the content is another one; None if that is not known. A read
+        during which it changes is repeated."""
+        return None
+
 
 class VersionedTable(Table):
     """A table that keeps its earlier versions. Each snapshot notes the version in use, and a start

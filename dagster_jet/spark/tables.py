@@ -19,8 +19,9 @@ from pyspark.sql import functions as F
 
 from dagster_jet.contract import Table, VersionedTable
 from dagster_jet.core.ddl import quoted_name
-from dagster_jet.errors import BadRowError, JetError, PipelineError
+from dagster_jet.errors import BadRowError, JetError, PipelineError, SourceUnavailableError
 from dagster_jet.pipeline.graph import EnrichNode
+from dagster_jet.system.backoff import attempts
 from dagster_jet.system.own_task import naming
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 _COUNT = "__count"
 _KEPT = "kept"
+_READS_MAX = 3
+"""Largest number of reads of a table that changes while it is read."""
 Version = dict[str, Any]
 
 
@@ -139,10 +142,31 @@ class EnrichmentTables:
         return self._known[node.name]
 
     def _read(self, node: EnrichNode, version: Version | None) -> tuple[DataFrame, Version | None]:
+        """Reads the old or the new content of a table that is replaced meanwhile, never a mixture
+        or a part."""
+        table: Table = node.table
         with self._errors_of(node):
-            frame, found = self._frame(node, version)
-            # Not cache(): it is lazy, and Spark shares it among frames that it considers equal.
-            return frame.localCheckpoint(), found
+            for _ in attempts(_READS_MAX):
+                before = table.fingerprint()
+                try:
+                    frame, found = self._frame(node, version)
+                    # Not cache(): it is lazy, and Spark shares it among frames that it considers
+                    # equal.
+                    rows = frame.localCheckpoint()
+                except Exception:
+                    if table.fingerprint() == before:
+                        raise
+                else:
+                    if table.fingerprint() == before:
+                        return rows, found
+            raise SourceUnavailableError(
+                f"the table changed during each of {_READS_MAX} reads.",
+                job=self.job,
+                stage=node.name,
+                position=table.describe().get("path"),
+                cure="Replace it as a whole, by a rename, and less often than it takes to read it. "
+                "The job restarts from its last snapshot and reads it again.",
+            )
 
     def _frame(self, node: EnrichNode, wanted: Version | None) -> tuple[DataFrame, Version | None]:
         table = node.table

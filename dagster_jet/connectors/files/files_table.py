@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dagster_jet.connectors.files.cluster import check_reachable
 from dagster_jet.connectors.files.parquet_schema import check_schema, schema_of
@@ -66,6 +67,14 @@ class FilesTable(Table):
         files = self._files()
         schema = self.schema or self._found_schema(spark, place, files)
         return replace(self, schema=schema)._rows_of(files).frame(spark, files)
+
+    def fingerprint(self) -> Any:
+        """Returns its files, with sizes and times; those of local subfolders, too."""
+        place = open_input(self.path, self.storage_options, not self.rows.is_remote)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            only = place.find(self.path)
+            return frozenset(place.listing().files if only is None else (only,))
+        return None
 
     def _by_spark(self, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         reader = spark.read.options(**self._defaults)

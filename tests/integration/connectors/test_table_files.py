@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_jet import tables
-from dagster_jet.errors import BadRowError, JetError
+from dagster_jet.connectors.files import FilesTable
+from dagster_jet.errors import BadRowError, JetError, SourceUnavailableError
+from dagster_jet.pipeline.graph import EnrichNode
 from dagster_jet.spark.errors import translate
+from dagster_jet.spark.tables import EnrichmentTables
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def rows(spark: SparkSession, path: Path, format: Any, schema: str | None = None) -> list[Any]:
@@ -95,3 +101,63 @@ def test_old_dates_that_spark_wrote(spark: SparkSession, tmp_path: Path, mode: s
     (part,) = (tmp_path / "in").glob("*.parquet")
     stored = pq.read_table(part).column("day").cast(pa.int32())[0].as_py()
     assert stored == (-719_164 if mode == "LEGACY" else -719_162)
+
+
+@dataclass(frozen=True)
+class ReplacedTable(FilesTable):
+    """A table whose file another program replaces between its listing and its tasks."""
+
+    sizes: list[int] = field(default_factory=list, compare=False)
+    write: Callable[[Path, int], None] = field(default=lambda path, rows: None, compare=False)
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        frame = super().frame(spark)
+        if self.sizes:
+            replace_by(self.write, next(Path(self.path).parent.rglob("t.*")), self.sizes.pop(0))
+        return frame
+
+
+def replace_by(write: Callable[[Path, int], None], path: Path, rows: int) -> None:
+    write(path.parents[1] / "new", rows)
+    os.replace(path.parents[1] / "new", path)
+
+
+def write_csv(path: Path, rows: int) -> None:
+    path.write_text("k,v\n" + "".join(f"key-{n},{n}\n" for n in range(rows)))
+
+
+def write_parquet(path: Path, rows: int) -> None:
+    table = pa.table({"k": [f"key-{n}" for n in range(rows)], "v": pa.array(range(rows))})
+    pq.write_table(table, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [("t.csv", write_csv), ("t.parquet", write_parquet), ("day=7/t.csv", write_csv)],
+    ids=["csv", "parquet", "read by Spark"],
+)
+def test_a_file_that_is_replaced_while_it_is_read(
+    spark: SparkSession, tmp_path: Path, name: str, write: Callable[[Path, int], None]
+) -> None:
+    """Failed before: tasks read the new file up to the size of the old one, which cut off lines
+    without an error, and made a bad row of Parquet."""
+    path = tmp_path / "tables" / name
+    path.parent.mkdir(parents=True)
+    write(path, 76)
+    place = path if path.parent.name == "tables" else path.parents[1]
+    sizes: list[int] = []
+    format, schema = path.suffix[1:], "k string, v long"
+    table = ReplacedTable(str(place), format, schema, sizes=sizes, write=write)
+    node = EnrichNode("look", ("in",), table, ("k",), "left")
+
+    def read() -> int:
+        enriching = EnrichmentTables(spark, "j", lambda error: translate(error, "j", []))
+        return enriching.frame(node, ["k"]).count()
+
+    assert read() == 76
+    sizes[:] = [250]
+    assert read() == 250
+    sizes[:] = [300, 350, 400, 450]
+    with pytest.raises(SourceUnavailableError, match=r"'look'.*changed during each of 3 reads"):
+        read()
+    assert read() == 450 and not sizes
