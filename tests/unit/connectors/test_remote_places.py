@@ -16,7 +16,7 @@ import pytest
 from dagster_jet import sinks, sources
 from dagster_jet.connectors.files.files_sink import FilesSink
 from dagster_jet.connectors.files.files_source import FilesReader
-from dagster_jet.connectors.files.places import location
+from dagster_jet.connectors.files.places import location, remote
 from dagster_jet.connectors.files.places.remote import RemoteInput, RemoteOutput
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_tasks import Header, ReadCsv
@@ -166,6 +166,28 @@ def test_what_is_read(url: str) -> None:
         again.poll()
     with pytest.raises(SourceError, match="does not exist"):
         reader_of(f"{url}/none")
+
+
+def test_a_bucket_has_no_empty_folders(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed before: a source of Google or Azure was refused once its last object was consumed."""
+    fs, root = fsspec.core.url_to_fs(url)
+    monkeypatch.setattr(remote, "_FLAT", frozenset({"memory"}))
+    with pytest.raises(SourceError, match="does not exist"):  # nor does the bucket
+        reader_of(url)
+    for name in (f"{root}/a.json", f"{root}2/b.json"):
+        fs.pipe_file(name, b'{"v": 1}\n')
+    reader = reader_of(url)
+    assert len(reader.plan(10) or ()) == 1
+    fs.rm_file(f"{root}/a.json")
+    again = reader_of(url)
+    again.restore(reader.position(), reader.take_journal())
+    for one in (reader, again):
+        one.accept(one.poll())
+        assert one.plan(10) is None
+    fs.pipe_file(f"{root}/c.json", b'{"v": 2}\n')
+    again.accept(again.poll())
+    (part,) = again.plan(10) or ()
+    assert part.path == f"{url}/c.json"
 
 
 def test_a_subfolder_that_cannot_be_read_is_not_empty(

@@ -111,6 +111,8 @@ class RemoteInput(_Folder):
     """Files of a folder, or matching a pattern."""
 
     reads_what_was_planned = False
+    _has_bucket: bool = False
+    """Whether its bucket was found to exist."""
 
     def __init__(self, url: str, options: StorageOptions, recursive: bool = False) -> None:
         super().__init__(url, options)
@@ -124,12 +126,25 @@ class RemoteInput(_Folder):
         fs, root = self.connected()
         with as_os_errors(self.url):
             if self.folder_url == self.url and not self._recursive:
-                found = fs.ls(root, detail=True)
+                found = self._directly_in(fs, root)
             else:
                 found = self._below(fs, root, self._may_hold)
         files = [self._file(info, root) for info in found if info["type"] == "file"]
         subfolders = [self._path(i["name"], root) for i in found if i["type"] == "directory"]
         return found_in(self.url, files, subfolders, recursive=self._recursive)
+
+    def _directly_in(self, fs: Any, root: str) -> Sequence[Mapping[str, Any]]:
+        """A bucket has no empty folders. Drivers report them as missing, as they do a bucket."""
+        try:
+            return cast("Sequence[Mapping[str, Any]]", fs.ls(root, detail=True))
+        except FileNotFoundError:
+            bucket, _, folder = root.strip("/").partition("/")
+            if scheme_of(self.url) not in _FLAT or not folder:
+                raise
+            if not self._has_bucket:
+                fs.ls(bucket, detail=False)
+                self._has_bucket = True
+            return ()
 
     def find(self, path: str) -> InputFile | None:
         fs, root = self.connected()
