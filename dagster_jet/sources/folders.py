@@ -53,7 +53,7 @@ def files(
             "file_name", "file_size" (bytes), "file_modification_time".
         after_commit: what happens to a file once a committed snapshot has all of its rows: "delete"
             removes it, "archive" moves it into `archive`. A file that was replaced meanwhile stays.
-            After a crash the next start goes on. No other job may need the files.
+            After a crash the next start goes on. No other job may need the files. Needs `schema`.
         archive: folder on the same file system, which this source does not read.
         asset: the key of the Dagster asset that writes these files ("raw/flights"), for lineage.
         storage_options: options of a bucket, as for `sinks.files`.
@@ -69,7 +69,7 @@ def files(
 
     Example:
         >>> flights = files("/in", format="json", schema="origin string, at timestamp")
-        >>> moved = files("/in", format="parquet", after_commit="archive", archive="/done")
+        >>> once = files("/in", format="parquet", schema="origin string", after_commit="delete")
     """
     from dagster_jet.connectors.files import FilesSource
     from dagster_jet.core.durations import to_ms

@@ -145,7 +145,7 @@ class FilesSource(Source):
             )
         if self.archive is not None:
             object.__setattr__(self, "archive", absolute(self.archive))
-        check_cleaning(self.path, self.after_commit, self.archive, self._reads)
+        check_cleaning(self.path, self.schema, self.after_commit, self.archive, self._reads)
         named = () if self.schema is None else columns_in(self.path, self.schema)
         check_metadata(self.metadata, self.schema, named)
         self.rows.check()

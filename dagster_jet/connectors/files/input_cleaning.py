@@ -25,7 +25,11 @@ _AT_ONCE = 1_000
 
 
 def check_cleaning(
-    path: str, after_commit: str | None, archive: str | None, reads: Callable[[str], bool]
+    path: str,
+    schema: str | None,
+    after_commit: str | None,
+    archive: str | None,
+    reads: Callable[[str], bool],
 ) -> None:
     """Raises `ConfigurationError` for options that do not belong together.
 
@@ -35,6 +39,12 @@ def check_cleaning(
     if after_commit not in (None, "delete", "archive"):
         raise ConfigurationError(
             f"after_commit: {after_commit!r} is unknown.", cure='Use "delete" or "archive".'
+        )
+    if after_commit is not None and schema is None:
+        raise ConfigurationError(
+            "after_commit: it needs schema=. A start without it reads the columns from a file in "
+            "the folder, and finds none if all were cleaned up.",
+            cure='Give column names and types: schema="id long, at timestamp".',
         )
     if (archive is None) is (after_commit == "archive"):
         raise ConfigurationError(

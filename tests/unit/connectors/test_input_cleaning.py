@@ -95,6 +95,7 @@ def test_folders_as_columns_need_a_pattern(tmp_path: Path) -> None:
         ({"metadata": ["file_name"], "schema": "FILE_NAME string"}, "two columns file_name"),
         ({"path": "/in/file_name=*/*", "schema": "file_name string"}, "two columns file_name"),
         ({"after_commit": "move"}, "'move' is unknown"),
+        ({"after_commit": "delete", "format": "parquet", "schema": None}, "needs schema="),
         ({"after_commit": "archive"}, "does not fit"),
         ({"after_commit": "delete", "archive": "/a"}, "does not fit"),
         ({"archive": "/a"}, "does not fit"),
