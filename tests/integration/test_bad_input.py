@@ -56,7 +56,7 @@ def copying(
     change: Callable[[DataFrame], DataFrame] | None = None,
     *,
     format: str = "json",
-    schema: str = SCHEMA,
+    schema: str | None = SCHEMA,
     dead_letters: bool = False,
     out: str = "copy",
 ) -> Pipeline:

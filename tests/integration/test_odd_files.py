@@ -21,7 +21,7 @@ from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared
 from dagster_jet.errors import BadRowError
 
 from . import oracle
-from .test_bad_input import copying, good, run
+from .test_bad_input import SCHEMA, copying, good, run
 from .world import World, write_input
 
 if TYPE_CHECKING:
@@ -235,18 +235,19 @@ def test_a_value_is_converted_or_refused(given: pa.Array, type: pa.DataType, exp
         assert as_declared(given, type, "v").to_pylist() == expected
 
 
-@pytest.mark.parametrize("kind", ["cut off", "another type"])
+@pytest.mark.parametrize("kind", ["cut off", "cut off, without schema=", "another type"])
 def test_parquet_that_cannot_be_read_is_a_dead_letter(world: World, kind: str) -> None:
     (world.folder / "in").mkdir()
     table = pa.table({"k": ["a", "a"], "ts": [1, None], "v": [1, 2]})
     pq.write_table(table, world.folder / "in/1.parquet")
     path = Path(world.folder / "in/2.parquet")
     pq.write_table(
-        table if kind == "cut off" else table.drop("v").append_column("v", [[[1], [2]]]), path
+        table.drop("v").append_column("v", [[[1], [2]]]) if kind == "another type" else table, path
     )
-    if kind == "cut off":
+    if kind != "another type":
         path.write_bytes(path.read_bytes()[:-20])
-    run(world, copying(world, format="parquet", dead_letters=True))
+    schema = None if "schema" in kind else SCHEMA
+    run(world, copying(world, format="parquet", schema=schema, dead_letters=True))
     assert oracle.committed(world.folder / "out/copy", "v") == Counter([(1,)])
     letters = oracle.committed(world.folder / "out/dead", ("position", "reason"))
     assert {(place, str(reason)[:29]) for place, reason in letters} == {

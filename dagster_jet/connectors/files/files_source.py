@@ -355,7 +355,10 @@ class FilesReader(SourceReader):
         if source.must_fit:
             own = without(schema, self._named)
             with self._folder.errors_named(file.path):
-                check_schema(self._place, file, own, self.job, self.stage)
+                has_letters = self.bad_rows is not None
+                check_schema(
+                    self._place, file, own, self.job, self.stage, passes_damaged=has_letters
+                )
 
     def frame(self, spark: SparkSession, split: tuple[Slice, ...]) -> SourceFrame:
         return self._divided(self._rows.frame(spark, split, with_file=self.bad_rows is not None))

@@ -26,10 +26,11 @@ _CURE = 'Give column names and types: schema="id long, at timestamp".'
 
 
 def schema_of_first(place: InputPlace, job: str, stage: str) -> str:
-    """Returns the schema of the file that is read first, as DDL.
+    """Returns the schema of the file that is read first, of those that are not damaged, as DDL.
 
     Raises:
-        ConfigurationError: there is no file yet, or Spark does not support its columns.
+        ConfigurationError: there is no file yet, or Spark does not support its columns, or all
+            files are damaged.
         SourceUnavailableError: it cannot be read now.
     """
     try:
@@ -40,9 +41,15 @@ def schema_of_first(place: InputPlace, job: str, stage: str) -> str:
         raise SourceUnavailableError(
             f"the files cannot be read now: {error}.", job=job, stage=stage
         ) from error
-    if files:
-        return schema_of(place, files[0], job, stage)
-    raise ConfigurationError(
+    damaged: ConfigurationError | None = None
+    for file in files:
+        try:
+            return schema_of(place, file, job, stage)
+        except ConfigurationError as error:
+            if not isinstance(error.__cause__, pa.ArrowException):
+                raise
+            damaged = damaged or error
+    raise damaged or ConfigurationError(
         f"{place.folder_url!r} has no Parquet file yet from which the columns could be read.",
         job=job,
         stage=stage,
@@ -73,12 +80,24 @@ def schema_of(place: InputPlace, file: InputFile, job: str | None, stage: str | 
 
 
 def check_schema(
-    place: InputPlace, file: InputFile, schema: str, job: str | None, stage: str | None
+    place: InputPlace,
+    file: InputFile,
+    schema: str,
+    job: str | None,
+    stage: str | None,
+    *,
+    passes_damaged: bool = False,
 ) -> None:
-    """Raises `SourceError` if a file's columns differ from `schema`, or it is not Parquet."""
+    """Raises `SourceError` if a file's columns differ from `schema`, or it is not Parquet.
+
+    Args:
+        passes_damaged: whether a damaged file is left to the task that reads it.
+    """
     try:
         found = dict(split_ddl(_ddl(place, file)))
     except (pa.ArrowException, TypeError, ValueError) as error:
+        if passes_damaged and isinstance(error, pa.ArrowException):
+            return
         found, difference = {}, f"cannot be read: {error}"
     else:
         difference = _difference(dict(split_ddl(schema)), found)

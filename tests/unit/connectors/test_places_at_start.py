@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from dagster_jet import sinks, sources, tables
 from dagster_jet.connectors.files.files_source import FilesReader, FilesSource
+from dagster_jet.contract import BadRowRule
 from dagster_jet.errors import ConfigurationError, SourceError
 
 BUILDS = [
@@ -74,6 +76,27 @@ def test_without_a_file_or_a_folder_a_schema_is_needed(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("no parquet")
     with pytest.raises(ConfigurationError, match=r"a\.parquet' cannot be read"):
         started(tmp_path)
+
+
+def test_a_damaged_file_is_left_to_the_dead_letters(tmp_path: Path) -> None:
+    """Failed before: the job ended in spite of `dead_letter_to`, and no start took the columns of
+    the next file."""
+    (tmp_path / "1.parquet").write_text("no parquet")
+    os.utime(tmp_path / "1.parquet", ns=(1, 1))
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "2.parquet")
+    source = started(tmp_path)
+    assert source.schema == "`a` bigint"
+    reader = source.open("j", "in", BadRowRule(()))
+    reader.accept(reader.poll())
+    taken = [Path(part.path).name for part in reader.plan(10**6) or ()]
+    assert taken == ["1.parquet", "2.parquet"]
+    with pytest.raises(SourceError, match="cannot be read") as told:
+        reader_of(source).plan(10**6)
+    assert told.value.position == str(tmp_path / "1.parquet")
+    pq.write_table(pa.table({"b": [1]}), tmp_path / "3.parquet")
+    reader.accept(reader.poll())
+    with pytest.raises(SourceError, match="lack: a"):
+        reader.plan(10**6)
 
 
 @pytest.mark.parametrize(
