@@ -45,12 +45,13 @@ def left(folder: Path) -> set[str]:
 
 # --- subfolders -----------------------------------------------------------------------------------
 
-INSIDE = ("0.json", "a/1.json", "a/b/2.json", "x=1/3.json")
-HIDDEN = ("_epochs/4.json", "a/.staging/5.json", "a/_6.json", "a/7.tmp")
+INSIDE = ("0.json", "a/1.json", "a/b/2.json", "x=1/3.json", "a/x=draft.tmp/4.json", "x=.crc/5.json")
+HIDDEN = ("_epochs/4.json", "a/.staging/5.json", "a/_6.json", "a/7.tmp", "a/x=1.tmp", "_x=1/8.json")
+TEMPORARY = ("b.tmp/9.json", "a/b._COPYING_/9.json")
 
 
 def test_subfolders_are_read_if_asked(tmp_path: Path) -> None:
-    put(tmp_path, *INSIDE, *HIDDEN)
+    put(tmp_path, *INSIDE, *HIDDEN, *TEMPORARY)
     (tmp_path / "link").symlink_to(tmp_path / "a")
     assert read_all(opened(tmp_path, recursive=True)) == {f"{tmp_path}/{n}" for n in INSIDE}
     assert read_all(opened(tmp_path)) == {f"{tmp_path}/0.json"}
@@ -76,7 +77,8 @@ def test_a_subfolder_that_cannot_be_read_is_no_empty_one(
 
 def test_a_sink_below_is_the_sources_own_input(tmp_path: Path) -> None:
     source = sources.files(str(tmp_path), format="json", schema="a long", recursive=True)
-    for path, is_so in (("out", True), ("a/out", True), (".hidden/out", False), ("../o", False)):
+    inside, outside = ("out", "a/out", "a/x=1.tmp"), (".hidden/out", "../o", "a/out.tmp")
+    for path, is_so in (*((p, True) for p in inside), *((p, False) for p in outside)):
         assert source.reads_output_of(sinks.files(f"{tmp_path}/{path}", format="json")) is is_so
 
 
@@ -218,17 +220,17 @@ def test_an_archive_on_another_file_system_is_refused(
 
 
 def test_in_a_bucket(s3: S3Folder) -> None:
-    for name in ("in/0.json", "in/a/1.json", "in/_b/2.json"):
+    for name in ("in/0.json", "in/x=a.tmp/1.json", "in/_b/2.json"):
         s3.put(name, '{"a": 1}\n')
     options = {"storage_options": s3.storage_options, "recursive": True}
     archive = {"after_commit": "archive", "archive": f"{s3.url}/done"}
     reader = opened(f"{s3.url}/in", **options, **archive)
-    assert read_all(reader) == {f"{s3.url}/in/0.json", f"{s3.url}/in/a/1.json"}
+    assert read_all(reader) == {f"{s3.url}/in/0.json", f"{s3.url}/in/x=a.tmp/1.json"}
     files = reader.unacknowledged()
     s3.put("in/0.json", '{"a": 2}\n')
     reader.acknowledge(files)
-    assert set(s3.every_name()) == {"in/0.json", "in/_b/2.json", "done/a/1.json"}
-    assert s3.get("done/a/1.json") == b'{"a": 1}\n'
+    assert set(s3.every_name()) == {"in/0.json", "in/_b/2.json", "done/x=a.tmp/1.json"}
+    assert s3.get("done/x=a.tmp/1.json") == b'{"a": 1}\n'
     deleting = opened(f"{s3.url}/in", after_commit="delete", **options)
     read_all(deleting)
     deleting.acknowledge(deleting.unacknowledged())

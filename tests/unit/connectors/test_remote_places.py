@@ -195,7 +195,7 @@ def test_a_subfolder_that_cannot_be_read_is_not_empty(
 ) -> None:
     """Failed before: fsspec's own `find` leaves out what raises."""
     fs, root = fsspec.core.url_to_fs(url)
-    for name in ("a.json", "d=1/b.json", "d=2/x/c.json", "_h/d.json", "e/f.json"):
+    for name in ("a.json", "d=1/b.json", "d=2/x/c.json", "_h/d.json", "e/f.json", "d=.tmp/g.json"):
         fs.pipe_file(f"{root}/{name}", b'{"v": 1}\n')
     files = type(fs).ls
     unreadable: list[str] = []
@@ -206,10 +206,10 @@ def test_a_subfolder_that_cannot_be_read_is_not_empty(
         return files(self, path, detail=detail, **more)
 
     monkeypatch.setattr(type(fs), "ls", ls)
-    every = ["a.json", "d=1/b.json", "d=2/x/c.json", "e/f.json"]
+    every = ["a.json", "d=.tmp/g.json", "d=1/b.json", "d=2/x/c.json", "e/f.json"]
     cases = (
         ("", True, every, ["/d=1", "/x", "/e"]),
-        ("/d=*/*.json", False, ["d=1/b.json"], ["/d=1", "/d=2"]),
+        ("/d=*/*.json", False, ["d=.tmp/g.json", "d=1/b.json"], ["/d=1", "/d=2"]),
         ("/*/*/*.json", False, ["d=2/x/c.json"], ["/d=1", "/x", "/e", "/_h"]),
     )
     for pattern, recursive, expected, needed in cases:

@@ -11,6 +11,7 @@ from dagster_jet.connectors.files.places.place import (
     Listing,
     is_finished,
     is_inside,
+    is_read_folder,
 )
 
 
@@ -35,7 +36,7 @@ def found_in(
     if folder_of(url) == url:
         depth = url.count("/") + 1
         inside = [file for file in finished if file.path.count("/") == depth and _has_name(file)]
-        shown = [name for name in subfolders if is_finished(name.rpartition("/")[2])]
+        shown = [name for name in subfolders if is_read_folder(name.rpartition("/")[2])]
         return Listing(tuple(inside), tuple(shown))
     return Listing(tuple(file for file in finished if _fits(file.path, url)))
 
@@ -43,7 +44,7 @@ def found_in(
 def may_hold(url: str, folder: str, *, recursive: bool = False) -> bool:
     """Returns whether `found_in` may return a file below a subfolder of `folder_of(url)`."""
     if recursive:
-        return is_finished(folder.rpartition("/")[2])
+        return is_read_folder(folder.rpartition("/")[2])
     outer = url.split("/")[: folder.count("/") + 1]
     return len(outer) <= url.count("/") and _fits(folder, "/".join(outer))
 

@@ -29,6 +29,7 @@ from dagster_jet.connectors.files.places.place import (
     Sealed,
     is_finished,
     is_partition,
+    is_read_folder,
     unknown,
 )
 from dagster_jet.snapshot.manifest import Artifact
@@ -56,8 +57,12 @@ class LocalInput:
         return os.path.abspath(path)
 
     def listing(self, known: Known = unknown) -> Listing:
-        names = [name for name in self._names() if is_finished(os.path.basename(name))]
-        found = {name: known(name) or self.find(name) for name in names}
+        found: dict[str, InputFile | None] = {}
+        for name in self._names():
+            if is_finished(os.path.basename(name)):
+                found[name] = known(name) or self.find(name)
+            elif is_read_folder(os.path.basename(name)):
+                found[name] = None
         return Listing(
             tuple(file for file in found.values() if file is not None),
             tuple(n for n, file in found.items() if file is None and os.path.isdir(n)),
@@ -130,13 +135,13 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _below(path: str) -> Iterator[str]:
-    """Yields a file, or those in a folder and its subfolders; skips hidden folders, and links to
-    folders."""
+    """Yields a file, or those in a folder and its subfolders; skips hidden and temporary folders,
+    and links to folders."""
     if not os.path.isdir(path):
         yield path
-    elif is_finished(os.path.basename(path)) and not os.path.islink(path):
+    elif is_read_folder(os.path.basename(path)) and not os.path.islink(path):
         for folder, folders, names in os.walk(path, onerror=_unless_gone):
-            folders[:] = filter(is_finished, folders)
+            folders[:] = filter(is_read_folder, folders)
             yield from (os.path.join(folder, name) for name in names)
 
 

@@ -41,8 +41,18 @@ class InputFile:
 
 
 def is_finished(name: str) -> bool:
-    """Returns whether a name without folders is neither hidden nor temporary."""
-    return not name.startswith((".", "_")) and not name.endswith(_IGNORED_SUFFIXES)
+    """Returns whether the name of a file, without folders, is neither hidden nor temporary."""
+    return not is_hidden(name) and not name.endswith(_IGNORED_SUFFIXES)
+
+
+def is_read_folder(name: str) -> bool:
+    """Returns whether the name of a subfolder is neither hidden nor temporary. The value of a
+    partition may end like a temporary name: `doc=draft.tmp`."""
+    return is_finished(name) or (is_partition(name) and not is_hidden(name))
+
+
+def is_hidden(name: str) -> bool:
+    return name.startswith((".", "_"))
 
 
 @dataclass(frozen=True)
@@ -54,9 +64,11 @@ class Listing:
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Returns whether a file is in the folder or below it, with no hidden name between."""
+    """Returns whether a file is in the folder or below it, with no hidden or temporary name
+    between."""
     inner = path.removeprefix(f"{folder}/")
-    return inner != path and all(map(is_finished, inner.split("/")))
+    *folders, name = inner.split("/")
+    return inner != path and is_finished(name) and all(map(is_read_folder, folders))
 
 
 Known: TypeAlias = Callable[[str], InputFile | None]
