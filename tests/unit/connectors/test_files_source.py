@@ -197,6 +197,21 @@ def test_a_file_system_that_cannot_be_read_is_waited_for(
     assert poll_now(reader).items == 0
 
 
+@pytest.mark.parametrize("name", [b"caf\xe9.json", b"caf\xe9/a.json"])
+def test_a_name_that_is_not_utf8_is_refused_and_named(tmp_path: Path, name: bytes) -> None:
+    """Failed before with an error of Arrow, when the journal was written, that named no file."""
+    path = os.fsencode(tmp_path) + b"/" + name
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write('{"a": 1}\n')
+    source = sources.files(str(tmp_path), format="json", schema="a long", recursive=True)
+    with pytest.raises(SourceError, match=r"caf\\xe9.* is not UTF-8. Rename it") as told:
+        source.open("j", "in", None)
+    assert "job 'j', stage 'in'" in str(told.value).encode().decode()
+    os.rename(path, tmp_path / "a.json")
+    assert take_all(source.open("j", "in", None)) == ["a.json"]
+
+
 # --- input that changes, and input that goes ------------------------------------------------------
 
 NOW_NS = 1_800_000_000_123_456_789
