@@ -48,7 +48,7 @@ def files(
             (``{"enforceSchema": "true"}``: by position). Optional for Parquet: the first file found
             at the start defines it, and all others must match.
         options: options of Spark's reader, for example ``{"header": "true"}``.
-        recursive: whether to read the files of subfolders, too, if not hidden or temporary ones.
+        recursive: whether to read the files of subfolders, too, except hidden and temporary ones.
         metadata: columns about the file of each row, behind those of the schema: "file_path",
             "file_name", "file_size" (bytes), "file_modification_time".
         after_commit: what happens to a file once a committed snapshot has all of its rows: "delete"

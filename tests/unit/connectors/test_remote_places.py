@@ -12,11 +12,14 @@ from typing import Any
 import fsspec
 import pyarrow as pa
 import pytest
+from fsspec.implementations.memory import MemoryFile
 
 from dagster_jet import sinks, sources
 from dagster_jet.connectors.files.files_sink import FilesSink
 from dagster_jet.connectors.files.files_source import FilesReader
 from dagster_jet.connectors.files.places import location, remote
+from dagster_jet.connectors.files.places.listing import found_in
+from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.connectors.files.places.remote import RemoteInput, RemoteOutput
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_tasks import Header, ReadCsv
@@ -188,6 +191,33 @@ def test_a_bucket_has_no_empty_folders(url: str, monkeypatch: pytest.MonkeyPatch
     again.accept(again.poll())
     (part,) = again.plan(10) or ()
     assert part.path == f"{url}/c.json"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "recursive", "expected"),
+    [
+        ("", False, {"a.json"}),
+        ("", True, {"a.json", "d/b.json"}),
+        ("/*", False, {"a.json"}),
+        ("/*/*", False, {"d/b.json"}),
+    ],
+)
+def test_an_object_that_stands_for_a_folder_is_no_file(
+    url: str, monkeypatch: pytest.MonkeyPatch, pattern: str, recursive: bool, expected: set[str]
+) -> None:
+    """Failed before: consoles make folders so, and the object was an input file."""
+    fs, root = fsspec.core.url_to_fs(url)
+    monkeypatch.setattr(remote, "_FLAT", frozenset({"memory"}))
+    for name in ("a.json", "d/b.json"):
+        fs.pipe_file(f"{root}/{name}", b'{"v": 1}\n')
+    for name in (f"{root}/", f"{root}/d/", f"{root}/e/", f"{root}/d/f/"):
+        monkeypatch.setitem(fs.store, name, MemoryFile(fs, name))
+    found = reader_of(url + pattern, recursive=recursive).plan(10) or ()
+    assert {part.path for part in found} == {f"{url}/{name}" for name in expected}
+    # S3 lists them without a driver.
+    objects = [InputFile(1, f"s3://b/{name}", 0) for name in ("in/", "in/d/", "in/d/b.json")]
+    listed = found_in(f"s3://b/in{pattern}", objects, recursive=recursive).files
+    assert [file.path for file in listed] == ["s3://b/in/d/b.json"][: "d/b.json" in expected]
 
 
 def test_a_subfolder_that_cannot_be_read_is_not_empty(

@@ -30,12 +30,13 @@ def found_in(
     recursive: bool = False,
 ) -> Listing:
     """Returns the finished files that match `url`, of all files below `folder_of(url)`."""
+    named = filter(_has_name, files)
     if recursive:
-        return Listing(tuple(f for f in files if _has_name(f) and is_inside(f.path, url)))
-    finished = [file for file in files if is_finished(file.path.rpartition("/")[2])]
+        return Listing(tuple(file for file in named if is_inside(file.path, url)))
+    finished = [file for file in named if is_finished(file.path.rpartition("/")[2])]
     if folder_of(url) == url:
         depth = url.count("/") + 1
-        inside = [file for file in finished if file.path.count("/") == depth and _has_name(file)]
+        inside = [file for file in finished if file.path.count("/") == depth]
         shown = [name for name in subfolders if is_read_folder(name.rpartition("/")[2])]
         return Listing(tuple(inside), tuple(shown))
     return Listing(tuple(file for file in finished if _fits(file.path, url)))

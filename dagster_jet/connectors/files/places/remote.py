@@ -129,7 +129,7 @@ class RemoteInput(_Folder):
                 found = self._directly_in(fs, root)
             else:
                 found = self._below(fs, root, self._may_hold)
-        files = [self._file(info, root) for info in found if info["type"] == "file"]
+        files = [self._file(info, root) for info in found if _is_file(info)]
         subfolders = [self._path(i["name"], root) for i in found if i["type"] == "directory"]
         return found_in(self.url, files, subfolders, recursive=self._recursive)
 
@@ -375,6 +375,11 @@ def as_os_errors(url: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise OSError(errno.EREMOTEIO, f"{url}: {type(error).__name__}: {error}") from error
+
+
+def _is_file(info: Mapping[str, Any]) -> bool:
+    """Returns False also for the empty object by which some tools make a folder."""
+    return info["type"] == "file" and not info["name"].endswith("/")
 
 
 def _mtime_ns(info: Mapping[str, Any]) -> int:
