@@ -18,6 +18,7 @@ import pyarrow.parquet
 
 from dagster_jet.connectors.files.watched import Watched
 
+MAGIC = b"PAR1"
 _TAIL_BYTES = 64 << 10
 """Size of the first read; most footers are shorter."""
 _ROW_GROUPS = 4  # of FileMetaData
@@ -89,6 +90,8 @@ def _footer(file: BinaryIO) -> bytes:
     file.seek(max(0, size - _TAIL_BYTES))
     tail = file.read()
     length = int.from_bytes(tail[-8:-4], "little") + 8  # and the magic bytes
+    if tail[-4:] != MAGIC or length > size:
+        raise ValueError("the file does not end as Parquet does")
     if length > len(tail):
         file.seek(max(0, size - length))
         tail = file.read()

@@ -14,6 +14,7 @@ from dagster_jet.connectors.files.bad_rows import FAULT_COLUMN, FILE_COLUMN
 from dagster_jet.connectors.files.old_calendar import OldCalendar
 from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared, spelling
 from dagster_jet.connectors.files.parquet_footer import (
+    MAGIC,
     PLAIN_CODECS,
     PLAIN_ENCODINGS,
     column_chunks,
@@ -32,8 +33,6 @@ from dagster_jet.system.own_task import OwnTask
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-_MAGIC = b"PAR1"
 
 
 def parquet_by_tasks(
@@ -134,7 +133,7 @@ def is_plainly(file: InputFile, columns: StructType) -> bool:
     declared = to_arrow_schema(columns, timezone="UTC")
     try:
         with open(file.path, "rb") as stream, open_parquet(stream) as opened:
-            if opened.read(len(_MAGIC)) != _MAGIC:
+            if opened.read(len(MAGIC)) != MAGIC:
                 return False
             footer = pyarrow.parquet.read_metadata(opened)
             return (

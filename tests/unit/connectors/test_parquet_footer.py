@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from datetime import date, datetime
+from io import BytesIO
 from pathlib import Path
 
 import pyarrow as pa
@@ -58,6 +59,24 @@ def test_a_file_without_rows_is_a_good_one(tmp_path: Path) -> None:
     read = ReadTables((str(tmp_path), ()), WholeSplit(list), False, pa.schema([]), TABLE.schema)
     file = InputFile(1, str(path), path.stat().st_size)
     assert sum(batch.num_rows for batch in read.rows(Slice.whole(file))) == 0
+
+
+@pytest.mark.parametrize("end", [b"x" * 7 + b"\x7f", b"\xff" * 4 + b"PAR1"], ids=["cut", "long"])
+def test_a_file_that_is_cut_off_is_not_read_for_its_footer(end: bytes) -> None:
+    """Failed before: the driver read as many bytes, up to 4 GB, as four bytes of data said."""
+
+    class File(BytesIO):
+        read_bytes = 0
+
+        def read(self, size: int | None = -1) -> bytes:
+            data = super().read(size)
+            self.read_bytes += len(data)
+            return data
+
+    file = File(b"PAR1" + bytes(1 << 20) + end)
+    with pytest.raises(pa.ArrowInvalid, match="footer is not as Parquet has it"):
+        column_chunks(file)
+    assert file.read_bytes <= 64 << 10
 
 
 @pytest.mark.parametrize("values_per_byte", [1, pytest.param(4, marks=long)])
