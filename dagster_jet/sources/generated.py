@@ -40,7 +40,8 @@ def sequence(*, rate: float, count: int | None = None) -> SequenceSource:
     """Return a source of the numbers 0, 1, 2, ...: columns ``value long, timestamp timestamp``.
 
     The first number is emitted when the job starts for the first time. Numbers that were due while
-    the job was down are read afterwards, with their original times.
+    the job was down are read afterwards, with their original times. If a start has another rate,
+    the next number comes when it was due, and later ones at the new rate.
 
     Args:
         rate: rows per second.

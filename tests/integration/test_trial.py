@@ -205,6 +205,27 @@ def test_rows_come_at_their_rate():
     assert again.waiting().items == 0 and again.plan(1) is None
 
 
+@pytest.mark.parametrize(
+    ("rate", "there"), [(2, range(100, 103)), (10, range(100, 111)), (40, range(100, 141))]
+)
+def test_a_start_goes_on_at_another_rate(rate: float, there: range):
+    """Failed before: at a lower rate nothing came until all rows before would have come at it."""
+    reader = sources.sequence(rate=10).open("j", "s", None)
+    reader.accept(5_000)
+    reader.accept(14_999)
+    assert reader.plan(1_000) == range(100)
+    again = sources.sequence(rate=rate).open("j", "s", None)
+    again.restore(reader.position(), None)
+    again.accept(14_999)
+    assert again.plan(1_000) is None
+    again.accept(16_000)
+    assert again.plan(1_000) == there
+    once_more = sources.sequence(rate=10).open("j", "s", None)
+    once_more.restore(again.position(), None)
+    once_more.accept(16_000 + 1_000 // rate)
+    assert once_more.plan(1_000)[0] == there.stop
+
+
 def test_nexmark_is_the_stream_of_the_benchmarks(spark: Any):
     from dagster_jet.connectors.generated.nexmark.event import arrivals
     from dagster_jet.connectors.generated.nexmark.model import Model

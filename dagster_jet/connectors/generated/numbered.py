@@ -1,7 +1,7 @@
 """Source of numbered rows at a rate; a number always gives the same row.
 
-The position is the number of the next row and the arrival time of the first. Nothing is stored and
-nothing can be lost: rows read before a crash are generated again.
+The position is the number of the next row, the rate, and the arrival time of the first row at that
+rate. Nothing is stored and nothing can be lost: rows read before a crash are generated again.
 """
 
 from __future__ import annotations
@@ -69,6 +69,11 @@ class NumberedReader(SourceReader):
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
         self._next, self._start_ms = position["next"], position["start_ms"]
+        rate = self.source.rate
+        before = position.get("rate", rate)
+        if self._start_ms is not None and before != rate:
+            # The next row arrives when it was due, and later ones at the new rate.
+            self._start_ms += round(self._next * (_ms_per_row(before) - _ms_per_row(rate)))
 
     def poll(self) -> int:
         return time.time_ns() // 1_000_000
@@ -115,13 +120,17 @@ class NumberedReader(SourceReader):
         return self.source.first_bad(spark, split)
 
     def position(self) -> dict[str, Any]:
-        return {"next": self._next, "start_ms": self._start_ms}
+        return {"next": self._next, "start_ms": self._start_ms, "rate": self.source.rate}
 
 
 def tasks_for(spark: SparkSession, numbers: range) -> int:
     """Number of tasks that generate these rows."""
     wanted = -(-len(numbers) // ROWS_PER_TASK)
     return max(1, min(int(spark.sparkContext.defaultParallelism), wanted))
+
+
+def _ms_per_row(rate: float | None) -> float:
+    return 0.0 if rate is None else 1000 / rate
 
 
 def checked_rate(rate: float | None, count: int | None) -> None:
