@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -146,7 +147,7 @@ class EnrichmentTables:
         or a part."""
         table: Table = node.table
         with self._errors_of(node):
-            for _ in attempts(_READS_MAX):
+            for _ in attempts(_READS_MAX, budget_s=inf):
                 before = table.fingerprint()
                 try:
                     frame, found = self._frame(node, version)
