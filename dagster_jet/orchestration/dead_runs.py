@@ -17,10 +17,16 @@ from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.snapshot.record import ExecutionRecord
 
 
-def fenced_runs(runs: UnendedRuns, record: ExecutionRecord | None) -> tuple[str, ...]:
+def fenced_runs(runs: UnendedRuns, record: ExecutionRecord | None, owner: str) -> tuple[str, ...]:
     """Return the ids of runs on other hosts whose execution another run's execution has fenced.
 
     A run that lives ends by itself shortly after; the caller waits for that.
+
+    Args:
+        runs: the runs that have not ended.
+        record: the streaming job's record.
+        owner: the streaming job's `job_tag`. A run of several pipelines may name the worker of
+            another one, whose execution ids say nothing about this job.
     """
     lease = record.lease if record is not None else None
     if record is None or lease is None or lease.run_id is None:
@@ -30,7 +36,7 @@ def fenced_runs(runs: UnendedRuns, record: ExecutionRecord | None) -> tuple[str,
         worker = RunWorker.from_tag(run.tags.get(keys.TAG_WORKER), run.run_id)
         if worker is None or not worker.is_elsewhere or run.run_id == lease.run_id:
             continue
-        if 0 < worker.execution_id < record.execution_id:
+        if worker.is_of(owner) and 0 < worker.execution_id < record.execution_id:
             found.append(run.run_id)
     return tuple(found)
 

@@ -168,10 +168,12 @@ def _who_reports(
     only as long as a start or an end may take.
     """
     owner = record.lease.run_id if record.lease is not None and record.status.is_live else None
+    # By its id: the tags of a run of several pipelines may name another one's job.
+    run = None if owner is None else instance.get_run_by_id(owner)
+    if run is not None and not run.is_finished:
+        return f"run {owner} runs the job, and reports its commits itself", seen.after([], now)
     others: dict[str, WatchedObject] = {}
     for run in launches.unended(instance).may_report:
-        if run.run_id == owner:
-            return f"run {owner} runs the job, and reports its commits itself", seen.after([], now)
         worker = RunWorker.from_tag(run.tags.get(keys.TAG_WORKER), run.run_id)
         if worker is None or not worker.is_gone:
             others[run.run_id] = WatchedObject(ObjectKind.RUN, run.run_id)

@@ -94,7 +94,10 @@ def observe(
     record = read_record(jet.store, launches.pipeline)
     supervision = read_supervision(jet.store, launches.pipeline)
     launched = {run: WatchedObject(ObjectKind.RUN, run) for run in unended.unfinished}
-    fenced = {run: WatchedObject(ObjectKind.FENCED, run) for run in fenced_runs(unended, record)}
+    fenced = {
+        run: WatchedObject(ObjectKind.FENCED, run)
+        for run in fenced_runs(unended, record, launches.owner)
+    }
     standbys = StandbyRuns.of(instance, launches, unended, supervision)
     requested = launches.requested(instance, supervision)
     lease, request = _lease_of(record), _request_of(supervision, hint(requested))

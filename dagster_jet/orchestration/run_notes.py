@@ -45,6 +45,14 @@ class RunNotes:
     job: str
     standby: str | None = None
 
+    @property
+    def _owner(self) -> str:
+        return job_tag(self.store, self.job)
+
+    @property
+    def _here(self) -> RunWorker:
+        return replace(RunWorker.here(self.context.run.run_id), job=self._owner)
+
     def worker(self, tags: Mapping[str, str]) -> None:
         """Tags the run with its worker process, so that a dead run differs from a busy one.
 
@@ -55,26 +63,22 @@ class RunNotes:
         if is_cancelled_by_hand(self.context.instance, run_id):
             # A retry policy in the run's own process: Dagster answers an interrupt with a retry.
             raise dg.Failure(f"{self.job!r} was cancelled.", allow_retries=False)
-        worker = replace(RunWorker.here(run_id), definition=self.standby or "").to_tag()
+        worker = replace(self._here, definition=self.standby or "").to_tag()
         kind = {} if self.standby is None else {keys.TAG_KIND: keys.KIND_STANDBY}
-        job = job_tag(self.store, self.job)
         self.context.instance.add_run_tags(
-            run_id, {keys.TAG_WORKER: worker, keys.TAG_JOB: job, **kind, **tags}
+            run_id, {keys.TAG_WORKER: worker, keys.TAG_JOB: self._owner, **kind, **tags}
         )
 
     def stands_by(self) -> None:
         """Tags a run whose Spark is warm, and which waits for the job."""
-        run_id = self.context.run.run_id
-        worker = replace(
-            RunWorker.here(run_id), stands_by=True, definition=self.standby or ""
-        ).to_tag()
-        self.context.instance.add_run_tags(run_id, {keys.TAG_WORKER: worker})
+        worker = replace(self._here, stands_by=True, definition=self.standby or "").to_tag()
+        self.context.instance.add_run_tags(self.context.run.run_id, {keys.TAG_WORKER: worker})
 
     def execution(self, execution_id: int) -> None:
         """Tags the run with its execution; 0 once the job has ended while the run continues. A run
         that stood by is a stream from then on."""
         run_id = self.context.run.run_id
-        worker, kind = replace(RunWorker.here(run_id), execution_id=execution_id), {}
+        worker, kind = replace(self._here, execution_id=execution_id), {}
         if self.standby is not None and execution_id:
             worker = replace(worker, took_over_at_s=time.time())
             kind = {keys.TAG_KIND: keys.KIND_STREAM}
@@ -90,9 +94,8 @@ class RunNotes:
             return True
         wanted = read_supervision(self.store, self.job)
         now = Intent.ALWAYS_ON if wanted is None else wanted.intent
-        owner = job_tag(self.store, self.job)
         is_retried = op_context(self.context).retry_number > 0
-        if is_retried or not is_launched_by_hand(self.context.instance, run, owner):
+        if is_retried or not is_launched_by_hand(self.context.instance, run, self._owner):
             return now is not Intent.PAUSED
         always = until == "stopped" or now is Intent.ALWAYS_ON
         set_intent(self.store, self.job, Intent.ALWAYS_ON if always else Intent.DRAINED)

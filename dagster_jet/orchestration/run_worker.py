@@ -35,6 +35,8 @@ class RunWorker:
         stands_by: Spark is warm, and the run waits until the job is to be taken over.
         definition: of a run that stands by: digest of the pipeline's definition that it has.
         took_over_at_s: when such a run has taken the job over, by its own clock; 0: it has not.
+        job: `job_tag` of the streaming job. A run of several pipelines has one tag, and each step
+            overwrites it. Empty: written by an older version.
     """
 
     run_id: str
@@ -48,6 +50,7 @@ class RunWorker:
     stands_by: bool = False
     definition: str = ""
     took_over_at_s: float = 0
+    job: str = ""
 
     @classmethod
     def here(cls, run_id: str) -> RunWorker:
@@ -78,6 +81,10 @@ class RunWorker:
         except (JSONDecodeError, TypeError):
             return None  # written by another program or a newer version
         return found if found.run_id == run_id else None
+
+    def is_of(self, job: str) -> bool:
+        """Whether the process may work on the streaming job with this `job_tag`."""
+        return self.job in ("", job)
 
     @property
     def is_elsewhere(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
@@ -16,6 +17,7 @@ from dagster_jet import Jet
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.dead_runs import report_dead_runs
 from dagster_jet.orchestration.launches import Launches
+from dagster_jet.orchestration.run_notes import RunNotes
 from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.orchestration.sensor import supervise
 from dagster_jet.orchestration.sightings import BootTime
@@ -198,6 +200,41 @@ def test_what_a_reboot_has_killed_is_reported_once_another_run_has_the_job(
         assert status_of(instance, runs["canceling"]) is STATUS.CANCELED
         assert told_at(1000) == {"rebooted"}
     assert status_of(instance, here) is STATUS.STARTED, "its process lives, which we can see"
+
+
+def test_a_run_of_several_pipelines_is_fenced_only_by_the_job_of_its_worker(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    """Failed before: "Materialize all" lost the job `shop` to another run, and worked on `sales`
+    in its execution 7. It was reported as failed, because `shop` had its execution 50."""
+    run_id, other = add_run(instance, job="__ASSET_JOB"), add_run(instance)
+    run = instance.get_run_by_id(run_id)
+    with Jet(store=[f"file://{tmp_path}/store"], backup_count=0) as jet:
+        context = SimpleNamespace(instance=instance, run=run)
+        sales, shop = (RunNotes(context, jet.store, name) for name in ("sales", "shop"))
+        lease = new_lease("o", 10_000, other)
+        living = ExecutionRecord("shop", 50, JobStatus.RUNNING, lease=lease)
+        jet.store.register(record_register("shop")).claim(50, "o").write(living.to_bytes())
+
+        def status_after(seconds: int) -> dg.DagsterRunStatus:
+            tag = instance.get_run_by_id(run_id).tags[keys.TAG_WORKER]
+            worker = RunWorker.from_tag(tag, run_id)
+            work_on(instance, run_id, replace(worker, host="elsewhere"))
+            cursor = None
+            for at in (0, seconds):
+                clock = lambda at=at: BootTime("this boot", 1000 * at)  # noqa: E731
+                with dg.build_sensor_context(instance=instance, cursor=cursor) as one:
+                    cursor = supervise(one, jet, LAUNCHES, RestartPolicy(), {}, clock=clock).cursor
+            return status_of(instance, run_id)
+
+        sales.worker({})
+        shop.worker({})
+        shop.execution(0)
+        sales.execution(7)
+        assert status_after(1000) is STATUS.STARTED
+        shop.execution(7)
+        assert status_after(179) is STATUS.STARTED
+        assert status_after(180) is STATUS.FAILURE
 
 
 def test_a_run_failure_sensor_goes_off(instance: dg.DagsterInstance) -> None:

@@ -145,6 +145,19 @@ def test_a_run_that_has_the_job_reports_itself(daemon: Daemon, jet: Jet) -> None
     assert daemon.tick() == "2 new", "it has not"
 
 
+def test_a_run_of_several_pipelines_reports_itself(daemon: Daemon, jet: Jet) -> None:
+    """Failed before: its tag named the job of another pipeline, so its commits were reported
+    twice."""
+    instance, job = daemon.site.instance, RecordedJob(jet)
+    others = {keys.TAG_JOB: f"{jet.store.store_id}/default/sales"}
+    run = instance.create_run_for_job(_job(daemon), tags=others, status=dg.DagsterRunStatus.STARTED)
+    job.is_held_by(new_lease("o", 10_000, run.run_id))
+    job.commits(1, {"out": 5, "bad": 1})
+    assert daemon.tick() == f"'shop': run {run.run_id} runs the job, and reports its commits itself"
+    instance.report_run_canceled(run)
+    assert daemon.tick() == "2 new", "it has ended, though the lease lives"
+
+
 def test_a_run_that_was_killed_hard_is_waited_for_a_while(daemon: Daemon, jet: Jet) -> None:
     """Dagster calls it started for days; of another host nobody can tell."""
     instance, job = daemon.site.instance, RecordedJob(jet)
