@@ -41,6 +41,12 @@ class CommittedSnapshot:
         """The data version of an asset whose rows this snapshot has changed."""
         return f"{self.ref.snapshot_id}{job_mark(self.record.first_execution_id)}"
 
+    @property
+    def held_mark(self) -> str:
+        """The end of keys and cursors that name this snapshot while its sinks hold rows back; ""
+        otherwise. A start commits these rows, and the snapshot keeps its id."""
+        return ":held" if self.ref.holds else ""
+
     def rows(self, sinks: Iterable[str]) -> dict[str, int]:
         """Returns the number of rows visible in each of the sinks since the job began."""
         return {sink: self._counters(sink).rows_out for sink in sinks}

@@ -135,7 +135,7 @@ def report_missed(
     found = newest_commit(jet, job)
     if found is None:
         return dg.SensorResult(skip_reason=f"{job!r}: nothing is committed yet")
-    commit = f"{jet.store.store_id} {found.record.timeline} {found.version}"
+    commit = f"{jet.store.store_id} {found.record.timeline} {found.version}{found.held_mark}"
     who, sightings = _who_reports(
         context.instance, watched.launches.of(jet.store), found.record, before.sightings, clock()
     )

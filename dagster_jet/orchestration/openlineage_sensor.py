@@ -126,7 +126,8 @@ def news(
         return [], emitted
     id = f"{jet.store.store_id}/{found.record.job}/{found.ref.execution_id}"
     after = Emitted(
-        str(uuid5(NAMESPACE_URL, id)), f"{found.record.timeline}.{found.ref.snapshot_id}"
+        str(uuid5(NAMESPACE_URL, id)),
+        f"{found.record.timeline}.{found.ref.snapshot_id}{found.held_mark}",
     )
     lineage, kinds = _Lineage(pipeline, namespace), list[tuple[str, str]]()
     if after.run != emitted.run:

@@ -219,7 +219,7 @@ def _request(found: CommittedSnapshot, store: Store, tags: Mapping[str, str]) ->
     return dg.RunRequest(
         # Dagster skips a known key for ever: a snapshot is taken once, even if the cursor is lost.
         run_key=f"{manifest.job}:{store.store_id[:_STORE_ID_CHARACTERS]}:{manifest.timeline}:"
-        f"{manifest.snapshot_id}:{manifest.execution_id}",
+        f"{manifest.snapshot_id}:{manifest.execution_id}{found.held_mark}",
         tags={
             **tags,
             keys.TAG_SNAPSHOT_OF: manifest.job,

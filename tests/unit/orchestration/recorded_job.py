@@ -99,6 +99,11 @@ class RecordedJob:
         names = [ref.manifest_name for ref in dropped]
         SnapshotStore(self.jet.store, self.name).delete(names, {})
 
+    def commits_what_it_holds(self) -> None:
+        """A start commits the rows that sinks hold back; the snapshot keeps its id."""
+        newest, *older = self._record.snapshots
+        self._write(replace(self._record, snapshots=(replace(newest, holds=False), *older)))
+
     def goes_back_to(self, snapshot_id: int) -> None:
         """`initial_snapshot=...`."""
         self._write(self._record.rewound(snapshot_id))

@@ -99,6 +99,20 @@ def test_a_job_of_plain_python_is_reported_as_it_goes_on(daemon: Daemon, jet: Je
     assert of(OUT, daemon.site.instance) == 1
 
 
+def test_rows_that_a_start_commits_are_reported(daemon: Daemon, jet: Jet) -> None:
+    """Failed before: the snapshot was known by its id, though its rows had become more."""
+    job = RecordedJob(jet)
+    job.commits(1, {"out": 8, "bad": 1}, held={"out": 3})
+    assert daemon.tick() == "2 new"
+    assert daemon.tick() == "'shop': snapshot 1 is known"
+    job.commits_what_it_holds()
+    assert daemon.tick() == "2 new"
+    event = daemon.site.instance.get_latest_materialization_event(OUT)
+    assert event is not None and event.asset_materialization is not None
+    assert event.asset_materialization.metadata["dagster/row_count"].value == 8
+    assert daemon.tick() == "'shop': snapshot 1 is known"
+
+
 def test_what_a_killed_run_has_not_said_is_said_once(daemon: Daemon, jet: Jet) -> None:
     site, job = daemon.site, RecordedJob(jet)
     site.run(lambda to: to.committed(committed(1, **rows(5, 1)), 1_000))

@@ -79,6 +79,17 @@ def test_a_run_of_a_stream_from_start_to_end(jet: Jet, pipeline: Pipeline, tmp_p
     assert backend.tick() == []
 
 
+def test_rows_that_a_start_commits_are_told(jet: Jet, pipeline: Pipeline, tmp_path: Path) -> None:
+    """Failed before: the snapshot was known by its id, though sinks had new rows."""
+    job, backend = RecordedJob(jet), Backend(pipeline, tmp_path)
+    job.is_held_by(new_lease("o", 10_000, None))
+    job.commits(1, rows(3), held={"large_out": 2})
+    assert kinds(backend.tick()) == ["START", "RUNNING"]
+    job.commits_what_it_holds()
+    assert kinds(backend.tick()) == ["RUNNING"]
+    assert backend.tick() == []
+
+
 def test_a_job_that_was_deleted_and_ran_again_is_told(
     jet: Jet, pipeline: Pipeline, tmp_path: Path
 ) -> None:
