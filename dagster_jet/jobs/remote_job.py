@@ -56,6 +56,9 @@ class RemoteJob(Job):
             )
         if record.failure is not None and record.cause not in _WANTED:
             raise JobFailedError(f"{record.failure}.", job=self.name)
+        return self._result_of(record)
+
+    def _result_of(self, record: ExecutionRecord) -> JobResult:
         if record.snapshot is None:
             return result_of(record, {}, sources=(), sinks=())
         manifest = SnapshotStore(self._store, self.name).load(record.snapshot)
@@ -78,8 +81,9 @@ class RemoteJob(Job):
         if not self._is_of_plain_python(record):
             # The intent first: whatever ends the execution, none is started after it.
             set_intent(self._store, self.name, Intent.PAUSED)
-        if record.status.is_live:
-            requests.request(self._store, self.name, StopKind.SUSPEND, record.execution_id)
+        if not record.status.is_live:
+            return self._result_of(record)  # how its last execution ended is no answer
+        requests.request(self._store, self.name, StopKind.SUSPEND, record.execution_id)
         return self.result(timeout)
 
     def export_snapshot(self, name: str, timeout: float | None = 60) -> Export:

@@ -83,6 +83,15 @@ def test_a_request_that_a_dying_job_does_not_carry_out_is_an_error(
     )
 
 
+def test_a_job_that_has_died_is_suspended(store: Store, tmp_path: Path) -> None:
+    """Failed before: it was paused, and the command said that it was not carried out."""
+    left_by(store, replace(HERE, pid=DEAD_PID))
+    asked = run(tmp_path, "job", "shop", "suspend", "--json")
+    assert asked.exit_code == 0, asked.stderr
+    (row,) = json.loads(asked.stdout)
+    assert (row["status"], row["intent"]) == ("NOT_RUNNING", "paused")
+
+
 @pytest.mark.parametrize("action", ["suspend", "cancel", "complete", "export", "cancel_and_export"])
 def test_zero_seconds_do_not_wait(store: Store, tmp_path: Path, action: str) -> None:
     """Failed before: the request was in the store, and the command ended with 2."""

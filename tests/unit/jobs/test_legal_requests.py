@@ -88,6 +88,13 @@ def test_one_that_is_down_between_two_runs_is_suspended_by_what_is_wanted(store:
     assert wanted(store) == (Intent.PAUSED, 0)
 
 
+def test_one_that_is_down_between_two_runs_of_a_crash_loop_is_suspended(store: Store) -> None:
+    """Failed before: the old failure was raised, although the job was paused."""
+    job = write(store, JobStatus.NOT_RUNNING, StopCause.ERROR, "disk full")
+    assert job.suspend(timeout=1).status is JobStatus.NOT_RUNNING
+    assert wanted(store) == (Intent.PAUSED, 0)
+
+
 def test_who_suspends_a_living_one_is_heard_whatever_becomes_of_it(store: Store) -> None:
     job = write(store, JobStatus.RUNNING)
     with pytest.raises(TimeoutError):
