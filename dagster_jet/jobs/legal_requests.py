@@ -68,14 +68,25 @@ def check(
 ) -> None:
     """Refuses illegal requests.
 
-    A living job can be resumed if it is about to go down, or would not be started again.
+    A living job can be resumed if it is paused, and so about to go down. A job whose runs end by
+    themselves can be resumed only from a pause or a suspension.
 
     Raises:
         JobStateError: names the job's status and a cure.
     """
+    resumes = request is JobRequest.RESUME
+    has_ended = status in (JobStatus.SUSPENDED, JobStatus.COMPLETED, JobStatus.FAILED)
+    if resumes and intent is Intent.DRAINED and not has_ended:
+        raise JobStateError(
+            f"cannot resume: the job is {status.value} and not paused. Its runs end by themselves, "
+            "and resuming starts none.",
+            job=job,
+            cure="Launch it, with until: stopped if it is to run without an end; or wait for its "
+            "schedule.",
+        )
     if request in LEGAL[status]:
         return
-    if request is JobRequest.RESUME and status.is_live and intent is not Intent.ALWAYS_ON:
+    if resumes and status.is_live and intent is Intent.PAUSED:
         return
     raise refusal(job, request, status, failure)
 

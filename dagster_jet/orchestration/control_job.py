@@ -179,7 +179,7 @@ def _carried_out(asked: "Job", request: JobRequest, wait_s: float, export_name: 
         return _export(asked, request, wait_s, export_name)
     if request is JobRequest.RESUME:
         asked.resume()
-        return f"{asked.name!r} is resumed: its supervisor starts it at the next tick."
+        return f"{asked.name!r} is resumed: its supervisor or schedule starts it at the next tick."
     if request is JobRequest.SUSPEND:
         asked.suspend(wait_s)
     else:

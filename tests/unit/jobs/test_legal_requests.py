@@ -54,9 +54,31 @@ def test_a_cell(status: JobStatus, asked: JobRequest, legal: bool) -> None:
         check("j", asked, status, None, Intent.ALWAYS_ON)
 
 
-@pytest.mark.parametrize("intent", [Intent.PAUSED, Intent.DRAINED])
-def test_a_living_job_that_would_stay_down_can_be_resumed(intent: Intent) -> None:
-    check("j", JobRequest.RESUME, JobStatus.RUNNING, None, intent)
+def test_a_living_job_that_would_stay_down_can_be_resumed() -> None:
+    check("j", JobRequest.RESUME, JobStatus.RUNNING, None, Intent.PAUSED)
+
+
+@pytest.mark.parametrize("status", [JobStatus.NOT_RUNNING, JobStatus.RUNNING])
+def test_a_job_whose_runs_end_by_themselves_is_launched_and_not_resumed(
+    store: Store, status: JobStatus
+) -> None:
+    """Failed before: it was called resumed, and stayed down for ever."""
+    job = write(store, status)
+    set_intent(store, "j", Intent.DRAINED)
+    with pytest.raises(JobStateError, match=r"Its runs end by themselves.* Launch it") as caught:
+        job.resume()
+    assert f"the job is {status.value} and not paused" in str(caught.value)
+    assert wanted(store) == (Intent.DRAINED, 0)
+    set_intent(store, "j", Intent.PAUSED)
+    job.resume()
+    assert wanted(store) == (Intent.DRAINED, 3), "its schedule starts it again"
+
+
+def test_a_suspended_job_of_a_schedule_is_resumed(store: Store) -> None:
+    job = write(store, JobStatus.SUSPENDED, StopCause.ERROR, "disk full")
+    set_intent(store, "j", Intent.DRAINED)
+    job.resume()
+    assert wanted(store) == (Intent.DRAINED, 3)
 
 
 def no_session() -> SparkSession:
