@@ -45,6 +45,8 @@ class RemoteJob(Job):
     ) -> None:
         super().__init__(store, name, open_session)
         self._shows_progress = show_progress
+        self._shut_down: ExecutionRecord | None = None
+        """Record of the execution that was last asked here to shut down."""
 
     def result(self, timeout: float | None = None) -> JobResult:
         record = self._ended(timeout)
@@ -75,6 +77,7 @@ class RemoteJob(Job):
         if not record.status.is_live:
             raise refusal(self.name, JobRequest(kind.value), record.status, record.failure)
         requests.request(self._store, self.name, kind, record.execution_id)
+        self._shut_down = record if kind is StopKind.SHUTDOWN else None
 
     def suspend(self, timeout: float | None = 60) -> JobResult:
         record = self._checked(JobRequest.SUSPEND)
@@ -136,13 +139,17 @@ class RemoteJob(Job):
         return found[1] if found is not None and found[0] == execution_id else None
 
     def _ended(self, timeout: float | None) -> ExecutionRecord | None:
-        """Waits until no execution is live, or its owner is gone; returns the record."""
+        """Waits until no execution is live, or its owner is gone; returns the record.
+
+        After a shutdown it waits until the execution has ended: a standby may have the job before
+        anybody sees it down.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         watch, record = LeaseWatch(), read_record(self._store, self.name)
         progress = RemoteProgress(SnapshotStore(self._store, self.name).load, self._report)
         with terminal_line(self._shows_progress) as line:
             try:
-                while record is not None and record.status.is_live:
+                while record is not None and record.status.is_live and not self._is_over(record):
                     if watch.sees(record) is False:
                         record = as_lost(record)
                         break
@@ -156,3 +163,11 @@ class RemoteJob(Job):
                 if line is not None and line.was_drawn:
                     line.end(progress.summary(record))
         return record
+
+    def _is_over(self, record: ExecutionRecord) -> bool:
+        """Whether another process has the job since it was asked here to shut down. The same one
+        may have begun another execution, which carries the request out."""
+        asked, lease = self._shut_down, record.lease
+        if asked is None or asked.lease is None or lease is None:
+            return False
+        return record.execution_id > asked.execution_id and lease.process != asked.lease.process

@@ -139,6 +139,11 @@ class Lease:
     activity: Activity | None = None
     """None: not known."""
 
+    @property
+    def process(self) -> tuple[str, str, int, int]:
+        """Identity of the owning process, which may have one execution after another."""
+        return self.host, self.pid_scope, self.pid, self.process_started_at_ms
+
 
 @dataclass(frozen=True)
 class SnapshotRef:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,10 @@ from dagster_jet.jobs.remote_job import RemoteJob
 from dagster_jet.ownership.lease import new_lease
 from dagster_jet.ownership.record_keeper import record_register
 from dagster_jet.ownership.supervision import Intent, read_supervision, set_intent
+from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
 from dagster_jet.store import Store, StoreConfig
+from dagster_jet.system.process import start_ticks
 
 #              suspend resume restart shutdown complete cancel export cancel_and_export
 TABLE = {
@@ -91,10 +95,15 @@ def write(
     cause: StopCause | None = None,
     failure: str | None = None,
     run_id: str | None = "run-1",
+    execution_id: int = 3,
+    pid: int | None = None,
 ) -> RemoteJob:
     lease = new_lease("o", 10_000, run_id) if status.is_live else None
-    record = ExecutionRecord("j", 3, status, lease=lease, cause=cause, failure=failure)
-    store.register(record_register("j")).claim(3, "test").write(record.to_bytes())
+    if lease is not None and pid is not None:
+        started = start_ticks(pid) or 0
+        lease = replace(lease, pid=pid, process_started_at_ms=started)
+    record = ExecutionRecord("j", execution_id, status, lease=lease, cause=cause, failure=failure)
+    store.register(record_register("j")).claim(execution_id, "test").write(record.to_bytes())
     return RemoteJob(store, "j", no_session)
 
 
@@ -122,6 +131,20 @@ def test_who_suspends_a_living_one_is_heard_whatever_becomes_of_it(store: Store)
     with pytest.raises(TimeoutError):
         job.suspend(timeout=0)
     assert wanted(store)[0] is Intent.PAUSED, "its execution may die before it has heard"
+
+
+def test_a_shutdown_is_carried_out_when_another_process_has_the_job(store: Store) -> None:
+    """Failed before: a standby had the job so soon that nobody saw it down, and who had asked
+    waited until the time was over."""
+    job = write(store, JobStatus.RUNNING)
+    job.request_stop(StopKind.SHUTDOWN)
+    write(store, JobStatus.RUNNING, execution_id=4)
+    with pytest.raises(TimeoutError):
+        job.result(0.3)  # a restart in the same process, which ends soon
+    write(store, JobStatus.STARTING, execution_id=5, pid=os.getppid())
+    assert job.result(0.3).status is JobStatus.STARTING
+    with pytest.raises(TimeoutError):
+        RemoteJob(store, "j", no_session).result(0.3)  # it has not asked for anything
 
 
 def test_what_a_program_runs_is_wanted_by_nobody_else(store: Store) -> None:
