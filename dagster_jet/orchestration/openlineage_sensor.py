@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from dagster_jet.orchestration.asset_job import stream_of
 from dagster_jet.orchestration.committed_snapshot import CommittedSnapshot, newest_commit
 from dagster_jet.orchestration.dagster_name import dagster_name, given_name
 from dagster_jet.orchestration.resource import JetResource
-from dagster_jet.orchestration.tick import jet_of_tick, required_key
+from dagster_jet.orchestration.tick import JetTickError, jet_of_tick, required_key
 from dagster_jet.orchestration.translator import place_of, stage_data
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from dagster_jet.jet import Jet
 
+_DELIVERY_S = 30
+"""Less than Dagster gives a tick."""
 _ENDS = {JobStatus.COMPLETED: "COMPLETE", JobStatus.FAILED: "FAIL"}
 
 
@@ -67,7 +69,7 @@ def build_jet_openlineage_sensor(
     """
     pipeline = stream_of(assets, "an OpenLineage sensor")
     try:
-        from openlineage.client import OpenLineageClient
+        import openlineage.client  # noqa: F401
     except ImportError:
         raise ConfigurationError(
             "OpenLineage needs the package 'openlineage-python'.",
@@ -80,9 +82,8 @@ def build_jet_openlineage_sensor(
             events, after = news(
                 opened, pipeline, job_namespace, Emitted.from_cursor(context.cursor)
             )
-        emitter = client or OpenLineageClient()
-        for event in events:
-            emitter.emit(event)
+        if events:
+            _emit(events, pipeline.name, client)
         context.update_cursor(json.dumps(asdict(after)))
         return dg.SkipReason(f"{pipeline.name!r}: {len(events)} events emitted")
 
@@ -94,6 +95,29 @@ def build_jet_openlineage_sensor(
         default_status=default_status,
         required_resource_keys=required_key(jet),
     )
+
+
+def _emit(events: Sequence[RunEvent], job: str, given: OpenLineageClient | None) -> None:
+    """Emits events, if no client is given by one that lives as long as this call: a transport may
+    have a thread, and may only queue what it is given.
+
+    Raises:
+        JetTickError: events were not delivered in time; the next tick emits them again.
+    """
+    from openlineage.client import OpenLineageClient
+
+    client, is_delivered = given or OpenLineageClient(), True
+    try:
+        for event in events:
+            client.emit(event)
+    finally:
+        if given is None:
+            is_delivered = client.close(_DELIVERY_S)
+    if not is_delivered:
+        raise JetTickError(
+            f"{job!r}: OpenLineage's transport did not deliver all of {len(events)} events within "
+            f"{_DELIVERY_S} s. The next tick emits them again."
+        )
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,12 @@
 
 import builtins
 import json
+import threading
+import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import dagster as dg
 import pytest
@@ -27,7 +30,7 @@ def jet(tmp_path: Path) -> Iterator[Jet]:
 class Backend:
     """Ticks the sensor, and reads what its client has written."""
 
-    def __init__(self, pipeline: Pipeline, folder: Path) -> None:
+    def __init__(self, pipeline: Pipeline, folder: Path, *, has_client: bool = True) -> None:
         @jet_assets(pipeline=pipeline)
         def stream():
             yield from ()
@@ -35,7 +38,7 @@ class Backend:
         self.file, self.cursor = folder / "events.jsonl", None
         transport = {"type": "file", "log_file_path": str(self.file), "append": True}
         client = OpenLineageClient(config={"transport": transport})
-        self.sensor = build_jet_openlineage_sensor(stream, client=client)
+        self.sensor = build_jet_openlineage_sensor(stream, client=client if has_client else None)
         self.resource = JetResource(store=[f"file://{folder}/store"], backup_count=0)
 
     def tick(self) -> list[dict[str, Any]]:
@@ -106,6 +109,46 @@ def test_a_job_that_was_deleted_and_ran_again_is_told(
         assert kinds(backend.tick()) == ["COMPLETE"]
         jet.job("shop").delete(release_sinks=False)
     assert versions == ["2", "2.50"]
+
+
+class Collector(BaseHTTPRequestHandler):
+    """A backend that answers slowly, and keeps what it has answered."""
+
+    received: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        time.sleep(0.3)
+        self.received.append(event["eventType"])
+        self.send_response(201)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+def test_a_tick_ends_when_a_transport_with_a_queue_has_delivered(
+    jet: Jet, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed before: each tick left a thread, and the cursor was ahead of the backend."""
+    job = RecordedJob(jet)
+    job.is_held_by(new_lease("o", 10_000, None))
+    job.commits(1, rows(1))
+    backend = Backend(pipeline, tmp_path, has_client=False)
+    Collector.received.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "async_http")
+        url = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("OPENLINEAGE__TRANSPORT__URL", url)
+        backend.tick()
+        received, before = [*Collector.received], threading.active_count()
+        for _ in range(3):
+            backend.tick()
+        assert threading.active_count() <= before
+        server.shutdown()
+    assert sorted(received) == ["RUNNING", "START"]
+    assert Collector.received == received, "nothing is emitted twice"
 
 
 def test_without_the_extra_the_cure_is_named(
