@@ -153,13 +153,15 @@ def news(
         str(uuid5(NAMESPACE_URL, id)),
         f"{found.record.timeline}.{found.ref.snapshot_id}{found.held_mark}",
     )
+    after = replace(after, has_ended=_has_ended(found.record, found.ref.execution_id))
+    # The next execution commits what a dead one has decided: no event may follow that run's end.
+    is_over = after.run == emitted.run and emitted.has_ended and after.has_ended
     lineage, kinds = _Lineage(pipeline, namespace), list[tuple[str, str]]()
     if after.run != emitted.run:
         kinds += [] if emitted.has_ended else [(emitted.run, "ABORT")]
         kinds.append((after.run, "START"))
-    if (after.run, after.commit) != (emitted.run, emitted.commit):
+    if (after.run, after.commit) != (emitted.run, emitted.commit) and not is_over:
         kinds.append((after.run, "RUNNING"))
-    after = replace(after, has_ended=_has_ended(found.record, found.ref.execution_id))
     if after.has_ended and (after.run != emitted.run or not emitted.has_ended):
         kinds.append((after.run, _ENDS.get(found.record.status, "ABORT")))
     return [lineage.event(run, kind, found) for run, kind in kinds], after

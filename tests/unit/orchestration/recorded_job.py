@@ -100,9 +100,17 @@ class RecordedJob:
         SnapshotStore(self.jet.store, self.name).delete(names, {})
 
     def commits_what_it_holds(self) -> None:
-        """A start commits the rows that sinks hold back; the snapshot keeps its id."""
+        """A start commits what is decided and not committed, and the rows that sinks hold back; the
+        snapshot keeps its id."""
         newest, *older = self._record.snapshots
-        self._write(replace(self._record, snapshots=(replace(newest, holds=False), *older)))
+        newest = replace(newest, committed=True, holds=False)
+        self._write(replace(self._record, snapshots=(newest, *older)))
+
+    def starts_execution(self, execution_id: int, lease: Lease) -> None:
+        """Another execution has the job."""
+        self.execution_id = execution_id
+        self._record = replace(self._record, execution_id=execution_id)
+        self.is_held_by(lease)
 
     def goes_back_to(self, snapshot_id: int) -> None:
         """`initial_snapshot=...`."""

@@ -93,6 +93,25 @@ def test_rows_that_a_start_commits_are_told(jet: Jet, pipeline: Pipeline, tmp_pa
     assert backend.tick() == []
 
 
+def test_no_event_of_a_run_follows_its_end(jet: Jet, pipeline: Pipeline, tmp_path: Path) -> None:
+    """Failed before: the next execution committed what the dead one had decided, and the backend
+    got RUNNING after ABORT, and never an end again."""
+    job, backend = RecordedJob(jet), Backend(pipeline, tmp_path)
+    job.is_held_by(new_lease("o", 10_000, None))
+    job.commits(1, rows(1))
+    started = [event["run"]["runId"] for event in backend.tick()]
+    job.commits(2, rows(2), committed=False)
+    job.is_held_by(None)
+    assert kinds(backend.tick()) == ["ABORT"]
+    job.starts_execution(2, new_lease("p", 10_000, None))
+    job.commits_what_it_holds()
+    assert backend.tick() == []
+    job.commits(3, rows(3))
+    events = backend.tick()
+    assert kinds(events) == ["START", "RUNNING"]
+    assert not {event["run"]["runId"] for event in events} & {*started}
+
+
 def test_a_job_that_was_deleted_and_ran_again_is_told(
     jet: Jet, pipeline: Pipeline, tmp_path: Path
 ) -> None:
