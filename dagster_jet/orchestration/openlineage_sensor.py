@@ -183,8 +183,9 @@ class _Lineage:
         streaming = job_type_job.JobTypeJobFacet("STREAMING", "DAGSTER_JET", "JOB")
         job = ol.Job(self.namespace, self.pipeline.name, facets={"jobType": streaming})
         at = datetime.now(timezone.utc)
-        if kind == "RUNNING":
-            at = datetime.fromtimestamp(found.ref.taken_at_ms / 1000, timezone.utc)
+        if kind in ("START", "RUNNING"):  # a run starts before its snapshots
+            taken_at = datetime.fromtimestamp(found.ref.taken_at_ms / 1000, timezone.utc)
+            at = min(at, taken_at)
         return ol.RunEvent(
             eventType=ol.RunState[kind],
             eventTime=at.isoformat(),

@@ -64,6 +64,7 @@ def test_a_run_of_a_stream_from_start_to_end(jet: Jet, pipeline: Pipeline, tmp_p
     job.commits(1, rows(1))
     start, running = backend.tick()
     assert kinds([start, running]) == ["START", "RUNNING"]
+    assert start["eventTime"] <= running["eventTime"], "failed before: a start was now"
     assert running["job"]["name"] == "shop"
     assert running["job"]["facets"]["jobType"]["processingType"] == "STREAMING"
     assert [(one["namespace"], one["name"]) for one in running["inputs"]] == [
