@@ -330,11 +330,10 @@ class Manifest:
 
     def as_of(self, ref: SnapshotRef) -> Manifest:
         """The manifest by the record's newest reference to it: phase 2 may be over by now, and what
-        was held back be committed."""
+        was held back be committed. Messages stay: their acknowledgement may be unconfirmed."""
         if not ref.committed:
             return self
-        held = self.held if ref.holds else ()
-        return replace(self, prepared=(), unacknowledged={}, held=held)
+        return replace(self, prepared=(), held=self.held if ref.holds else ())
 
     def owed(self, *, is_committed: bool) -> Manifest:
         """The manifest of what a start commits: nothing is held back any longer.
