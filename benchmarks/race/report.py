@@ -152,15 +152,16 @@ def paced_table(results: Results) -> str:
                 run["query"],
                 CONTESTANTS[run["engine"]].label,
                 thousands(run["rate"]),
-                *(number(_float(run[key])) for key in ("p50_s", "p95_s", "p99_s")),
+                *(ratio(_float(run[key])) for key in ("p50_s", "p95_s", "p99_s")),
                 *(number(_float(run[key])) for key in ("cold_start_s", "recovery_s")),
                 f"{run['lost']:,}",
                 f"{run['doubled']:,}",
                 number(_float(run["cpu_share"])),
+                number(_float(run["load"])),
             ]
         )
     head = ["query", "engine", "events/s", "p50, s", "p95, s", "p99, s", "first row, s",
-            "SIGKILL to new row, s", "lost", "doubled", "cores busy"]  # fmt: skip
+            "SIGKILL to new row, s", "lost", "doubled", "cores busy", "load before"]  # fmt: skip
     return table(head, rows)
 
 
@@ -237,7 +238,7 @@ def page(results: Results) -> str:
         f"{machine['memory_gib']} GiB, {rounds} round(s), medians. Made by `make bench`; how, and "
         "what the words mean: [benchmarks](../README.md). Every figure is of a run whose rows were "
         "all right.",
-        f"Load of the machine before the runs: median {number(_median(loads))}, highest "
+        f"Load of the machine before the runs of rates: median {number(_median(loads))}, highest "
         f"{number(max(loads, default=math.nan))}.",
         f"Rates were measured on {results.days('backlog')}, half load on {results.days('paced')}, "
         f"two sinks on {results.days('two_sinks')}.",
