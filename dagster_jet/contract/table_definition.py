@@ -26,10 +26,10 @@ class Table(Definition):
         """Returns position and content of a row that does not fit, if it can be found."""
         return None
 
-    def fingerprint(self) -> Any:
-        """Returns what differs once the content is another one; None if that is not known. A read
-        during which it changes is repeated."""
-        return None
+    def parts(self) -> frozenset[Any]:
+        """Returns what the content consists of, as files with sizes and times; empty if that is not
+        known. A read during which a part is replaced or removed is repeated."""
+        return frozenset()
 
 
 class VersionedTable(Table):

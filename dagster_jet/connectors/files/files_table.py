@@ -68,13 +68,13 @@ class FilesTable(Table):
         schema = self.schema or self._found_schema(spark, place, files)
         return replace(self, schema=schema)._rows_of(files).frame(spark, files)
 
-    def fingerprint(self) -> Any:
+    def parts(self) -> frozenset[Any]:
         """Returns its files, with sizes and times; those of local subfolders, too."""
         place = open_input(self.path, self.storage_options, not self.rows.is_remote)
         with suppress(FileNotFoundError, NotADirectoryError):
             only = place.find(self.path)
             return frozenset(place.listing().files if only is None else (only,))
-        return None
+        return frozenset()
 
     def _by_spark(self, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         reader = spark.read.options(**self._defaults)

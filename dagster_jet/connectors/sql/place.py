@@ -36,11 +36,9 @@ _PACKAGES = {"psycopg": "dagster-jet[postgres]", "pymysql": "pymysql"}
 _MYSQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION"
 """Added to the server's own mode. A lax server clips numbers, truncates texts, replaces 0 in an
 automatic column by its next number, and substitutes a missing engine."""
-_PROBES = {
-    socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3,
-    socket.TCP_USER_TIMEOUT: 30_000,
-}  # fmt: skip
-"""Options of a socket, as libpq's below: after these times a silent peer counts as dead."""
+_PROBES = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
+"""Options of a socket, as libpq's below: after these times a silent peer counts as dead. Not every
+system has all of them."""
 # Overrides formats set by server, database or role, so that texts of values can be read back.
 _POSTGRES = {
     "lock_timeout": f"{LOCK_S}s",
@@ -232,7 +230,8 @@ def _prepare_mysql(connection: Any, record: Any) -> None:
     found: socket.socket = connection._sock
     if found.family != socket.AF_UNIX:
         for option, value in _PROBES.items():
-            found.setsockopt(socket.IPPROTO_TCP, option, value)
+            if hasattr(socket, option):
+                found.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     connection._read_timeout = STATEMENT_S
     with connection.cursor() as cursor:
         cursor.execute(
