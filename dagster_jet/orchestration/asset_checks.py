@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _DESCRIPTIONS = {
     "definition": "The job runs the definition of the pipeline that is loaded here.",
     "alive": "The job is running and makes progress, or was stopped on purpose.",
-    "snapshot_age": "The job has a recent snapshot, or is alive and waits for input.",
+    "snapshot_age": "The job has a recent snapshot, waits for input, or was stopped on purpose.",
     "committed": "All sinks have the output that the last snapshot decided.",
     "store_safe": "The store has all its members, and no copy is missing or damaged.",
     "rejected_rows": "The share of source rows that did not fit the schema is small.",
@@ -37,6 +37,7 @@ _DESCRIPTIONS = {
     "watermark_lag": "Event time is not far behind the clock.",
 }
 _OF_SINKS = ("alive", "definition", "snapshot_age", "committed", "store_safe", "rejected_rows")
+_SNAPSHOT_AGE_MS = 600_000
 _WARNINGS = ("definition", "late_rows", "rejected_rows", "watermark_lag")
 
 
@@ -44,7 +45,7 @@ def build_jet_asset_checks(
     assets: dg.AssetsDefinition,
     *,
     jet: JetResource | str = "jet",
-    max_snapshot_age: Duration = "10 minutes",
+    max_snapshot_age: Duration | None = None,
     max_watermark_lag: Duration | None = None,
     max_late_ratio: float = 0.01,
     max_rejected_ratio: float = 0.01,
@@ -61,7 +62,8 @@ def build_jet_asset_checks(
       was given up, or was not taken up in time.
     - ``definition``: the running execution has this definition of the pipeline: expressions,
       connectors, settings and functions.
-    - ``snapshot_age``: the last snapshot is recent, or the job is alive and waits for input.
+    - ``snapshot_age``: the last snapshot is recent, or the job is alive and waits for input, or it
+      is down on purpose.
     - ``committed``: all sinks have the decided output.
     - ``store_safe``: no copy is missing or damaged.
     - ``rejected_rows``: few of the sources' rows became dead letters.
@@ -76,7 +78,8 @@ def build_jet_asset_checks(
         assets: the result of `@jet_assets`.
         jet: the `JetResource`, or its key in the definitions.
         max_snapshot_age: limit for a job that has input; also the limit for a pending commit, and
-            for the time that a job is down without being taken up.
+            for the time that a job is down without being taken up. By default 10 minutes, but
+            unlimited for snapshots of a job whose runs end by themselves.
         max_watermark_lag: maximum lag of event time behind the clock; by default unlimited.
         max_late_ratio: limit on a stage's share of late rows since the job began.
         max_rejected_ratio: limit on the sources' share of dead letters since the job began.
@@ -93,13 +96,15 @@ def build_jet_asset_checks(
     check_settings(
         pipeline.name, stuck_after_seconds=stuck_after_seconds, give_up_after=give_up_after
     )
+    age_ms = None if max_snapshot_age is None else to_ms(max_snapshot_age, "max_snapshot_age")
     limits = Limits(
-        to_ms(max_snapshot_age, "max_snapshot_age"),
+        _SNAPSHOT_AGE_MS if age_ms is None else age_ms,
         None if max_watermark_lag is None else to_ms(max_watermark_lag, "max_watermark_lag"),
         _ratio(max_late_ratio, "max_late_ratio"),
         _ratio(max_rejected_ratio, "max_rejected_ratio"),
         int(stuck_after_seconds * 1000),
         give_up_after,
+        age_ms,
     )
     definition = pipeline.graph.definition()
     kinds = {node.name: node.kind for node in pipeline.graph}
@@ -149,7 +154,7 @@ def _results(
     """Evaluates the checks; the store is read once, regardless of the number of checks."""
     now_ms = wall_clock_ms()
     job = jet.job(pipeline.name)
-    record = job.record()
+    record, supervision = job.record(), read_supervision(jet.store, pipeline.name)
     has_snapshot = record is not None and record.snapshot is not None
     manifest = job.manifest() if has_snapshot else None
     counters = {} if manifest is None else manifest.counters
@@ -157,11 +162,9 @@ def _results(
     reached, held = marks.get("reached_ms", {}), marks.get("held_back_by", {})
     sources = {node.name for node in pipeline.graph.sources}
     of_pipeline: dict[str, Callable[[], Health]] = {
-        "alive": lambda: health.alive(
-            record, read_supervision(jet.store, pipeline.name), now_ms, limits
-        ),
+        "alive": partial(health.alive, record, supervision, now_ms, limits),
         "definition": partial(health.definition, record, definition),
-        "snapshot_age": partial(health.snapshot_age, record, now_ms, limits),
+        "snapshot_age": partial(health.snapshot_age, record, supervision, now_ms, limits),
         "committed": partial(health.committed, record, now_ms, limits),
         "store_safe": lambda: health.store_safe(jet.store.status()),
         "rejected_rows": partial(

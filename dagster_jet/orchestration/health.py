@@ -25,6 +25,9 @@ class Limits:
     stuck_after_ms: int = 300_000
     give_up_after: int = 8
     """`stuck_after_ms` and `give_up_after` are the same as for the supervisor."""
+    drained_snapshot_age_ms: int | None = None
+    """Limit on the age of the last snapshot of a job whose runs end by themselves; None: unlimited,
+    because its schedule may start it at any interval."""
 
 
 @dataclass(frozen=True)
@@ -123,15 +126,26 @@ def definition(record: ExecutionRecord | None, loaded: str) -> Health:
     )
 
 
-def snapshot_age(record: ExecutionRecord | None, now_ms: int, limits: Limits) -> Health:
-    """Whether the last snapshot is recent, or the job is idle or completed."""
+def snapshot_age(
+    record: ExecutionRecord | None,
+    supervision: Supervision | None,
+    now_ms: int,
+    limits: Limits,
+) -> Health:
+    """Whether the last snapshot is recent, or the job is idle, completed or down on purpose."""
+    intent = Intent.ALWAYS_ON if supervision is None else supervision.intent
+    is_paused = intent is Intent.PAUSED and (record is None or not record.status.is_live)
     if record is None or record.snapshot is None:
-        return Health(False, "The job has no snapshot yet.")
+        return Health(is_paused, "The job has no snapshot yet.")
     age_ms = max(0, now_ms - record.snapshot.taken_at_ms)
     numbers = {"snapshot_id": record.snapshot.snapshot_id, "age_seconds": age_ms / 1000}
     said = f"The last snapshot is {age_ms / 1000:,.0f} s old"
     if record.status is JobStatus.COMPLETED:
         return Health(True, f"{said}; the job is completed.", numbers)
+    if is_paused:
+        return Health(True, f"{said}; the job is paused.", numbers)
+    if record.cause is StopCause.CANCEL:
+        return Health(True, f"{said}; the job was cancelled.", numbers)
     lease = record.lease
     is_idle = (
         lease is not None
@@ -141,7 +155,10 @@ def snapshot_age(record: ExecutionRecord | None, now_ms: int, limits: Limits) ->
     )
     if is_idle:
         return Health(True, f"{said}; the job is alive and waits for input.", numbers)
-    is_well = age_ms <= limits.snapshot_age_ms
+    limit_ms: int | None = limits.snapshot_age_ms
+    if intent is Intent.DRAINED:
+        limit_ms, said = limits.drained_snapshot_age_ms, f"{said}; its runs end by themselves"
+    is_well = limit_ms is None or age_ms <= limit_ms
     return Health(is_well, f"{said}; the job is {record.status.value}.", numbers)
 
 

@@ -279,6 +279,33 @@ def test_a_job_whose_process_is_gone_has_been_down_since_its_last_sign_of_life()
 
 
 @pytest.mark.parametrize(
+    ("of", "wanted", "limit_ms", "is_well"),
+    [
+        (DOWN, DRAINED, None, True),
+        (record(activity=Activity(Doing.EPOCH, 1_000)), DRAINED, None, True),
+        (DOWN, DRAINED, 60_000, False),
+        (DOWN, DRAINED, 120_000, True),
+        (DOWN, PAUSED, None, True),
+        (BY_ERROR, PAUSED, None, True),
+        (record(activity=Activity(Doing.EPOCH, 1_000)), PAUSED, None, False),
+        (None, PAUSED, None, True),
+        (replace(DOWN, status=JobStatus.FAILED, cause=StopCause.CANCEL), ALWAYS_ON, None, True),
+        (DOWN, ALWAYS_ON, None, False),
+    ],
+    ids=["drained", "its next run", "too old for its limit", "within its limit", "paused",
+         "paused after a failure", "paused, and still running", "paused before its first run",
+         "cancelled", "down"],
+)  # fmt: skip
+def test_the_snapshot_of_a_job_that_is_down_on_purpose_may_be_old(
+    of: Any, wanted: Supervision, limit_ms: int | None, is_well: bool
+):
+    """Failed before: with a schedule each quarter of an hour the check was red at each evaluation,
+    and so it was for a paused job."""
+    limits = replace(LIMITS, drained_snapshot_age_ms=limit_ms)
+    assert health.snapshot_age(of, wanted, NOW, limits).is_well is is_well
+
+
+@pytest.mark.parametrize(
     ("of", "is_well"),
     [
         (record(), False),
@@ -291,7 +318,7 @@ def test_a_job_whose_process_is_gone_has_been_down_since_its_last_sign_of_life()
     ids=["running", "completed", "alive and idle", "busy", "was idle, and died", "never ran"],
 )
 def test_an_old_snapshot_is_bad_unless_there_is_nothing_to_do(of: Any, is_well: bool):
-    assert health.snapshot_age(of, NOW, LIMITS).is_well is is_well
+    assert health.snapshot_age(of, ALWAYS_ON, NOW, LIMITS).is_well is is_well
 
 
 def test_a_commit_may_be_pending_for_a_while():
