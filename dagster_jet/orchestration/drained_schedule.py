@@ -14,6 +14,7 @@ from dagster_jet.execution.stopping import parse_until
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_job import build_jet_job, stream_of
 from dagster_jet.orchestration.dagster_name import dagster_name, given_name
+from dagster_jet.orchestration.launches import job_tag, waiting_run
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.run_config import UNTIL
 from dagster_jet.orchestration.tick import jet_of_tick, required_key
@@ -36,8 +37,9 @@ def build_jet_schedule(
 ) -> dg.ScheduleDefinition:
     """Return a schedule of runs that read the available input, commit it and end.
 
-    A tick requests nothing and states the reason while a run has the job, or while the job is
-    paused or suspended. The next run reads all later input; nothing is skipped or read twice.
+    A tick requests nothing and states the reason while a run has the job or waits for it in
+    Dagster's queue, or while the job is paused or suspended. The next run reads all later input;
+    nothing is skipped or read twice.
 
     Args:
         assets: the result of `@jet_assets`.
@@ -65,13 +67,21 @@ def build_jet_schedule(
         tags={keys.TAG_KIND: keys.KIND_DRAINED},
     )
 
+    schedule = given_name(name, f"{base}_schedule")
+
     def tick(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         with jet_of_tick(jet, context) as opened:
             why = why_not_now(opened, pipeline.name)
-        return dg.SkipReason(why) if why else dg.RunRequest(run_config=run_config)
+            tags = {keys.TAG_JOB: job_tag(opened.store, pipeline.name)}
+        if why is not None:
+            return dg.SkipReason(why)
+        waiting = waiting_run(context.instance, {**tags, keys.DAGSTER_SCHEDULE_NAME: schedule})
+        if waiting is not None:
+            return dg.SkipReason(f"run {waiting} was requested, and will read this, too")
+        return dg.RunRequest(run_config=run_config, tags=tags)
 
     return dg.ScheduleDefinition(
-        name=given_name(name, f"{base}_schedule"),
+        name=schedule,
         job=job,
         cron_schedule=cron_schedule,
         execution_fn=tick,

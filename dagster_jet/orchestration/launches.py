@@ -6,7 +6,7 @@ generation of a supervisor's request.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ _PENDING = (
 )
 
 
+_WAITING = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.QUEUED)
 _UNENDED = (*_PENDING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 
 
@@ -166,6 +167,13 @@ def hint(run: dg.DagsterRun | None) -> RunHint:
     if run.status in _PENDING:
         return RunHint.STARTING
     return RunHint.ENDED if run.is_finished else RunHint.STARTED
+
+
+def waiting_run(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> str | None:
+    """Return the id of a run with these tags that was requested and has not begun, if any."""
+    waiting = dg.RunsFilter(statuses=_WAITING, tags={**tags})
+    runs = instance.get_runs(waiting, limit=1)
+    return runs[0].run_id if runs else None
 
 
 def job_tag(store: Store, job: str) -> str:

@@ -17,7 +17,7 @@ from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.committed_snapshot import CommittedSnapshot, commits
 from dagster_jet.orchestration.dagster_name import dagster_name, given_name, pipeline_name
-from dagster_jet.orchestration.launches import job_tag
+from dagster_jet.orchestration.launches import job_tag, waiting_run
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.tick import jet_of_tick, required_key
 from dagster_jet.pipeline import Pipeline
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from dagster_jet.jet import Jet
 
-_NOT_BEGUN = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.QUEUED)
 _STORE_ID_CHARACTERS = 8
 
 
@@ -207,7 +206,8 @@ def look(
         return _skip(
             f"snapshot {newest.snapshot_id} has no new rows of {', '.join(chosen)}", job, cursor
         )
-    waiting = _not_begun(context.instance, job_tag(jet.store, job), sensor)
+    tagged = {keys.TAG_SNAPSHOT_IN: job_tag(jet.store, job), keys.DAGSTER_SENSOR_NAME: sensor}
+    waiting = waiting_run(context.instance, tagged)
     if waiting is not None:
         return _skip(f"run {waiting} was requested, and will read this, too", job, context.cursor)
     request = _request(found, jet.store, tags)
@@ -240,12 +240,6 @@ def _before_rewind(
     older = (found for found in retained if found.manifest.timeline < timeline)
     restored = next(older, None)
     return {} if restored is None else restored.rows(sinks)
-
-
-def _not_begun(instance: dg.DagsterInstance, owner: str, sensor: str) -> str | None:
-    wanted = {keys.TAG_SNAPSHOT_IN: owner, keys.DAGSTER_SENSOR_NAME: sensor}
-    runs = instance.get_runs(dg.RunsFilter(statuses=_NOT_BEGUN, tags=wanted), limit=1)
-    return runs[0].run_id if runs else None
 
 
 def _check_sinks(job: str, wanted: Sequence[str], known: Iterable[str]) -> None:

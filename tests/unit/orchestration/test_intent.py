@@ -26,6 +26,7 @@ from dagster_jet import (
     sources,
 )
 from dagster_jet.jobs.requests import StopRequest
+from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.retirement import Retirement
 from dagster_jet.orchestration.sensor import supervise
@@ -130,9 +131,16 @@ def test_a_suspended_job_starts_when_it_is_resumed_and_not_before(
 # --- the schedule ---------------------------------------------------------------------------------
 
 
-def schedule_tick(resource: JetResource) -> dg.RunRequest | str:
+@pytest.fixture
+def saved(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """An instance that a schedule can open."""
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        yield instance
+
+
+def schedule_tick(resource: JetResource, instance: dg.DagsterInstance) -> dg.RunRequest | str:
     schedule = build_jet_schedule(shop_assets(), cron_schedule="*/5 * * * *", jet=resource)
-    with dg.build_schedule_context() as context:
+    with dg.build_schedule_context(instance=instance) as context:
         data = schedule.evaluate_tick(context)
     if data.run_requests:
         (request,) = data.run_requests
@@ -141,8 +149,10 @@ def schedule_tick(resource: JetResource) -> dg.RunRequest | str:
     return data.skip_message
 
 
-def test_a_tick_requests_a_run_that_ends_by_itself(resource: JetResource) -> None:
-    request = schedule_tick(resource)
+def test_a_tick_requests_a_run_that_ends_by_itself(
+    saved: dg.DagsterInstance, resource: JetResource
+) -> None:
+    request = schedule_tick(resource, saved)
     assert isinstance(request, dg.RunRequest)
     assert request.run_config == {"ops": {"shop": {"config": {"until": "drained"}}}}
 
@@ -174,20 +184,50 @@ def test_the_schedule_and_its_job_are_definitions_that_load(resource: JetResourc
     ],
 )
 def test_a_tick_that_requests_nothing_says_why(
-    jet: Jet, resource: JetResource, record: ExecutionRecord, intent: Intent, said: str
+    saved: dg.DagsterInstance,
+    jet: Jet,
+    resource: JetResource,
+    record: ExecutionRecord,
+    intent: Intent,
+    said: str,
 ) -> None:
     if record.status.is_live:
         record = replace(record, lease=new_lease("o", 60_000, None))  # now, not at collection
     write(jet, record)
     set_intent(jet.store, "shop", intent)
-    found = schedule_tick(resource)
+    found = schedule_tick(resource, saved)
     assert isinstance(found, str) and said in found
 
 
-def test_a_run_that_died_is_followed_by_the_next(jet: Jet, resource: JetResource) -> None:
+def test_a_run_that_died_is_followed_by_the_next(
+    saved: dg.DagsterInstance, jet: Jet, resource: JetResource
+) -> None:
     dead = ExecutionRecord("shop", 4, JobStatus.FAILED, cause=StopCause.ERROR, failure="broken")
     write(jet, dead)
-    assert isinstance(schedule_tick(resource), dg.RunRequest)
+    assert isinstance(schedule_tick(resource, saved), dg.RunRequest)
+
+
+def test_while_a_scheduled_run_waits_in_the_queue_no_other_is_requested(
+    saved: dg.DagsterInstance, jet: Jet, resource: JetResource
+) -> None:
+    """Failed before: each tick requested another one."""
+    request = schedule_tick(resource, saved)
+    assert isinstance(request, dg.RunRequest)
+
+    @dg.job(name="shop_drained_job")
+    def job() -> None: ...
+
+    others = {**request.tags, keys.TAG_JOB: "another-store/default/shop"}
+    saved.create_run_for_job(job, tags=others, status=dg.DagsterRunStatus.NOT_STARTED)
+    assert isinstance(schedule_tick(resource, saved), dg.RunRequest)
+    queued = saved.create_run_for_job(
+        job, tags=request.tags, status=dg.DagsterRunStatus.NOT_STARTED
+    )
+    assert schedule_tick(resource, saved) == (
+        f"run {queued.run_id} was requested, and will read this, too"
+    )
+    saved.report_run_failed(queued)
+    assert isinstance(schedule_tick(resource, saved), dg.RunRequest)
 
 
 def test_a_scheduled_run_does_not_lift_a_pause(
