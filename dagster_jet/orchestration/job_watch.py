@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -109,6 +110,8 @@ class JobWatch:
     """Whether the job has ended here because another run executes it."""
     _is_up: bool = field(default=False, init=False)
     """Whether an execution has started and data flows."""
+    _refused: Counter[str] = field(default_factory=Counter, init=False)
+    """Rows that the place of each sink has refused since the run began."""
     _is_over: bool = field(default=False, init=False)
     """Whether the end of the job was reported, or its lease was released."""
 
@@ -275,7 +278,7 @@ class JobWatch:
                     f"Snapshot {event.snapshot_id} is damaged and no longer retained: "
                     f"{event.reason}"
                 )
-            case ItemsLost() if _has_doubled(event):
+            case ItemsLost() if _has_doubled(event.lost_in_all, event.lost):
                 self.log.warning(
                     f"{event.lost} items of {event.source!r} were dropped before they were read; "
                     f"{event.lost_in_all} since the job began. Read more often, or raise the "
@@ -292,11 +295,13 @@ class JobWatch:
                     f"lost, as accept_loss allows: {event.reason}"
                 )
             case OutputRefused():
-                self.log.warning(
-                    f"{event.rows} rows of {event.sink!r}, epoch {event.epoch_id}, are in "
-                    f"{event.dead_letter_sink!r} instead, as refused_to_dead_letters asks: "
-                    f"{event.reason}"
-                )
+                self._refused[event.sink] += event.rows
+                if _has_doubled(self._refused[event.sink], event.rows):
+                    self.log.warning(
+                        f"{event.rows} rows of {event.sink!r}, epoch {event.epoch_id}, are in "
+                        f"{event.dead_letter_sink!r} instead, as refused_to_dead_letters asks "
+                        f"({self._refused[event.sink]} since the run began): {event.reason}"
+                    )
             case InputLost():
                 self.log.warning(
                     f"Input of {event.source!r} that epochs {list(event.epoch_ids)} had read is "
@@ -353,6 +358,6 @@ def _started(event: ExecutionStarted) -> str:
     )
 
 
-def _has_doubled(event: ItemsLost) -> bool:
-    """Whether the total has passed a power of two (true for the first loss); limits log lines."""
-    return event.lost_in_all.bit_length() > (event.lost_in_all - event.lost).bit_length()
+def _has_doubled(total: int, new: int) -> bool:
+    """Whether the total has passed a power of two (true for the first ones); limits log lines."""
+    return total.bit_length() > (total - new).bit_length()

@@ -12,7 +12,12 @@ import dagster as dg
 import pytest
 
 from dagster_jet.errors import ExecutorLostError, FencedError, JetError, SourceError
-from dagster_jet.execution.events import ExecutionStarted, JobEvent, SnapshotCommitted
+from dagster_jet.execution.events import (
+    ExecutionStarted,
+    JobEvent,
+    OutputRefused,
+    SnapshotCommitted,
+)
 from dagster_jet.orchestration.asset_reports import AssetReports
 from dagster_jet.orchestration.event_buffer import EventBuffer
 from dagster_jet.orchestration.event_iterator import JetEventIterator
@@ -118,6 +123,24 @@ def test_no_older_snapshot_is_reported_after_a_restored_one(pending: int, last: 
     watch.schedule = ReportSchedule(30)
     assert [number(e) for e in watch.events()] == [42, *last]
     assert (watch.schedule.repeat_last() is not None) == bool(last)
+
+
+def test_rows_that_a_sink_refuses_in_each_epoch_do_not_flood_the_log() -> None:
+    """Failed before: a table that refuses a row a commit wrote one event of Dagster's log each."""
+
+    def refuse(job: ScriptedJob) -> None:
+        for epoch in range(1, 101):
+            for sink in ("out", "more")[: 1 + (epoch == 7)]:
+                event = OutputRefused("j", 1, sink, epoch, 1, "bad", "not null")
+                job.event_buffer.put(event)
+
+    observed = start_watch(ScriptedJob(refuse))
+    assert [*observed.events()] == []
+    lines = [line for line in observed.log.lines if "refused_to_dead_letters" in line]
+    of_more = [line for line in lines if "of 'more'" in line]
+    assert len(of_more) == 1 and "epoch 7" in of_more[0]
+    said = [line.split(" since")[0].rpartition("(")[2] for line in lines if "of 'out'" in line]
+    assert said == ["1", "2", "4", "8", "16", "32", "64"]
 
 
 def test_an_interrupt_drains_reports_and_is_raised_again() -> None:
