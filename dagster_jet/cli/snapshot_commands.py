@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -277,9 +278,12 @@ def _text(value: Any, target: Target) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Converts bytes to hexadecimal text for JSON."""
+    """Converts what JSON does not have: bytes to hexadecimal text, and NaN and infinite numbers to
+    the text that Spark writes for them."""
     if isinstance(value, bytes):
         return value.hex()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list):

@@ -47,6 +47,8 @@ def snapshot(store: Store, snapshot_id: int, count: int) -> SnapshotRef:
         "__count()": pa.array([count if k == "a" else 1 for k in keys], pa.int64()),
         "__rows": pa.array([count if k == "a" else 1 for k in keys], pa.int64()),
         "__max(due)": pa.array([FAR] * len(keys), pa.date32()),
+        "__max(eur)": pa.array([float("nan")] * len(keys)),
+        "__min(eur)": pa.array([-float("inf")] * len(keys)),
     }
     name = ChunkSetName("totals", snapshot_id, 4, 0, "a")
     chunks: ChunkSet = write_chunk_set(
@@ -73,7 +75,11 @@ def run(tmp_path: Path, *arguments: str) -> Any:
 def answer(tmp_path: Path, *arguments: str) -> Any:
     shown = run(tmp_path, *arguments, "--json")
     assert shown.exit_code == 0, shown.stderr
-    return json.loads(shown.stdout)
+    return json.loads(shown.stdout, parse_constant=_refuse)
+
+
+def _refuse(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
 
 
 def refused(tmp_path: Path, *arguments: str) -> str:
@@ -114,6 +120,8 @@ def test_what_a_snapshot_holds(tmp_path: Path) -> None:
     rows = answer(tmp_path, "snapshots", JOB, "show", "7", "--stage", "totals")
     assert {row["k"]: row["__count()"] for row in rows} == {"a": 2, "b": 1}
     assert {row["__max(due)"] for row in rows} == {"+29349-01-26"}, "failed before: OverflowError"
+    assert {row["__max(eur)"] for row in rows} == {"NaN"}, "failed before: it was no JSON"
+    assert [row["__min(eur)"] for row in rows] == ["-Infinity"] * 2
 
 
 @pytest.mark.usefixtures("store")
