@@ -80,7 +80,7 @@ class RemoteJob(Job):
         self._shut_down = record if kind is StopKind.SHUTDOWN else None
 
     def suspend(self, timeout: float | None = 60) -> JobResult:
-        record = self._checked(JobRequest.SUSPEND)
+        record, self._shut_down = self._checked(JobRequest.SUSPEND), None
         if not self._is_of_plain_python(record):
             # The intent first: whatever ends the execution, none is started after it.
             set_intent(self._store, self.name, Intent.PAUSED)

@@ -145,6 +145,8 @@ def test_a_shutdown_is_carried_out_when_another_process_has_the_job(store: Store
     assert job.result(0.3).status is JobStatus.STARTING
     with pytest.raises(TimeoutError):
         RemoteJob(store, "j", no_session).result(0.3)  # it has not asked for anything
+    with pytest.raises(TimeoutError):
+        job.suspend(0.3)  # of the execution that has the job now
 
 
 def test_what_a_program_runs_is_wanted_by_nobody_else(store: Store) -> None:
