@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import methodcaller
 from typing import Any
 
 from dagster_jet.errors import ConfigurationError
@@ -241,7 +242,7 @@ class JetMap:
             yield from (key for key in listed if key.partition in wanted)
             return
         for partition in partitions:
-            yield from self._listed(lambda entries, p=partition: entries.keys_in(p))
+            yield from self._listed(methodcaller("keys_in", partition))
 
     def _listed(self, listing: Callable[[ReplicatedMap], list[MapKey]]) -> list[MapKey]:
         return retry_after_membership_change(self._store, lambda: listing(self._parts.entries()))

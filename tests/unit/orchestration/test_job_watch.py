@@ -136,6 +136,7 @@ def test_rows_that_a_sink_refuses_in_each_epoch_do_not_flood_the_log() -> None:
 
     observed = start_watch(ScriptedJob(refuse))
     assert [*observed.events()] == []
+    assert isinstance(observed.log, Log)
     lines = [line for line in observed.log.lines if "refused_to_dead_letters" in line]
     of_more = [line for line in lines if "of 'more'" in line]
     assert len(of_more) == 1 and "epoch 7" in of_more[0]
