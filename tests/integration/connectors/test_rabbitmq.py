@@ -630,8 +630,8 @@ def test_a_dead_drivers_messages_that_come_after_its_successors_run_count_once(
     with Proxy(queue.port) as proxy:
         held = proxy.hold_next(lambda said: b"\x00\x3c\x00\x50" in said)  # Basic.Ack
         world.use(queue, proxy.port)
-        config = {"max_items_per_epoch": None, "snapshot_interval": "10 minutes"}
-        world.run_child("rabbitmq.acknowledge.sent=kill", config={**child.CONFIG, **config})
+        config = {**child.CONFIG, "max_items_per_epoch": None, "snapshot_interval": "10 minutes"}
+        world.run_child("rabbitmq.acknowledge.sent=kill", config=config, until="drained")
         held.wait()
         world.use(queue)
         assert world.run().status is JobStatus.DRAINED
