@@ -66,7 +66,11 @@ from dagster_jet.connectors.files.row_size import RowSize, row_size
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_lines import is_readable
 from dagster_jet.connectors.files.waiting_files import WaitingFiles
-from dagster_jet.connectors.values.declared_types import check_json_columns, check_texts
+from dagster_jet.connectors.values.declared_types import (
+    check_json_columns,
+    check_nullable,
+    check_texts,
+)
 from dagster_jet.contract import (
     Acknowledges,
     BadRowRule,
@@ -138,6 +142,7 @@ class FilesSource(Source):
             )
         check_columns = check_json_columns if self.format == "json" else check_texts
         check_columns(self.schema or "")
+        check_nullable(self.schema or "")
         if self.recursive and is_pattern(self.path):
             raise ConfigurationError(
                 f"recursive: {self.path!r} is a pattern.",
@@ -355,10 +360,8 @@ class FilesReader(SourceReader):
         if source.must_fit:
             own = without(schema, self._named)
             with self._folder.errors_named(file.path):
-                has_letters = self.bad_rows is not None
-                check_schema(
-                    self._place, file, own, self.job, self.stage, passes_damaged=has_letters
-                )
+                passes = self.bad_rows is not None
+                check_schema(self._place, file, own, self.job, self.stage, passes_damaged=passes)
 
     def frame(self, spark: SparkSession, split: tuple[Slice, ...]) -> SourceFrame:
         return self._divided(self._rows.frame(spark, split, with_file=self.bad_rows is not None))

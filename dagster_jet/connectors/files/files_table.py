@@ -22,6 +22,7 @@ from dagster_jet.connectors.files.places.place import InputPlace
 from dagster_jet.connectors.files.row_frames import Rows
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_tasks import TextByTasks
+from dagster_jet.connectors.values.declared_types import check_nullable
 from dagster_jet.contract import Table
 from dagster_jet.errors import SourceError
 
@@ -47,6 +48,7 @@ class FilesTable(Table):
         object.__setattr__(self, "path", absolute(self.path))
         storage = storage_options(self.path, dict(self.storage_options))
         object.__setattr__(self, "storage_options", storage)
+        check_nullable(self.schema or "")
         self.rows.check()
 
     def describe(self) -> dict[str, str]:

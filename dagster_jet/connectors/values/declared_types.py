@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from dagster_jet.core.ddl import split_ddl, split_type
 from dagster_jet.errors import ConfigurationError
+
+_QUOTED = re.compile(r"'[^']*'|`[^`]*`")
+_NOT_NULL = re.compile(r"\bnot\s+null\b", re.IGNORECASE)
 
 
 def check_json_columns(schema: str) -> None:
@@ -36,6 +40,19 @@ def check_texts(schema: str) -> None:
         cure="Declare it as string. Filter or cut texts that are too long: "
         "where(length(s) <= 9), or select() with substring(s, 1, 9).",
     )
+
+
+def check_nullable(schema: str) -> None:
+    """
+    Raises:
+        ConfigurationError: a column of the DDL, or a field in it, is NOT NULL; names the column.
+    """
+    for name, ddl in split_ddl(schema):
+        if _NOT_NULL.search(_QUOTED.sub("", ddl)):
+            raise ConfigurationError(
+                f"schema: {name!r} is {ddl}, and any file may have a null there.",
+                cure='Leave NOT NULL out. To drop rows with a null, use filter("v is not null").',
+            )
 
 
 def _refuse(

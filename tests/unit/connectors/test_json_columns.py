@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dagster_jet import sources
+from dagster_jet import sources, tables
 from dagster_jet.errors import ConfigurationError
 
 SOURCES: dict[str, Callable[[str], Any]] = {
@@ -48,6 +48,17 @@ def test_texts_with_a_length_in_files_without_json() -> None:
     for format in ("csv", "parquet"):
         with pytest.raises(ConfigurationError, match=r"'s' is varchar\(3\)"):
             sources.files("/in", format=format, schema="n bigint, s varchar(3)")
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+@pytest.mark.parametrize("define", [sources.files, tables.files], ids=["source", "table"])
+def test_files_have_no_columns_without_nulls(define: Callable[..., Any], format: str) -> None:
+    """Failed before, with dead letters and a null: "a row could not be processed", which named no
+    file. Without dead letters, and in CSV, the null was read."""
+    for wrong in ("long NOT NULL", "struct<x: int not  null> COMMENT 'x'"):
+        with pytest.raises(ConfigurationError, match=r"'v' is .* may have a null there"):
+            define("/in", format=format, schema=f"k string, v {wrong}")
+    define("/in", format=format, schema="k string COMMENT 'is not null', v struct<`not null`: int>")
 
 
 def test_only_json_has_texts_as_keys() -> None:
