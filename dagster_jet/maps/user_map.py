@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from operator import methodcaller
 from typing import Any
 
 from dagster_jet.errors import ConfigurationError
@@ -16,7 +15,7 @@ from dagster_jet.maps.log_state import LogState, Producer
 from dagster_jet.maps.parts import AnyStore, MapParts, retry_after_membership_change
 from dagster_jet.maps.settings import JournalConfig, MapSettings
 from dagster_jet.maps.value_formats import decode_value, encode_value
-from dagster_jet.store import MapKey, ReplicatedMap, Store
+from dagster_jet.store import MapKey, Store
 
 BATCH_CHANGES_MAX = 10_000
 BATCH_BYTES_MAX = 4 << 20
@@ -238,14 +237,17 @@ class JetMap:
         """
         if len(partitions) >= self.partition_count * _LISTED_TOGETHER:
             wanted = frozenset(partitions)
-            listed = self._listed(lambda entries: entries.keys())
-            yield from (key for key in listed if key.partition in wanted)
+            yield from (key for key in self._listed() if key.partition in wanted)
             return
         for partition in partitions:
-            yield from self._listed(methodcaller("keys_in", partition))
+            yield from self._listed(partition)
 
-    def _listed(self, listing: Callable[[ReplicatedMap], list[MapKey]]) -> list[MapKey]:
-        return retry_after_membership_change(self._store, lambda: listing(self._parts.entries()))
+    def _listed(self, partition: int | None = None) -> list[MapKey]:
+        def keys() -> list[MapKey]:
+            entries = self._parts.entries()
+            return entries.keys() if partition is None else entries.keys_in(partition)
+
+        return retry_after_membership_change(self._store, keys)
 
     # --- writing --------------------------------------------------------------------------------
 
