@@ -128,7 +128,7 @@ def write_csv(path: Path, rows: int) -> None:
 
 def write_parquet(path: Path, rows: int) -> None:
     table = pa.table({"k": [f"key-{n}" for n in range(rows)], "v": pa.array(range(rows))})
-    pq.write_table(table, path)
+    pq.write_table(table, path, row_group_size=20)
 
 
 @pytest.mark.parametrize(
