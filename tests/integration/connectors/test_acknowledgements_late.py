@@ -116,6 +116,7 @@ class Job:
 
     def __init__(self, queue: Any) -> None:
         self.queue, self.read = queue, Counter[int]()
+        self.restored: dict[str, Any] = {}
         self.reader = queue.source().open("j", "in", None)
 
     def reads(self, count: int) -> None:
@@ -131,7 +132,8 @@ class Job:
 
     def acknowledges(self) -> None:
         """A snapshot has what was read. Until it is done, as the engine does."""
-        messages = self.reader.unacknowledged()
+        messages = {**self.restored, **self.reader.unacknowledged()}
+        self.restored = {}
 
         def done() -> bool:
             try:
@@ -148,7 +150,8 @@ class Job:
         self.reader.close()
         self.reader = self.queue.source().open("j", "in", None)
         self.reader.restore(json.loads(json.dumps(position)), None)
-        self.reader.restore_unacknowledged(json.loads(json.dumps(open)))
+        self.restored = json.loads(json.dumps(open))
+        self.reader.restore_unacknowledged(self.restored)
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,9 @@ def restored(queue: RabbitQueue, reader: RabbitReader, port: int | None = None) 
     """Restores a reader from its position, through JSON, as after a crash behind a snapshot."""
     again = opened(queue, port)
     again.restore(json.loads(json.dumps(reader.position())), None)
-    again.restore_unacknowledged(json.loads(json.dumps(reader.unacknowledged())))
-    again.acknowledge(again.unacknowledged())
+    messages = json.loads(json.dumps(reader.unacknowledged()))
+    again.restore_unacknowledged(messages)
+    again.acknowledge(messages)
     return again
 
 
