@@ -139,8 +139,8 @@ def write_parquet(path: Path, rows: int) -> None:
 def test_a_file_that_is_replaced_while_it_is_read(
     spark: SparkSession, tmp_path: Path, name: str, write: Callable[[Path, int], None]
 ) -> None:
-    """Failed before: tasks read the new file up to the size of the old one, which cut off lines
-    without an error, and made a bad row of Parquet."""
+    """Failed before: tasks read the new file up to the size of the old one, which cut off lines,
+    and row groups of Parquet, without an error."""
     path = tmp_path / "tables" / name
     path.parent.mkdir(parents=True)
     write(path, 76)
