@@ -301,6 +301,9 @@ class Broken(SqliteQueue):
 
 class ForgetsItsPosition(Broken):
     class Reader(QueueReader):
+        def restore(self, position: Any, journal: Any) -> None:
+            pass
+
         def restore_unacknowledged(self, messages: Any) -> None:
             pass
 
