@@ -12,6 +12,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
@@ -137,8 +138,9 @@ class MessageReader(SourceReader, Generic[M]):
         return Lag(count, {"messages": count}, self._waiting_bytes)
 
     def plan(self, max_rows: int) -> tuple[M, ...] | None:
-        count = min(len(self._waiting), max(1, max_rows))
-        taken = [self._waiting.pop(next(iter(self._waiting))) for _ in range(count)]
+        taken = list(islice(self._waiting.values(), max(1, max_rows)))
+        for message in taken:
+            del self._waiting[message.message_id]
         self._waiting_bytes -= sum(len(message.body) for message in taken)
         self.read.handed_out({message.message_id: message.handle for message in taken})
         return tuple(taken) or None

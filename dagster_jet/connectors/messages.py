@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 REMEMBERED_MAX = 10_000
@@ -109,8 +110,9 @@ class ReadMessages:
                 self._unproven.pop(message_id, None)
                 self._closed.pop(message_id, None)
                 self._closed[message_id] = None
-            while len(self._closed) > self._remembered_max:
-                del self._closed[next(iter(self._closed))]
+            # Not one at a time: each look for the first one would pass over those deleted before.
+            for one in list(islice(self._closed, max(0, len(self._closed) - self._remembered_max))):
+                del self._closed[one]
 
     def remembered(self) -> list[str]:
         """Returns the newest ids that a snapshot has, oldest first: part of

@@ -25,7 +25,7 @@ def acknowledge(
     Raises:
         JetError: the call was given up or is not retryable; the next start acknowledges.
     """
-    is_confirmed = True
+    is_confirmed = not any(messages[name] for name in messages.keys() - polling.readers.keys())
     for name in messages.keys() & polling.readers.keys():
         reader, commit = polling.readers[name], StoreCall.COMMIT
         attempted = Attempted("acknowledgement", (name,), "its source", reader, commit)

@@ -6,7 +6,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dagster_jet.errors import JobFailedError, JobStateError
+from dagster_jet.errors import (
+    JobFailedError,
+    JobStateError,
+    SnapshotInvalidError,
+    StoreCorruptedError,
+)
 from dagster_jet.exports.export import Export
 from dagster_jet.exports.making import export_snapshot
 from dagster_jet.jobs import requests
@@ -85,7 +90,10 @@ class RemoteJob(Job):
             # The intent first: whatever ends the execution, none is started after it.
             set_intent(self._store, self.name, Intent.PAUSED)
         if not record.status.is_live:
-            return self._result_of(record)  # how its last execution ended is no answer
+            try:  # how its last execution ended is no answer
+                return self._result_of(record)
+            except (SnapshotInvalidError, StoreCorruptedError):
+                return result_of(record, {}, sources=(), sinks=())
         requests.request(self._store, self.name, StopKind.SUSPEND, record.execution_id)
         return self.result(timeout)
 

@@ -20,8 +20,6 @@ from dagster_jet.store import MapKey, Store
 BATCH_CHANGES_MAX = 10_000
 BATCH_BYTES_MAX = 4 << 20
 READ_AT_ONCE = 1_000
-_LISTED_TOGETHER = 1 / 8
-"""A larger share of the partitions is listed with the whole map."""
 
 
 class JetMap:
@@ -231,11 +229,9 @@ class JetMap:
         )
 
     def _keys_in(self, partitions: Collection[int]) -> Iterator[MapKey]:
-        """Yields the keys of partitions, one partition at a time.
-
-        S3 lists the whole map for each partition, so many partitions are listed together.
-        """
-        if len(partitions) >= self.partition_count * _LISTED_TOGETHER:
+        """Yields the keys of partitions, one partition at a time."""
+        is_whole = len(partitions) == self.partition_count
+        if is_whole or (len(partitions) > 1 and self._parts.entries().lists_whole_maps):
             wanted = frozenset(partitions)
             yield from (key for key in self._listed() if key.partition in wanted)
             return

@@ -27,7 +27,6 @@ _PENDING = (
 )
 
 
-_WAITING = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.QUEUED)
 _UNENDED = (*_PENDING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 
 
@@ -170,8 +169,12 @@ def hint(run: dg.DagsterRun | None) -> RunHint:
 
 
 def waiting_run(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> str | None:
-    """Return the id of a run with these tags that was requested and has not begun, if any."""
-    waiting = dg.RunsFilter(statuses=_WAITING, tags={**tags})
+    """Return the id of a queued run with these tags, if any.
+
+    A run that was created and not queued does not count: a daemon that died meanwhile submits it
+    only if the same tick requests it again.
+    """
+    waiting = dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED], tags={**tags})
     runs = instance.get_runs(waiting, limit=1)
     return runs[0].run_id if runs else None
 

@@ -151,6 +151,7 @@ class EnrichmentTables:
                 before = table.parts()
                 try:
                     frame, found = self._frame(node, version)
+                    listed = table.parts()
                     # Not cache(): it is lazy, and Spark shares it among frames that it considers
                     # equal.
                     rows = frame.localCheckpoint()
@@ -158,7 +159,9 @@ class EnrichmentTables:
                     if before <= table.parts():
                         raise
                 else:
-                    if before <= table.parts():  # new files beside them do no harm
+                    # A file that was there before the frame may have been read while it grew; a
+                    # later one does no harm.
+                    if before == listed and listed <= table.parts():
                         return rows, found
             raise SourceUnavailableError(
                 f"the table changed during each of {_READS_MAX} reads.",

@@ -14,7 +14,6 @@ from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.files.places.place import InputFile, InputPlace, Known, Listing, unknown
 from dagster_jet.errors import InputLostError, SourceError, SourceUnavailableError
-from dagster_jet.system.own_task import naming
 
 _logger = logging.getLogger(__name__)
 
@@ -48,10 +47,10 @@ class InputFolder:
         every poll would take a core, so most calls ask only for those that `known` does not know.
 
         Raises:
-            SourceError: the folder does not exist, or a file has a name that is not UTF-8.
+            SourceError: the folder does not exist.
             SourceUnavailableError: the file system cannot be read now.
         """
-        with naming(self.stage, self.job), self.errors_named(self.path):
+        with self.errors_named(self.path):
             began = time.monotonic()
             is_full = began >= self._next_full_look
             try:

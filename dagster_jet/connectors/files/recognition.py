@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -48,7 +49,8 @@ class Recognition:
             without_checksum: paths that are being read; their changes are detected elsewhere.
 
         Raises:
-            SourceError: a file that was read has changed, or it is unknown whether it was read.
+            SourceError: a file that was read has changed, or it is unknown whether it was read, or
+                a new file has a name that is not UTF-8.
             InputLostError: a file that was read in part is gone.
         """
         unread: list[InputFile] = []
@@ -57,7 +59,11 @@ class Recognition:
         for file in files:
             known = self.memory.get(file.path)
             if known is None:
-                (passed if self.memory.is_passed(file) else unread).append(file)
+                if self.memory.is_passed(file):
+                    passed.append(file)
+                else:
+                    self._check_name(file.path)
+                    unread.append(file)
                 continue
             if known.read_to is not None:
                 unread.append(file)
@@ -70,6 +76,17 @@ class Recognition:
         if gone := self.gone(self.memory.unfinished - self._listed):
             raise self._input_lost(gone[0], bytes_per_row)
         return Compared(unread, recognised, self._listed)
+
+    def _check_name(self, path: str) -> None:
+        """Raises `SourceError` for a name that no snapshot or row can have."""
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise self.folder.refused(
+                f"the name of the file {os.fsencode(path)!r} is not UTF-8.",
+                None,
+                "Rename it, or its folder.",
+            ) from None
 
     def gone(self, paths: Collection[str]) -> list[InputFile]:
         """Returns the files among these that were read in part and no longer exist."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
@@ -25,11 +26,13 @@ _DENIED_STATES = ("28", "42501", "3D000", "0P")
 _PASSING_MYSQL = {1040, 1053, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1290, 1317, 1836,
                   1927, 2002, 2003, 2006, 2013, 2055, 4031,
                   1020,  # another transaction has changed the row
-                  1021, 1026, 1030, 1114,  # no room, or another fault of the disk
+                  1021, 1114,  # no room
                   1037, 1038, 1041, 1206,  # no memory
                   1047,  # a node of a Galera cluster that is not ready
                   1969,  # the server's limit of a statement's time
                   }  # fmt: skip
+_STORAGE_MYSQL, _PASSING_STORAGE = {1026, 1030}, re.compile(r"\b(5|12|28)\b")
+"""Errors of files pass if the system says: input/output error, no memory, or no room."""
 _DENIED_MYSQL = {1044, 1045, 1049, 1142, 1143, 1227, 1698}
 _VALUE_STATES = ("21000", "22", "23", "44", "54", "P0001")
 _VALUE_MYSQL = {1048, 1062, 1118, 1153, 1264, 1265, 1292, 1366, 1406, 1411, 1526, 1644, 1690, 3140,
@@ -72,6 +75,8 @@ def error_kind(error: Exception) -> ErrorKind | None:
     number = original.args[0] if original is not None and original.args else None
     if isinstance(number, int):
         if number in _PASSING_MYSQL or number == 0:
+            return ErrorKind.PASSING
+        if number in _STORAGE_MYSQL and _PASSING_STORAGE.search(str(original)):
             return ErrorKind.PASSING
         if number in _REFERENCE_MYSQL:
             return ErrorKind.REFERENCE

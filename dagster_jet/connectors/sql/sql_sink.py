@@ -239,7 +239,8 @@ class SqlSink(StagedInStore):
         if of_time and self.mode != "delete":
             wrong = wrong or f"the column {of_time[0]} has intervals, which no table takes"
         if self.shape is not None:
-            wrong = wrong or self.shape.misfit(kinds, mode, self.key)
+            changes_keys = self.mode == "mirror"
+            wrong = wrong or self.shape.misfit(kinds, mode, self.key, changes_keys=changes_keys)
         if wrong is not None:
             raise PipelineError(
                 f"the rows do not fit the table {self.place.table!r}: {wrong}.",

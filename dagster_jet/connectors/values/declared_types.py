@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dagster_jet.core.ddl import split_ddl, split_type
 from dagster_jet.errors import ConfigurationError
 
-_QUOTED = re.compile(r"'[^']*'|`[^`]*`")
+_QUOTED = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`""")
 _NOT_NULL = re.compile(r"\bnot\s+null\b", re.IGNORECASE)
 
 

@@ -296,6 +296,11 @@ class ReplicatedMap:
         self._check()
         return sorted(found)
 
+    @property
+    def lists_whole_maps(self) -> bool:
+        """Whether a holder lists the whole map to find the keys of one partition, as S3 does."""
+        return any(one.startswith("s3://") for held in self.table.replicas for one in held)
+
     def keys_in(self, partition: int) -> list[MapKey]:
         """Return all keys of one partition, sorted by name.
 

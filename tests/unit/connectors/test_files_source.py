@@ -206,7 +206,7 @@ def test_a_name_that_is_not_utf8_is_refused_and_named(tmp_path: Path, name: byte
         file.write('{"a": 1}\n')
     source = sources.files(str(tmp_path), format="json", schema="a long", recursive=True)
     with pytest.raises(SourceError, match=r"caf\\xe9.* is not UTF-8. Rename it") as told:
-        source.open("j", "in", None)
+        take_all(source.open("j", "in", None))
     assert "job 'j', stage 'in'" in str(told.value).encode().decode()
     os.rename(path, tmp_path / "a.json")
     assert take_all(source.open("j", "in", None)) == ["a.json"]

@@ -6,6 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import dagster as dg
+from dagster._core.remote_origin import (
+    RegisteredCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.test_utils import create_run_for_test
+
 from dagster_jet import Jet
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, record_register
 from dagster_jet.snapshot.manifest import Artifact, Counters, Manifest, checksum
@@ -129,3 +137,15 @@ class RecordedJob:
         register = self.jet.store.register(record_register(self.name))
         register.claim(self._ballot, "test").write(record.to_bytes())
         self._record = record
+
+
+def queued_run(instance: dg.DagsterInstance, job: str, tags: Mapping[str, str]) -> dg.DagsterRun:
+    """A run that Dagster's queue has."""
+    code = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("shop"), "shop")
+    return create_run_for_test(
+        instance,
+        job,
+        status=dg.DagsterRunStatus.QUEUED,
+        remote_job_origin=RemoteJobOrigin(code, job),
+        tags=tags,
+    )

@@ -39,6 +39,8 @@ from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 
+from .recorded_job import queued_run
+
 LAUNCHES = Launches("shop", "shop_job")
 SNAPSHOT = SnapshotRef(5, 5, 4, "manifest/5", 0, 0, 0, committed=True)
 
@@ -218,11 +220,10 @@ def test_while_a_scheduled_run_waits_in_the_queue_no_other_is_requested(
     def job() -> None: ...
 
     others = {**request.tags, keys.TAG_JOB: "another-store/default/shop"}
-    saved.create_run_for_job(job, tags=others, status=dg.DagsterRunStatus.NOT_STARTED)
-    assert isinstance(schedule_tick(resource, saved), dg.RunRequest)
-    queued = saved.create_run_for_job(
-        job, tags=request.tags, status=dg.DagsterRunStatus.NOT_STARTED
-    )
+    queued_run(saved, "shop_drained_job", others)
+    saved.create_run_for_job(job, tags=request.tags)
+    assert isinstance(schedule_tick(resource, saved), dg.RunRequest), "else it is never submitted"
+    queued = queued_run(saved, "shop_drained_job", request.tags)
     assert schedule_tick(resource, saved) == (
         f"run {queued.run_id} was requested, and will read this, too"
     )

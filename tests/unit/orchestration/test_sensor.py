@@ -12,12 +12,6 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster import DagsterInstance
-from dagster._core.remote_origin import (
-    RegisteredCodeLocationOrigin,
-    RemoteJobOrigin,
-    RemoteRepositoryOrigin,
-)
-from dagster._core.test_utils import create_run_for_test
 
 from dagster_jet import (
     Jet,
@@ -43,6 +37,8 @@ from dagster_jet.ownership.supervision import (
     set_intent,
 )
 from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobStatus
+
+from .recorded_job import queued_run
 
 POLICY = RestartPolicy()
 LAUNCHES = Launches("shop", "shop_job")
@@ -223,14 +219,8 @@ def test_the_time_of_a_start_begins_when_the_run_leaves_the_queue(
     """Failed before: a full queue got one more request every three minutes, then a give up."""
     first = tick(instance, jet, now_ms=1_000)
     (request,) = first.run_requests or []
-    code = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("shop"), "shop")
-    run = create_run_for_test(
-        instance,
-        "shop_job",
-        status=dg.DagsterRunStatus.QUEUED,
-        remote_job_origin=RemoteJobOrigin(code, "shop_job"),
-        tags={**request.tags, keys.TAG_JOB: f"{jet.store.store_id}/default/shop"},
-    )
+    tags = {**request.tags, keys.TAG_JOB: f"{jet.store.store_id}/default/shop"}
+    run = queued_run(instance, "shop_job", tags)
     queued = tick(instance, jet, 2_000, first.cursor)
     late = 1_000 + 10 * POLICY.start_timeout_ms
     queued = tick(instance, jet, late, queued.cursor)

@@ -14,7 +14,7 @@ from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration.tick import JetTickError
 from dagster_jet.snapshot.record import JobStatus
 
-from .recorded_job import RecordedJob
+from .recorded_job import RecordedJob, queued_run
 
 
 @pytest.fixture
@@ -203,13 +203,10 @@ def test_a_run_that_waits_in_the_queue_will_read_it_too(
     job.commits(1, {"out": 5})
     daemon.tick()
 
-    @dg.job
-    def batch() -> None: ...
-
     tags = {**daemon.requests[0].tags, "dagster/sensor_name": "shop_snapshots"}
-    run = instance.create_run_for_job(batch, tags=tags, status=dg.DagsterRunStatus.NOT_STARTED)
+    run = queued_run(instance, "batch", tags)
     others = {**tags, ".dagster/dagster_jet_snapshot_in": "another-store/default/shop"}
-    instance.create_run_for_job(batch, tags=others, status=dg.DagsterRunStatus.NOT_STARTED)
+    queued_run(instance, "batch", others)
     job.commits(2, {"out": 6})
     assert daemon.tick() == f"'shop': run {run.run_id} was requested, and will read this, too"
     instance.report_run_failed(run)

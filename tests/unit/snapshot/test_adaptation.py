@@ -107,7 +107,9 @@ def test_state_is_dropped_once_its_transactions_are_committed() -> None:
     for ref in (replace(decided, committed=True), replace(decided, committed=True, holds=True)):
         found = words.manifest(written.as_of(ref), {"rows": SAVED["rows"]})
         assert set(found.plan) == {"rows"} and not found.prepared
-        assert found.unacknowledged == written.unacknowledged, "the acknowledgement may be unconfirmed"
+        assert found.unacknowledged == written.unacknowledged, (
+            "the acknowledgement may be unconfirmed"
+        )
 
 
 @pytest.mark.parametrize(

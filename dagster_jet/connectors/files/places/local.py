@@ -32,7 +32,6 @@ from dagster_jet.connectors.files.places.place import (
     is_read_folder,
     unknown,
 )
-from dagster_jet.errors import SourceError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.durable import make_folder, sync_folder
 
@@ -78,20 +77,12 @@ class LocalInput:
         return [path for one in found for path in _below(one)] if self.recursive else found
 
     def find(self, path: str) -> InputFile | None:
-        """Raises `SourceError` if the name is not UTF-8: no snapshot or row can have it."""
         try:
             status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         if not S_ISREG(status.st_mode):
             return None
-        try:
-            path.encode()
-        except UnicodeEncodeError:
-            raise SourceError(
-                f"the name of the file {os.fsencode(path)!r} is not UTF-8.",
-                cure="Rename it, or its folder.",
-            ) from None
         return InputFile(status.st_mtime_ns, path, status.st_size)
 
     def checksum(self, file: InputFile) -> int:

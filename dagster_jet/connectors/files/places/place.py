@@ -95,7 +95,6 @@ class InputPlace(Protocol):
 
         Raises:
             FileNotFoundError, NotADirectoryError: the folder does not exist.
-            SourceError: a file has a name that is not text.
             OSError: it, or a subfolder to be read, cannot be read; its files would seem to be gone.
         """
         ...

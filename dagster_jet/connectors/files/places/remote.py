@@ -142,7 +142,12 @@ class RemoteInput(_Folder):
             if scheme_of(self.url) not in _FLAT or not folder:
                 raise
             if not self._has_bucket:
-                fs.ls(bucket, detail=False)
+                try:
+                    fs.ls(bucket, detail=False)
+                except FileNotFoundError:
+                    raise
+                except Exception:  # noqa: BLE001 - the rights may end at the folder
+                    pass
                 self._has_bucket = True
             return ()
 
