@@ -37,6 +37,7 @@ def test_a_connection_that_postgres_refuses(said: str, kind: ErrorKind) -> None:
         (1021, "Disk full (/tmp); waiting for someone to free some space"),
         (1026, "Error writing file 't' (Errcode: 28 \"No space left on device\")"),
         (1030, 'Got error 28 "No space left on device" from storage engine InnoDB'),
+        (1030, 'Got error 5 "Input/output error" from storage engine InnoDB'),
         (1037, "Out of memory; restart server and try again (needed 65535 bytes)"),
         (1038, "Out of sort memory, consider increasing server sort buffer size"),
         (1041, "Out of memory."),
@@ -48,3 +49,8 @@ def test_a_connection_that_postgres_refuses(said: str, kind: ErrorKind) -> None:
 )
 def test_a_fault_of_mariadb_that_passes(number: int, said: str) -> None:
     assert error_kind(pymysql.err.OperationalError(number, said)) is ErrorKind.PASSING
+
+
+def test_a_damaged_table_of_mariadb_is_not_waited_for() -> None:
+    said = 'Got error 194 "Tablespace is missing for a table" from storage engine InnoDB'
+    assert error_kind(pymysql.err.OperationalError(1030, said)) is ErrorKind.MISMATCH
