@@ -79,7 +79,7 @@ def follows(jet: Jet, instance: dg.DagsterInstance, record: ExecutionRecord, fol
 
 @long
 def test_three_drained_runs(tmp_path: Path) -> None:
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         for number in range(3):
             put_file(tmp_path, number)
             run = scheduled_run(tmp_path, instance)
