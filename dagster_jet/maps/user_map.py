@@ -191,7 +191,8 @@ class JetMap:
     def items(self, partitions: Iterable[int] | None = None) -> Iterator[tuple[Key, Any]]:
         """Yield all keys and values, one partition at a time, with at most 1,000 values in memory.
 
-        The keys are listed first. Of many partitions, all keys of the map are in memory.
+        The keys are listed first: those of one partition at a time, but all keys of the map if all
+        partitions are wanted, or if several are and the store has a member on S3.
 
         The result is not a consistent cut: concurrent writes may or may not be included.
 

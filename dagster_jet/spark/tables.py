@@ -159,9 +159,8 @@ class EnrichmentTables:
                     if before <= table.parts():
                         raise
                 else:
-                    # A file that was there before the frame may have been read while it grew; a
-                    # later one does no harm.
-                    if before == listed and listed <= table.parts():
+                    # What the frame has listed must stay; files that come meanwhile do no harm.
+                    if before | listed <= table.parts():
                         return rows, found
             raise SourceUnavailableError(
                 f"the table changed during each of {_READS_MAX} reads.",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,3 +162,32 @@ def test_a_file_that_is_replaced_while_it_is_read(
     with pytest.raises(SourceUnavailableError, match=r"'look'.*changed during each of 3 reads"):
         read()
     assert read() == 450 and not sizes
+
+
+@dataclass(frozen=True)
+class FilledTable(FilesTable):
+    """A table into which another program writes a file before and after each listing."""
+
+    numbers: Iterator[int] = field(default_factory=count, compare=False)
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        self._add()
+        frame = super().frame(spark)
+        self._add()
+        return frame
+
+    def _add(self) -> None:
+        path = Path(self.path)
+        write_csv(path.parent / "new", 10)
+        os.replace(path.parent / "new", path / f"{next(self.numbers)}.csv")
+
+
+def test_files_that_come_while_a_table_is_read_are_no_change(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Failed before: no read of a folder that a stream fills could end."""
+    (tmp_path / "table").mkdir()
+    table = FilledTable(str(tmp_path / "table"), "csv", "k string, v long")
+    node = EnrichNode("look", ("in",), table, ("k",), "left")
+    enriching = EnrichmentTables(spark, "j", lambda error: translate(error, "j", []))
+    assert enriching.frame(node, ["k"]).count() == 10, "the file that the frame has listed"

@@ -16,7 +16,7 @@ from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Store, StoreConfig
 from tests.unit.orchestration.recorded_job import RecordedJob
 
-from .test_exports import JOB, PARTITIONS, Life, remote_job
+from .test_exports import JOB, PARTITIONS, Life, remote_job, three_snapshots
 
 
 @pytest.fixture
@@ -28,12 +28,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def life(store: Store) -> Life:
-    """A job with the snapshots 2 and 3."""
-    life = Life(store)
-    for snapshot_id in (1, 2, 3):
-        life.snapshot(snapshot_id, base=snapshot_id == 1)
-    life.record()
-    return life
+    return three_snapshots(store)
 
 
 @pytest.fixture

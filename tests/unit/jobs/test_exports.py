@@ -121,13 +121,18 @@ class Life:
         return record
 
 
-@pytest.fixture
-def life(store: Store) -> Life:
+def three_snapshots(store: Store) -> Life:
+    """A job with the snapshots 2 and 3."""
     life = Life(store)
     for snapshot_id in (1, 2, 3):
         life.snapshot(snapshot_id, base=snapshot_id == 1)
     life.record()
     return life
+
+
+@pytest.fixture
+def life(store: Store) -> Life:
+    return three_snapshots(store)
 
 
 def state(store: Store, wanted: int | str | None = None) -> list[int]:
