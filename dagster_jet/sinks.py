@@ -54,6 +54,7 @@ def files(
         storage_options: options of a bucket: `region`; `endpoint_url` for a server other than AWS;
             `connect_timeout` and `timeout` in seconds; and `access_key_id`, `secret_access_key` and
             `session_token`, each as `Secret(env=...)`. By default boto3 determines the credentials.
+            For `gs://` and `abfs://` those of gcsfs and adlfs, also with keys as secrets.
         shared: whether a local folder is the same on every machine of a cluster.
 
     Raises:

@@ -25,8 +25,9 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import xxhash
 
+from dagster_jet.connectors.object_driver import connected
 from dagster_jet.contract import Sink, SinkWriter, TransactionId
-from dagster_jet.core.secret import Url, text_of
+from dagster_jet.core.secret import Url
 from dagster_jet.errors import ArtifactLostError
 from dagster_jet.snapshot.manifest import Artifact, by_epoch
 from dagster_jet.store import ReplicatedMap, Store, StoreHandle
@@ -205,7 +206,8 @@ class FolderArea:
 class ObjectArea:
     """A `StagingArea` in a folder of an object store that fsspec reaches, for one sink alone.
 
-    For example `s3://` with s3fs, or `gs://`. An object is written atomically.
+    For example `s3://` with s3fs, or `gs://`. An object is written atomically. Slashes in a
+    name are folders.
 
     Args:
         url: the folder's URL for fsspec.
@@ -217,12 +219,12 @@ class ObjectArea:
 
     def put(self, name: str, data: bytes) -> None:
         """See `StagingArea.put`."""
-        files, folder = self._connected()
+        files, folder = connected(self.url, self.options)
         files.pipe_file(f"{folder}/{name}", _checksum(data) + data)
 
     def get(self, name: str) -> bytes | None:
         """See `StagingArea.get`."""
-        files, folder = self._connected()
+        files, folder = connected(self.url, self.options)
         try:
             framed: bytes = files.cat_file(f"{folder}/{name}")
         except FileNotFoundError:
@@ -231,23 +233,15 @@ class ObjectArea:
 
     def names(self) -> list[str]:
         """See `StagingArea.names`."""
-        files, folder = self._connected()
+        files, folder = connected(self.url, self.options)
         return [str(path).partition(f"{folder}/")[2] for path in files.find(folder)]
 
     def delete(self, names: Collection[str]) -> None:
         """See `StagingArea.delete`."""
-        files, folder = self._connected()
+        files, folder = connected(self.url, self.options)
         for name in names:
             with suppress(FileNotFoundError):
                 files.rm_file(f"{folder}/{name}")
-
-    def _connected(self) -> tuple[Any, str]:
-        """fsspec caches connections per process. It treats slashes in a name as folders."""
-        from fsspec.core import url_to_fs
-
-        options = {name: text_of(value) for name, value in self.options}
-        files, folder = url_to_fs(self.url, use_listings_cache=False, **options)
-        return files, str(folder).rstrip("/")
 
 
 def _unframed(framed: bytes, place: str) -> bytes:

@@ -62,7 +62,7 @@ def as_json(url: Url) -> str | dict[str, str]:
 
 def from_json(saved: str | Mapping[str, str]) -> Url:
     """Return what `as_json` was given."""
-    return saved if isinstance(saved, str) else Secret(saved["env"])
+    return Secret(saved["env"]) if isinstance(saved, Mapping) else saved
 
 
 def secret(given: Url, name: str) -> Secret:

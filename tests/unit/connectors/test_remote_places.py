@@ -132,6 +132,47 @@ def test_a_driver_that_writes_over_what_is_there_is_refused(
         sinks.files(url, format="json").check("j", "out", is_new_job=True)
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_copy_that_goes_on_after_its_answer(
+    url: str, sink: FilesSink, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """Failed before: Azure may answer before it has copied, and the source was removed at once."""
+    parts = stage(sink, 1)
+    fs, root = fsspec.core.url_to_fs(url)
+    copy, look, pending = type(fs).cp_file, type(fs).info, list[tuple[str, str]]()
+
+    def cp_file(self: Any, source: str, target: str) -> None:
+        self.pipe_file(target, b"")
+        pending.append((source, target))
+
+    def info(self: Any, path: str, **more: Any) -> Any:
+        found = look(self, path, **more)
+        if ends and pending:
+            copy(self, *pending.pop())
+        return found
+
+    monkeypatch.setattr(type(fs), "cp_file", cp_file)
+    monkeypatch.setattr(type(fs), "info", info)
+    monkeypatch.setattr(remote, "_LOOKS_MAX", 3)
+    place = RemoteInput(url, ())
+    fs.pipe_file(f"{root}/a.json", b"a")
+    (file,) = (file for file in place.listing().files if file.path.endswith("a.json"))
+    if ends:
+        sink.commit(parts, by(1))
+        place.move(file, f"{url}/_done/a.json")
+        assert fs.cat_file(f"{root}/_done/a.json") == b"a" and not fs.exists(f"{root}/a.json")
+    else:
+        with pytest.raises(SinkUnavailableError, match="has not ended the copy"):
+            sink.commit(parts, by(1))
+        assert len(staged(url)) == 1
+        with pytest.raises(OSError, match="has not ended the copy"):
+            place.move(file, f"{url}/_done/a.json")
+        assert fs.exists(f"{root}/a.json")
+        monkeypatch.setattr(type(fs), "cp_file", copy)
+        sink.commit(parts, by(2))
+    assert visible(url) == ['{"a":1}'] and staged(url) == []
+
+
 def test_a_driver_that_fails_in_words_of_its_own(
     url: str, sink: FilesSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,11 +213,13 @@ def test_what_is_read(url: str) -> None:
 
 
 def test_a_bucket_has_no_empty_folders(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failed before: a source of Google or Azure was refused once its last object was consumed."""
+    """Failed before: a source of Google or Azure was refused once its last object was consumed; and
+    one of a bucket that does not exist waited if it had subfolders."""
     fs, root = fsspec.core.url_to_fs(url)
     monkeypatch.setattr(remote, "_FLAT", frozenset({"memory"}))
-    with pytest.raises(SourceError, match="does not exist"):  # nor does the bucket
-        reader_of(url)
+    for path, recursive in ((url, False), (url, True), (f"{url}/*/*.json", False)):
+        with pytest.raises(SourceError, match="does not exist"):  # nor does the bucket
+            reader_of(path, recursive=recursive)
     for name in (f"{root}/a.json", f"{root}2/b.json"):
         fs.pipe_file(name, b'{"v": 1}\n')
     reader = reader_of(url)
@@ -220,6 +263,23 @@ def test_an_object_that_stands_for_a_folder_is_no_file(
     assert [file.path for file in listed] == ["s3://b/in/d/b.json"][: "d/b.json" in expected]
 
 
+def test_a_folder_that_azure_shows_as_a_file(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed before: adlfs shows `in/` as the empty file `in`, and then nothing else in the folder;
+    and `in/d/` as the empty file `in/d`, which it cannot open."""
+    fs, root = fsspec.core.url_to_fs(url)
+    azure = url.replace("memory:", "abfs:")
+    monkeypatch.setattr(remote, "connected", lambda *_: (fs, root))
+    for name in ("a.json", "d", "d/b.json"):
+        fs.store[f"{root}/{name}"] = MemoryFile(fs, f"{root}/{name}", b"" if name == "d" else b"1")
+    shown = [{"name": root, "type": "file", "size": 0}]
+    monkeypatch.setattr(type(fs), "ls", lambda *_, **__: shown)
+    below = {name: fs.info(name) for name in fs.store if name.startswith(f"{root}/")}
+    monkeypatch.setattr(type(fs), "find", lambda *_, **__: below)
+    for recursive, expected in ((False, {"a.json"}), (True, {"a.json", "d/b.json"})):
+        found = RemoteInput(azure, (), recursive).listing().files
+        assert {file.path for file in found} == {f"{azure}/{name}" for name in expected}
+
+
 def test_a_subfolder_that_cannot_be_read_is_not_empty(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +311,19 @@ def test_a_subfolder_that_cannot_be_read_is_not_empty(
             unreadable[:] = [folder]
             with pytest.raises(SourceUnavailableError, match="Permission denied"):
                 reader.poll()
+
+
+def test_a_name_that_the_driver_takes_for_another(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed before: adlfs opens `a` for `a#`, and the error said that the file had changed."""
+    fs, root = fsspec.core.url_to_fs(url)
+    strip = type(fs)._strip_protocol
+    taken = staticmethod(lambda path: strip(path).rstrip("#"))
+    monkeypatch.setattr(type(fs), "_strip_protocol", taken)
+    fs.store[f"{root}/b#.json#"] = MemoryFile(fs, f"{root}/b#.json#", b'{"v": 1}\n')
+    with pytest.raises(SourceUnavailableError, match=r"b#\.json#.*cannot open a file of this name"):
+        reader_of(url)
 
 
 def test_other_metadata_is_no_other_content() -> None:

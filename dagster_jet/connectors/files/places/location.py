@@ -34,6 +34,8 @@ _S3_SECRETS = frozenset({"access_key_id", "secret_access_key", "session_token"})
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 """Also matches a single slash, which `pathlib` writes."""
 _SECRET_NAME = re.compile("key|secret|token|password|credential|connection_string")
+_METHODS = frozenset({"anon", "cache", "cloud", "google_default"})
+"""Values of gcsfs's `token` that name a method and no secret."""
 _QUERY = re.compile(r"\?\w+=")
 _MAGIC_TO_SPARK = re.compile(r"[\\{}\[\]*?]")
 _LOCAL_HOSTS = ("", "localhost")
@@ -131,7 +133,8 @@ def literally(path: str) -> str:
 
 def _drivers_options(options: Mapping[str, str | Secret]) -> StorageOptions:
     """Returns the options of an fsspec driver; secrets are recognised by their names."""
-    _check_secrets(options, {name for name in options if _SECRET_NAME.search(name)})
+    secret = {name for name in options if _SECRET_NAME.search(name)}
+    _check_secrets(options, {name for name in secret if options[name] not in _METHODS})
     return tuple(sorted(options.items()))
 
 

@@ -2,10 +2,10 @@
 because it has no conditional create).
 
 A file is staged under `.staging/`, which readers' listings skip. Phase 2 copies it to its final
-name on the server and removes the staged file. An interrupted copy is repeated with the same
-result. The epoch's marker is created conditionally, which is tested with the driver first. If a
-dead execution's copy is still under way when its successor commits, it may restore a file that a
-reader has moved since: readers that move files must go by `_epochs/`.
+name on the server, waits until the copy is whole, and removes the staged file. An interrupted copy
+is repeated with the same result. The epoch's marker is created conditionally, which is tested with
+the driver first. If a dead execution's copy is still under way when its successor commits, it may
+restore a file that a reader has moved since: readers that move files must go by `_epochs/`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import errno
 import io
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, BinaryIO, cast
 
@@ -35,9 +35,10 @@ from dagster_jet.connectors.files.places.place import (
     is_published,
     unknown,
 )
-from dagster_jet.core.secret import text_of
+from dagster_jet.connectors.object_driver import as_os_errors, connected
 from dagster_jet.errors import MissingEnvironmentError
 from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.system.backoff import attempts
 
 _CURES = {
     "gs": "Install it with: pip install 'dagster-jet[gcs]'.",
@@ -49,6 +50,9 @@ _NATIVE = ("libhdfs", "libjvm", "CLASSPATH")
 _TAKEN = frozenset({409, 412})
 _FLAT = frozenset({"gs", "abfs"})
 """Schemes without folders, whose drivers list everything below a prefix at once."""
+_BLOCK_BYTES = 8 << 20
+"""Size of reads and writes; adlfs would keep 50 MiB of each open file in memory."""
+_LOOKS_MAX = 60
 _CONTENT = ("md5Hash", "generation", "etag")
 """Keys of what identifies an object's content. Google's ETag may change with its metadata, too;
 objects composed of others have no MD5, but a new generation for each content."""
@@ -61,18 +65,13 @@ class _Folder:
         self.url, self._options = url, options
 
     def connected(self) -> tuple[Any, str]:
-        """Returns the file system and its name of the folder. fsspec caches one per process and
-        thread, also after a fork.
+        """Returns the file system and its name of the folder.
 
         Raises:
             MissingEnvironmentError: the driver is not installed.
         """
-        from fsspec.core import url_to_fs
-
-        given = {name: text_of(value) for name, value in self._options}
         try:
-            with as_os_errors(self.url):
-                fs, root = url_to_fs(folder_of(self.url), use_listings_cache=False, **given)
+            return connected(folder_of(self.url), self._options)
         except (ImportError, OSError) as error:
             if not (isinstance(error, ImportError) or any(name in str(error) for name in _NATIVE)):
                 raise
@@ -82,7 +81,29 @@ class _Folder:
                 f"{str(error).splitlines()[0]}.",
                 cure=_CURES.get(scheme),
             ) from error
-        return fs, root.rstrip("/")
+
+    @property
+    def _is_flat(self) -> bool:
+        return scheme_of(self.url) in _FLAT
+
+    def _ls(self, fs: Any, folder: str) -> Sequence[Mapping[str, Any]]:
+        """Returns what is in a folder; perhaps what is in its subfolders, too."""
+        found: Sequence[Mapping[str, Any]] = fs.ls(folder, detail=True)
+        if self._is_flat and all(info["name"].rstrip("/") == folder for info in found):
+            # adlfs shows nothing but an object that has the folder's name, if there is one.
+            return list(fs.find(folder, detail=True).values())
+        return found
+
+    def _copy(self, fs: Any, source: str, target: str, size: int) -> None:
+        """Copies a file on the server and returns once the copy is whole: Azure may go on with it
+        after it has answered, and then needs the source."""
+        if not self._is_flat:
+            fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+        fs.cp_file(source, target)
+        for _ in attempts(_LOOKS_MAX):
+            if fs.info(target)["size"] == size:
+                return
+        raise OSError(errno.EREMOTEIO, "the server has not ended the copy of a file yet", target)
 
     def _below(
         self, fs: Any, root: str, is_wanted: Callable[[str], bool]
@@ -92,7 +113,7 @@ class _Folder:
         Args:
             is_wanted: says of a subfolder, by its path from the folder, whether to look into it.
         """
-        if scheme_of(self.url) in _FLAT:
+        if self._is_flat:
             return list(fs.find(root, detail=True).values())
         found, folders = [], [root]  # `find` takes a folder that cannot be read for an empty one
         while folders:
@@ -125,31 +146,40 @@ class RemoteInput(_Folder):
     def listing(self, known: Known = unknown) -> Listing:
         fs, root = self.connected()
         with as_os_errors(self.url):
-            if self.folder_url == self.url and not self._recursive:
-                found = self._directly_in(fs, root)
-            else:
-                found = self._below(fs, root, self._may_hold)
-        files = [self._file(info, root) for info in found if _is_file(info)]
+            found = self._entries(fs, root)
+            if not found and self._is_flat:
+                self._check_bucket(fs, root)
+        files = [self._file(info, root) for info in found if self._is_file(info)]
         subfolders = [self._path(i["name"], root) for i in found if i["type"] == "directory"]
-        return found_in(self.url, files, subfolders, recursive=self._recursive)
+        listing = found_in(self.url, files, subfolders, recursive=self._recursive)
+        for file in listing.files:
+            name = self._name(file.path, root)
+            if fs._strip_protocol(name) != name:
+                raise OSError(errno.EINVAL, "its driver cannot open a file of this name", file.path)
+        return listing
 
-    def _directly_in(self, fs: Any, root: str) -> Sequence[Mapping[str, Any]]:
-        """A bucket has no empty folders. Drivers report them as missing, as they do a bucket."""
+    def _entries(self, fs: Any, root: str) -> Sequence[Mapping[str, Any]]:
         try:
-            return cast("Sequence[Mapping[str, Any]]", fs.ls(root, detail=True))
+            if self.folder_url == self.url and not self._recursive:
+                return self._ls(fs, root)
+            return self._below(fs, root, self._may_hold)
         except FileNotFoundError:
-            bucket, _, folder = root.strip("/").partition("/")
-            if scheme_of(self.url) not in _FLAT or not folder:
+            if not self._is_flat:
                 raise
-            if not self._has_bucket:
-                try:
-                    fs.ls(bucket, detail=False)
-                except FileNotFoundError:
-                    raise
-                except Exception:  # noqa: BLE001 - the rights may end at the folder
-                    pass
-                self._has_bucket = True
             return ()
+
+    def _check_bucket(self, fs: Any, root: str) -> None:
+        """Raises `FileNotFoundError` for a bucket that does not exist. A folder in which nothing is
+        is no different from one that does not exist."""
+        if self._has_bucket:
+            return
+        try:
+            fs.ls(root.strip("/").partition("/")[0], detail=False)
+        except FileNotFoundError:
+            raise
+        except Exception:  # noqa: BLE001 - the rights may end at the folder
+            pass
+        self._has_bucket = True
 
     def find(self, path: str) -> InputFile | None:
         fs, root = self.connected()
@@ -169,7 +199,8 @@ class RemoteInput(_Folder):
     def open(self, file: InputFile) -> BinaryIO:
         fs, root = self.connected()
         with as_os_errors(self.url):
-            return cast(BinaryIO, fs.open(self._name(file.path, root), "rb"))
+            name = self._name(file.path, root)
+            return cast(BinaryIO, fs.open(name, "rb", block_size=_BLOCK_BYTES))
 
     def remove(self, file: InputFile) -> None:
         fs, root = self.connected()
@@ -179,9 +210,7 @@ class RemoteInput(_Folder):
     def move(self, file: InputFile, target: str) -> None:
         fs, root = self.connected()
         with as_os_errors(self.url):
-            place = fs._strip_protocol(target)
-            fs.makedirs(place.rpartition("/")[0], exist_ok=True)
-            fs.cp_file(self._name(file.path, root), place)
+            self._copy(fs, self._name(file.path, root), fs._strip_protocol(target), file.size)
         self.remove(file)
 
     def _may_hold(self, folder: str) -> bool:
@@ -192,6 +221,12 @@ class RemoteInput(_Folder):
 
     def _name(self, path: str, root: str) -> str:
         return root + path.removeprefix(self.folder_url)
+
+    def _is_file(self, info: Mapping[str, Any]) -> bool:
+        """Returns False also for the empty object by which some tools make a folder. adlfs leaves
+        out the slash at the end of its name."""
+        is_named = info["type"] == "file" and not info["name"].endswith("/")
+        return is_named and (info["size"] > 0 or scheme_of(self.url) != "abfs")
 
     def _file(self, info: Mapping[str, Any], root: str) -> InputFile:
         etag = next((str(info[key]) for key in _CONTENT if info.get(key)), "")
@@ -206,7 +241,7 @@ class RemoteStagedFile:
         self.name = f"{folder.url}/{place}"
         self._fs, self._path = fs, f"{root}/{place}"
         with as_os_errors(self.name):
-            self._content = _Counted(fs.open(self._path, "wb"), self.name)
+            self._content = _Counted(fs.open(self._path, "wb", block_size=_BLOCK_BYTES), self.name)
         self.file = cast(BinaryIO, self._content)
 
     @property
@@ -256,9 +291,10 @@ class RemoteOutput(_Folder):
         if self._kept:
             return
         probe = f"{EPOCHS_FOLDER}/.probe-{secrets.token_hex(8)}"
-        made = [self.create(probe, text) for text in ("1", "2")]
+        self.create(probe, "1")
+        is_kept = not self.create(probe, "2")
         self._remove(probe)
-        if made != [True, False]:
+        if not is_kept:
             raise PermissionError(
                 errno.EPERM,
                 f"{self.url} is reached by a driver that does not keep a document as it is, by "
@@ -276,10 +312,8 @@ class RemoteOutput(_Folder):
             raise OSError(errno.EXDEV, "it was staged in another place", artifact.token)
         staged, target = self._name(artifact.token, root), f"{root}/{artifact.target}"
         with as_os_errors(self.url):
-            if "/" in artifact.target:
-                fs.makedirs(target.rpartition("/")[0], exist_ok=True)
             try:
-                fs.cp_file(staged, target)
+                self._copy(fs, staged, target, artifact.bytes)
             except FileNotFoundError:
                 return self._is_published(fs, target, artifact)
         self._remove(artifact.token.removeprefix(f"{self.url}/"))
@@ -369,22 +403,6 @@ class RemoteOutput(_Folder):
         fs, root = self.connected()
         with suppress(FileNotFoundError), as_os_errors(self.url):
             fs.rm_file(f"{root}/{name}")
-
-
-@contextmanager
-def as_os_errors(url: str) -> Iterator[None]:
-    """Converts a driver's own exceptions to `OSError`, assumed to be transient."""
-    try:
-        yield
-    except (OSError, ImportError):
-        raise
-    except Exception as error:
-        raise OSError(errno.EREMOTEIO, f"{url}: {type(error).__name__}: {error}") from error
-
-
-def _is_file(info: Mapping[str, Any]) -> bool:
-    """Returns False also for the empty object by which some tools make a folder."""
-    return info["type"] == "file" and not info["name"].endswith("/")
 
 
 def _mtime_ns(info: Mapping[str, Any]) -> int:
