@@ -83,7 +83,7 @@ bench: $(STAMP)
 # Hours: 10^5 histories of the protocol, all small worlds of the register, every task failing twice
 # after it has written, what `make test` leaves out (tests/long.py), real kills at random moments.
 # `make soak KILLS=50` for a shorter last part. With lake tables a real S3 server takes part, which
-# Go builds.
+# Go builds. So it does one that speaks as Google; npm installs one that speaks as Azure.
 soak: $(STAMP) $(FLIGHTS) $(CLASSES) $(SERVERS)
 	JET_SIMULATION_HISTORIES=100000 JET_SIMULATION_FULL_SCOPES=1 JET_PROPERTY_EXAMPLES=2000 \
 	JET_REBALANCING_HISTORIES=4000 JET_REMOVING_HISTORIES=4000 JET_RETURNING_HISTORIES=500 \

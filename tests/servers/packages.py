@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib.metadata import distributions
 from pathlib import Path
 
-JARS = Path(__file__).parents[2] / ".cache" / "jars"
+_CACHE = Path(__file__).parents[2] / ".cache"
+JARS = _CACHE / "jars"
 _NO_STARTS = Path("/usr/sbin/policy-rc.d")
 _apt = threading.Lock()
 """Guard of apt, which has a lock of its own and refuses whom it keeps out."""
@@ -88,6 +92,67 @@ def fetch_jars(folder: str, group: str, name: str, version: str) -> Path:
         )
     (jars / ".complete").touch()
     return jars
+
+
+def go_program(package: str, version: str) -> Path:
+    """A program that Go builds; built once.
+
+    Raises:
+        NotInstalledError: Go is not there, or cannot build it.
+    """
+    name = package.rpartition("/")[2]
+    program = _CACHE / f"{name}-{version}"
+    if program.exists():
+        return program
+    places = program.with_suffix(".building")
+    environment = os.environ | {"GOBIN": str(places), "CGO_ENABLED": "0"}
+    _run("go", "install", f"{package}@{version}", env=environment)
+    (places / name).rename(program)
+    places.rmdir()
+    return program
+
+
+def npm_package(name: str, version: str) -> Path:
+    """The folder of a package that npm installs; installed once.
+
+    Raises:
+        NotInstalledError: npm is not there, or cannot install it.
+    """
+    folder = _CACHE / f"{name}-{version}"
+    if not folder.exists():
+        new = folder.with_suffix(".installing")
+        _run("npm", "install", "--prefix", str(new), "--no-save", f"{name}@{version}")
+        new.rename(folder)
+    return folder / "node_modules" / name
+
+
+def python_packages(folder: str, *packages: str) -> Path:
+    """A folder with Python packages that the lock does not have, at its versions of those that both
+    have; installed once.
+
+    Raises:
+        NotInstalledError: pip cannot install them.
+    """
+    place = _CACHE / folder
+    if not place.exists():
+        new = place.with_suffix(".installing")
+        shutil.rmtree(new, ignore_errors=True)
+        with tempfile.NamedTemporaryFile("w") as versions:
+            ours = (d for d in distributions() if d.name != "dagster_jet")
+            versions.writelines(f"{one.name}=={one.version}\n" for one in ours)
+            versions.flush()
+            pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-compile")
+            _run(*pip, "--target", str(new), "--constraint", versions.name, *packages)
+        new.rename(place)
+    return place
+
+
+def _run(*command: str, env: Mapping[str, str] | None = None) -> None:
+    if not shutil.which(command[0]):
+        raise NotInstalledError(f"The tests need {command[0]}: install it, and try again.")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NotInstalledError(f"`{' '.join(command)}` failed: {done.stderr.strip()[-500:]}")
 
 
 @contextmanager

@@ -3,21 +3,17 @@ once, for the soak only."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import urllib.request
 from pathlib import Path
 
 from tests.servers.members import free_port
 
-from .packages import NotInstalledError
+from .packages import go_program
 from .shared import ToStart
 
 VERSION = "v1.8.0"
 KEY = "testing"
 """Access key id and secret, as of moto's server."""
-_PROGRAM = Path(__file__).parents[2] / ".cache" / f"versitygw-{VERSION}"
 
 
 def prepared(folder: Path, bucket: str, port: int | None = None) -> ToStart:
@@ -29,7 +25,8 @@ def prepared(folder: Path, bucket: str, port: int | None = None) -> ToStart:
     Raises:
         NotInstalledError: Go is not there, or cannot build it.
     """
-    program, port = _built(), port or free_port()
+    program = go_program("github.com/versity/versitygw/cmd/versitygw", VERSION)
+    port = port or free_port()
     (folder / "buckets" / bucket).mkdir(parents=True, exist_ok=True)
     address = f"127.0.0.1:{port}"
     command = [str(program), "--port", address, "--health", "/health", "--quiet"]
@@ -41,23 +38,3 @@ def prepared(folder: Path, bucket: str, port: int | None = None) -> ToStart:
 
     keys = {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": KEY}
     return ToStart(command, is_ready, {"endpoint_url": f"http://{address}", "port": port}, keys)
-
-
-def _built() -> Path:
-    if _PROGRAM.exists():
-        return _PROGRAM
-    if not shutil.which("go"):
-        raise NotInstalledError("A real S3 server needs Go to be built: install it, and try again.")
-    places = _PROGRAM.with_suffix(".building")
-    done = subprocess.run(
-        ["go", "install", f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"],
-        env=os.environ | {"GOBIN": str(places), "CGO_ENABLED": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise NotInstalledError(f"versitygw {VERSION} cannot be built: {done.stderr[-500:]}")
-    (places / "versitygw").rename(_PROGRAM)
-    places.rmdir()
-    return _PROGRAM
