@@ -53,8 +53,7 @@ def files(
             instead of after the next snapshot, and may be repeated after a restart.
         storage_options: options of a bucket: `region`; `endpoint_url` for a server other than AWS;
             `connect_timeout` and `timeout` in seconds; and `access_key_id`, `secret_access_key` and
-            `session_token`, each as `Secret(env=...)`. By default boto3 determines the credentials.
-            For `gs://` and `abfs://` those of gcsfs and adlfs, also with keys as secrets.
+            `session_token`, each as `Secret(env=...)`. Those of gcsfs and adlfs for other buckets.
         shared: whether a local folder is the same on every machine of a cluster.
 
     Raises:
