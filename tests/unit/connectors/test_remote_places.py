@@ -173,6 +173,40 @@ def test_a_copy_that_goes_on_after_its_answer(
     assert visible(url) == ['{"a":1}'] and staged(url) == []
 
 
+def test_a_bucket_is_not_made(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed before: the drivers of Google and Azure make the bucket of a folder, also that of an
+    archive whose name is wrong."""
+    fs, root = fsspec.core.url_to_fs(url)
+    monkeypatch.setattr(remote, "_FLAT", frozenset({"memory"}))
+    made: list[str] = []
+    monkeypatch.setattr(type(fs), "makedirs", lambda _, path, **__: made.append(path))
+    fs.pipe_file(f"{root}/a.json", b"a")
+    place = RemoteInput(url, ())
+    (file,) = place.listing().files
+    place.move(file, f"{url}-done/a.json")
+    assert fs.cat_file(f"{root}-done/a.json") == b"a" and place.find(file.path) is None
+    assert made == []
+
+
+def test_an_open_file_takes_little_memory(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed before: adlfs keeps 50 MiB of each of the 32 files that a task writes at once."""
+    fs = type(fsspec.filesystem("memory"))
+    opens, kept = fs.open, list[Any]()
+
+    def open(self: Any, path: str, mode: str = "rb", block_size: Any = None, **more: Any) -> Any:
+        kept.append(block_size)
+        return opens(self, path, mode, block_size, **more)
+
+    monkeypatch.setattr(fs, "open", open)
+    made = sinks.files(url, format="json")
+    made.check("j", "out", is_new_job=True)
+    made.commit(stage(made, 1), by(1))
+    place = RemoteInput(url, ())
+    (file,) = place.listing().files
+    place.open(file).close()
+    assert list(filter(None, kept)) == [8 << 20, 8 << 20]  # to write and to read
+
+
 def test_a_driver_that_fails_in_words_of_its_own(
     url: str, sink: FilesSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
