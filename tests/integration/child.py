@@ -39,10 +39,6 @@ SPARK = {
     "spark.driver.memory": "768m",
     "spark.sql.shuffle.partitions": "2",
 }
-INTERPRETED = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
 CONFIG: dict[str, Any] = {
     "parallelism": 2,
     "snapshot_interval": "0 ms",
@@ -101,11 +97,10 @@ def open_jet(
     """`members`: URLs, or names of folders in the world's own. `settings`: of `Jet`."""
     (folder / "store").mkdir(exist_ok=True)
     urls = [m if "://" in m else f"file://{folder}/store/{m}" for m in members]
-    spark = {**SPARK, **INTERPRETED} if "JET_TEST_INTERPRETED" in os.environ else SPARK
     return Jet(
         store=urls,
         backup_count=backup_count,
-        spark=spark,
+        spark=SPARK,
         work_dir=folder / "work",
         **{"lease_ttl": "2 seconds", **settings},
     )

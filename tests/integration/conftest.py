@@ -37,15 +37,6 @@ def spark(fail_points: FailPoints) -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.fixture(scope="module")
-def interpreted() -> Iterator[None]:
-    """For the many short jobs of crash tests: compiling whole stages is a fifth of their time.
-    What compiled stages compute is compared everywhere else."""
-    os.environ["JET_TEST_INTERPRETED"] = "true"
-    yield
-    del os.environ["JET_TEST_INTERPRETED"]
-
-
 @pytest.fixture
 def world(tmp_path: Path, spark: SparkSession, fail_points: FailPoints) -> Iterator[World]:
     """Empty world; see `World.fill`."""

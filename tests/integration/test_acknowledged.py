@@ -27,8 +27,6 @@ from . import child, queue_child
 from .oracle import committed
 from .world import World
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 MESSAGES = range(12)
 
 

@@ -23,8 +23,6 @@ from .oracle import committed, difference, input_rows
 from .test_operators import iso
 from .world import World, write_input
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 ROWS, STEP_MS, DISORDER_MS = 240, 15, 1_500
 VERSION = ("k", "window_end", "n", "total", "correction")
 

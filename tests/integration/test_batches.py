@@ -18,8 +18,6 @@ from .batches_child import LAG_MS, TTL_MS, balances
 from .oracle import Rows, by_manifest, committed, difference
 from .world import World, write_input
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 RESULT, LATE = ("k", "ts", "n", "total"), ("k", "ts", "v")
 FILES, ROWS = 12, 20
 

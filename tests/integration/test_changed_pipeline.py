@@ -26,8 +26,6 @@ from . import changed_child, child
 from .oracle import Rows, committed, input_rows, visible_files, windowed
 from .world import WINDOW_COLUMNS, World, write_input
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 SECONDS = windows.tumbling("1 second")
 Pipelines = Callable[..., Pipeline]
 

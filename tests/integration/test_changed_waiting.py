@@ -14,8 +14,6 @@ from tests.long import long
 
 from .world import World, write_input
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 KEYS = [f"k{number}" for number in range(8)]
 CONFIG = JobConfig(parallelism=2)
 

@@ -60,8 +60,6 @@ from .world import OUTPUTS, World, is_stopped, wait_until
 if TYPE_CHECKING:
     from pyspark import StatusTracker
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 # --- failing calls --------------------------------------------------------------------------------
 

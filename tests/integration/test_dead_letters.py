@@ -24,8 +24,6 @@ from . import child, dead_letter_child
 from .oracle import Rows, by_manifest, committed, difference, input_rows, windowed
 from .world import World, write_input
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 RESULT, DEAD = ("k", "ts", "n", "total"), ("source", "position", "reason", "raw")
 FILES, ROWS = 7, 20
 

@@ -30,8 +30,6 @@ from . import child, map_child
 from .oracle import input_rows, windowed
 from .world import World
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 BLOCKED_EPOCH = 4
 """The one before that of file 4, which may hold a bad row."""
 

@@ -34,8 +34,6 @@ from .world import OUTPUTS, World
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 def as_plain(value: Any) -> Any:
     """Row with times in milliseconds, as the oracle has them."""

@@ -54,7 +54,6 @@ class FeedWorld(World):
         assert found == Counter((row["id"], row["v"]) for row in by_log(self.url))
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
     "rules", ["epoch.acked:3=kill", pytest.param("record.snapshot.after:3=kill", marks=long)]
 )

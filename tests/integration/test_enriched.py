@@ -63,7 +63,6 @@ class EnrichedWorld(World):
             jet.run(pipeline, config, until=until, on_event=self.see)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_an_epoch_that_is_repeated_finds_the_same_rows(world: World) -> None:
     here = EnrichedWorld(world.folder, world.fail_points, world.spark).create()
     with here.iceberg.opened() as table:

@@ -32,7 +32,6 @@ from .world import World, wait_until
 if TYPE_CHECKING:
     import pyarrow as pa
 
-pytestmark = pytest.mark.usefixtures("interpreted")
 DOCS = Path(__file__).parents[2] / "docs"
 METADATA = "/lake/flights/late/metadata/00042-....metadata.json"
 EXAMPLE = DOCS / "examples" / "one_cut.py"

@@ -27,8 +27,6 @@ from . import child, export_child, oracle
 from .crash_table import DELETING_KILLED, EXPORTING_KILLED, IMPORTING_KILLED
 from .world import OUTPUTS, World, wait_until, write_input
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 READER = Path(dagster_jet.__file__).parents[1] / "docs" / "examples" / "read_snapshot.py"
 WITHOUT_LIBRARY = """
 import runpy, sys

@@ -120,7 +120,6 @@ def loaded(world: World) -> LoadedWorld:
     return LoadedWorld(world.folder, world.fail_points, world.spark)
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("crash", long_but_for(FOREACH_KILLED, "F9-foreach.called@5"), ids=str)
 def test_killed_around_the_function(loaded: LoadedWorld, crash: Crash) -> None:
     """The successor is killed as well once it has called the function for what was decided."""

@@ -11,8 +11,6 @@ from dagster_jet.snapshot.record import JobStatus
 from .crash_table import AFTER_DECISION
 from .world import World
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 def test_what_is_decided_is_committed_under_every_guarantee(world: World) -> None:
     world.fill()

@@ -36,7 +36,6 @@ from .world import World, wait_until, write_input
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.usefixtures("interpreted")
 ROWS = 120
 """Number of rows of a file, which is an epoch. Its staged files have 8 to 11 KB."""
 TABLE = "crash.held"

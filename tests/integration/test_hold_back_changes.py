@@ -25,8 +25,6 @@ from .world import wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 POINTS = (
     "lake.prepare.after",
     "record.snapshot.before",

@@ -28,8 +28,6 @@ from .world import OUTPUTS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 class IcebergWorld(TableWorld):
     """A world whose outputs are tables of one catalog."""

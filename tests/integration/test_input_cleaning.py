@@ -21,8 +21,6 @@ from .world import World
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 class CleaningWorld(World):
     """A world whose input goes; the oracle reads a copy."""

@@ -19,8 +19,6 @@ from . import child
 from .oracle import committed, input_rows
 from .world import World
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 def move(files: list[Path], folder: Path) -> list[Path]:
     """Moves a file as `mv` does: names and times stay."""

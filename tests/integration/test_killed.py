@@ -23,9 +23,6 @@ from .crash_table import (
 )
 from .world import World
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
-
 # One of each kind: the simulator crashes between any two steps, `make soak` kills at all points.
 ONE_OF_EACH = (
     "start-manifest",

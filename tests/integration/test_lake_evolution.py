@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from dagster_jet import JobConfig, Pipeline, sinks, sources
 from dagster_jet.testing.failpoints import FailPoints
 from tests.unit.connectors import delta_rows, iceberg_rows
@@ -17,8 +15,6 @@ from .world import World
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.usefixtures("interpreted")
 
 
 def copying(folder: Path, *columns: str) -> Pipeline:

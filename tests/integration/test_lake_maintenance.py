@@ -27,7 +27,6 @@ from .test_iceberg import IcebergWorld
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.usefixtures("interpreted")
 TABLES = ("counts", "rollup", "big")
 
 

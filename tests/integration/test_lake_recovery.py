@@ -31,7 +31,6 @@ from .world import write_input
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.usefixtures("interpreted")
 IDS = 6
 """Keys of a file: two of the next one are the same."""
 

@@ -28,8 +28,6 @@ from .crash_table import MAPS_KILLED, Crash
 from .oracle import by_manifest, committed, input_rows, windowed
 from .world import World
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 CHANGE_COLUMNS = ("kind", "key", "price", "by", "partition", "sequence")
 ENTRY_COLUMNS = ("key", "price", "by")
 

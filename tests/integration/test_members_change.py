@@ -3,15 +3,11 @@ execution begins from scratch."""
 
 from __future__ import annotations
 
-import pytest
-
 from dagster_jet.execution.events import ExecutionRestarting, ExecutionStarted, SnapshotFailed
 from tests.long import long
 
 from .running_job import feed, running
 from .world import World, wait_until
-
-pytestmark = pytest.mark.usefixtures("interpreted")
 
 
 def test_a_member_joins_and_the_job_moves_to_the_new_table(world: World) -> None:

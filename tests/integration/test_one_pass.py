@@ -21,8 +21,6 @@ from .world import World
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 COLUMNS = ("k", "ts", "v")
 
 

@@ -24,8 +24,6 @@ from .world import OUTPUTS, World, write_input
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 READ = {
     "counts": "read_json('{}', columns={{window_start: 'timestamptz', window_end: 'timestamptz', "
     "n: 'long', total: 'long'}}, hive_partitioning=true)",

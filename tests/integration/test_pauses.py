@@ -18,8 +18,6 @@ from .oracle import committed, difference, input_rows
 from .pauses_child import GAP_MS, MOST_MS, pauses
 from .world import World, write_input
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 ROWS, STEP_MS, DISORDER_MS = 300, 15, 250
 Event = tuple[str, int, int]
 

@@ -28,8 +28,6 @@ from tests.servers import launch, own_folder, postgres, stop
 from .oracle import committed, input_rows, rows_of
 from .world import World, known_to_tasks
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 COLUMNS = ("k", "ts", "v")
 FIRST = 1000
 """Rows before this time go to the quiet sink, too."""

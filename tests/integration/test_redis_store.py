@@ -28,8 +28,6 @@ from tests.servers.members import RedisServer
 from .running_job import feed, running
 from .world import World, wait_until
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 @contextmanager
 def redis_servers(count: int) -> Iterator[list[RedisServer]]:

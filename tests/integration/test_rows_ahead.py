@@ -19,8 +19,6 @@ from .oracle import Rows, committed, difference, input_rows, windowed
 from .partitioned_log import PartitionedLog
 from .world import WINDOW_COLUMNS, World, random_rows, write_input
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 class AheadWorld(World):
     """A world whose child runs the pipeline of `ahead_child`."""

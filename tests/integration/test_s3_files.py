@@ -32,8 +32,6 @@ from .world import World, known_to_tasks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 CRASHES = (
     Crash("F2", "files.write.before:2=kill"),
     Crash("F3", "files.prepare.after:2=kill", sharded=True),

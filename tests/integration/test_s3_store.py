@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 BUCKET = "store"
 ENDPOINT = "JET_TEST_STORE_ENDPOINT"
 CRASHES = (

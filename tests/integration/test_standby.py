@@ -28,8 +28,6 @@ from .world import World, wait_until
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 REGISTERED = "Registered app "
 """Text in the log of Spark's master for each application that takes cores."""
 

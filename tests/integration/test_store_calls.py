@@ -322,7 +322,7 @@ def parts(cells: Sequence[Cell], quick: Sequence[Cell]) -> Any:
     return pytest.mark.parametrize("cells", [pytest.param(quick, id="quick"), whole])
 
 
-@pytest.mark.usefixtures("interpreted", "quick_restarts")
+@pytest.mark.usefixtures("quick_restarts")
 @parts(WHOLE, QUICK)
 def test_a_table_and_maps(world: World, cells: Sequence[Cell]) -> None:
     with running(world, TablesAndMaps) as made:
@@ -332,7 +332,7 @@ def test_a_table_and_maps(world: World, cells: Sequence[Cell]) -> None:
 
 
 @long  # tables and maps are staged, too
-@pytest.mark.usefixtures("interpreted", "quick_restarts")
+@pytest.mark.usefixtures("quick_restarts")
 @parts(STAGED_IN_TOPICS, STAGED_IN_TOPICS[:1])
 def test_a_topic(world: World, cells: Sequence[Cell]) -> None:
     with running(world, Topics) as made:

@@ -28,8 +28,6 @@ from . import child, full_disk
 from .oracle import input_rows, windowed
 from .world import World, wait_until
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 HOUR_S = 3600
 
 

@@ -29,8 +29,6 @@ from .crash_table import PREPARED_IN_RECOVERY, PREPARED_KILLED, Crash
 from .oracle import committed, input_rows
 from .world import World, random_rows, wait_until
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 COLUMNS = ("k", "ts", "v", "n")
 Cut = tuple[Counter[tuple[Any, ...]], Counter[tuple[Any, ...]]]
 """The rows, and how they are numbered: in which order those of a key came is not certain."""

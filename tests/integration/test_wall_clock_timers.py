@@ -19,8 +19,6 @@ from .oracle import by_manifest, committed, difference, input_rows
 from .timer_child import AGAIN_MS, COLUMNS, JOB, alerts
 from .world import World, wait_until, write_input
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 HOUR_MS = 3_600_000
 
 

@@ -34,8 +34,6 @@ from tests.integration.world import World
 from tests.long import long
 from tests.servers.postgres import PostgresDatabase, postgres
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 CONFIG = {**child.CONFIG, "max_items_per_epoch": 25}
 
 

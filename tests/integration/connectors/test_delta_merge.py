@@ -78,7 +78,6 @@ class UpsertWorld(DeltaWorld):
 
 
 @long  # that of Iceberg is not
-@pytest.mark.usefixtures("interpreted")
 def test_killed(tmp_path: Path, spark: SparkSession, fail_points: FailPoints) -> None:
     world, crash = (
         UpsertWorld(tmp_path, fail_points, spark),

@@ -31,8 +31,6 @@ from .kafka_job import KafkaPipelineWorld
 from .kafka_world import KafkaWorld
 from .sql_job import SqlWorld, new_tables
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 CONFIG = {**child.CONFIG, "max_items_per_epoch": 12}
 
 

@@ -83,7 +83,6 @@ class DaysWorld(World):
         assert counts == windowed(rows, child.WINDOW_MS)
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
     "rules",
     long_but_for(["epoch.acked:3=kill", AFTER_DECISION, "manifest.after:2=kill"], AFTER_DECISION),

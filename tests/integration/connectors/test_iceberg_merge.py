@@ -80,7 +80,6 @@ class UpsertWorld(IcebergWorld):
     pipeline = staticmethod(iceberg_child.upsert_pipeline)
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("crash", long_but_for(MERGING_KILLED, "F9-lake.merge.written"), ids=str)
 def test_killed(tmp_path: Path, spark: SparkSession, fail_points: FailPoints, crash: Crash) -> None:
     world = UpsertWorld(tmp_path, fail_points, spark)
@@ -104,7 +103,6 @@ def by_polars(lake: Path, name: str) -> list[dict[str, Any]]:
     return polars_reader.iceberg_rows(metadata_at(lake, name))
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_files_are_written_in_tasks(
     tmp_path: Path, spark: SparkSession, fail_points: FailPoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,6 @@ from tests.servers import iceberg_catalog
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.usefixtures("interpreted")
 AUTHORIZED = {"Authorization": f"Bearer {iceberg_catalog.TOKEN}"}
 Cut = dict[str, int]
 """Rows by table."""

@@ -202,7 +202,6 @@ def test_a_producer_that_is_given_up_gives_its_transaction_up(kafka: KafkaWorld)
     wait_until(lambda: transaction_states(kafka, store) == {name: "CompleteAbort"}, within=60)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_nothing_is_written_before_the_place_is_known_to_be_right(
     world: KafkaPipelineWorld,
 ) -> None:
@@ -240,7 +239,6 @@ def world(world: World, kafka: KafkaWorld) -> KafkaPipelineWorld:
 
 
 @long  # the first three are in test_order.py, test_kafka_topics.py and test_kafka_refused.py, too
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
     "rules",
     [
@@ -271,7 +269,6 @@ def test_killed(world: KafkaPipelineWorld, rules: str):
 
 
 @long
-@pytest.mark.usefixtures("interpreted")
 def test_renamed_sinks_complete_what_they_had_begun(world: KafkaPipelineWorld) -> None:
     world.send(5)
     world.run_child("kafka.commit.produced:3=kill", config={"max_items_per_epoch": 12})
@@ -283,7 +280,6 @@ def test_renamed_sinks_complete_what_they_had_begun(world: KafkaPipelineWorld) -
 
 
 @long
-@pytest.mark.usefixtures("interpreted")
 def test_fifty_kills(world: KafkaPipelineWorld, tmp_path: Path):
     """Kills the driver at random steps; every fifth time the broker is killed while the driver
     runs."""

@@ -37,7 +37,6 @@ def kill(world: KafkaPipelineWorld, rules: str) -> None:
     world.assert_nothing_doubled()
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
     "rules",
     [
@@ -61,7 +60,6 @@ def test_held_transactions_survive_their_driver(world: KafkaPipelineWorld, rules
     assert not world.open_transactions()
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -85,7 +83,6 @@ def test_another_kind_of_transactions_with_a_snapshot_that_is_decided(
 
 
 @long
-@pytest.mark.usefixtures("interpreted")
 def test_transactions_that_time_out_while_the_job_is_down(world: KafkaPipelineWorld) -> None:
     """Their rows are produced again, from what is staged."""
     world.write_to(**HELD, options={"transaction.timeout.ms": "33000"})

@@ -31,7 +31,6 @@ from ..world import World
 from . import refused_child
 from .kafka_world import KafkaWorld
 
-pytestmark = pytest.mark.usefixtures("interpreted")
 LARGE, DAYS_2 = "x" * 200_000, timedelta(days=2)
 
 

@@ -19,8 +19,6 @@ from ..world import World, write_input
 from . import topics_child
 from .kafka_world import KafkaWorld
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 class TopicsWorld(World):
     driver = staticmethod(topics_child.main)

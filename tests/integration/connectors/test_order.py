@@ -157,7 +157,7 @@ def test_held_transactions_keep_the_order_of_the_only_partition(
     assert found(kafka, topic) == rows()
 
 
-@pytest.mark.usefixtures("many_tasks", "interpreted")
+@pytest.mark.usefixtures("many_tasks")
 def test_a_job_that_is_killed_keeps_the_order(world: World, kafka: KafkaWorld) -> None:
     """Twelve shards and tasks; the driver dies when an epoch is decided and not committed."""
     made = KafkaPipelineWorld(world.folder, world.fail_points, world.spark)

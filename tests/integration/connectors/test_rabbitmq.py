@@ -44,8 +44,6 @@ from tests.servers.rabbitmq import (
 
 from . import rabbitmq_child
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 @pytest.fixture
 def queue() -> RabbitQueue:

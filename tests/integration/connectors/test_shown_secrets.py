@@ -24,8 +24,6 @@ from tests.integration import child
 from tests.integration.world import World
 from tests.servers.postgres import PostgresDatabase, postgres
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 USER, WORD, URL = "teller", "open-sesame-4711", "JET_TEST_SHOWN_URL"
 """The password is this word and what a URL has to quote."""
 PASSWORD = f"{WORD}/é"

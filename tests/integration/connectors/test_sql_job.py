@@ -25,8 +25,6 @@ from tests.servers.mariadb import mariadb
 from tests.servers.postgres import postgres
 from tests.servers.proxy import Proxy
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 @pytest.fixture
 def world(world: World) -> Iterator[SqlWorld]:
