@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from dagster_jet.core.choices import check_kind
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import ConfigurationError, JobStateError
 from dagster_jet.execution.events import JobEvent
@@ -249,14 +250,17 @@ class Jet:
 
         Raises:
             JobStateError: the job is already running in this process, or this object is closed.
-            ConfigurationError: a URL of the store has a password in it; `until` cannot be read; the
-                job's guarantee does not allow an option.
+            ConfigurationError: an argument is of another kind; a URL of the store has a password in
+                it; `until` cannot be read; the job's guarantee does not allow an option.
             PipelineError: the pipeline reads or writes nothing.
 
         Example:
             >>> job = jet.submit(pipeline)  # doctest: +SKIP
             >>> job.suspend()  # doctest: +SKIP
         """
+        check_kind("pipeline", pipeline, Pipeline, "Give what Pipeline(name) returned.")
+        config = JobConfig() if config is None else config
+        check_kind("config", config, JobConfig, "Write JobConfig(...), and until= by name.")
         if self._is_closed:
             raise JobStateError(
                 "this Jet is closed.",
@@ -271,7 +275,6 @@ class Jet:
                 cure="Stop it first, or use the job that submit() returned.",
             )
         self.store.config.check_shareable()
-        config = config or JobConfig()
         options = StartOptions(
             initial_snapshot,
             repeat_output,

@@ -140,10 +140,16 @@ class JobConfig(BaseModel):
             return validate(given)
         except ValidationError as error:
             problems = "; ".join(
-                ": ".join([*map(str, e["loc"]), e["msg"].removeprefix("Value error, ")])
+                ": ".join([*map(str, e["loc"]), _problem(e["type"], e["msg"])])
                 for e in error.errors()
             )
-            raise ConfigurationError(f"JobConfig: {problems}.") from None
+            raise ConfigurationError(f"JobConfig: {problems.rstrip('.')}.") from None
+
+
+def _problem(kind: str, text: str) -> str:
+    if kind == "extra_forbidden":
+        return f"there is no such setting; there are {', '.join(JobConfig.model_fields)}"
+    return text.removeprefix("Value error, ").removeprefix("duration: ")
 
 
 def longest_pause(config: JobConfig) -> timedelta:

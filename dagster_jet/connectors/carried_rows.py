@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dagster_jet.core.arrow_types import ArrowTable
 from dagster_jet.operators.rows.casting import cast_rows
 from dagster_jet.system.own_task import OwnTask
 
@@ -34,13 +35,13 @@ class CarriedRows:
             yield from cast_rows(self.rows(), self.columns).to_batches()
 
 
-def can_be_carried(rows: pa.Table) -> bool:
+def can_be_carried(rows: ArrowTable) -> bool:
     """Whether these rows are few enough for `SplitParameters`: at most 10,000 rows and 1 MiB."""
     return bool(rows.num_rows <= ROWS_MAX and rows.nbytes <= BYTES_MAX)
 
 
 def carried_frame(
-    spark: SparkSession, rows: Callable[[], pa.Table], empty: pa.Table, stage: str
+    spark: SparkSession, rows: Callable[[], ArrowTable], empty: ArrowTable, stage: str
 ) -> DataFrame | None:
     """A frame like `spark.createDataFrame(rows())` for the rows of any small split, for
     `SourceReader.prepared_frame`. A task that runs again has the same rows.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from dagster_jet.contract import BadRowRule, Lag, Source, SourceFrame, SourceReader
-from dagster_jet.core.function_name import function_name
+from dagster_jet.core.function_name import class_name, function_name
 from dagster_jet.errors import (
     ConfigurationError,
     JetError,
@@ -159,7 +159,7 @@ class RangeReader(SourceReader):
         if not isinstance(rows, DataFrame):
             raise self._wrong(
                 read,
-                f"returned {type(rows).__name__}, not a DataFrame, for {split}",
+                f"returned {class_name(rows)}, not a DataFrame of Spark, for {split}",
                 "Return the rows as a Spark DataFrame.",
             )
         return SourceFrame(rows)

@@ -27,6 +27,7 @@ import xxhash
 
 from dagster_jet.connectors.object_driver import connected
 from dagster_jet.contract import Sink, SinkWriter, TransactionId
+from dagster_jet.core.arrow_types import ArrowBatch, ArrowSchema
 from dagster_jet.core.secret import Url
 from dagster_jet.errors import ArtifactLostError
 from dagster_jet.snapshot.manifest import Artifact, by_epoch
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _logger = logging.getLogger(__name__)
-
 _S = TypeVar("_S", bound="StagedInStore")
 CHUNK_BYTES_MAX = 1 << 20
 """Size above which `RowsWriter` splits a batch: 1 MiB."""
@@ -124,7 +124,7 @@ class StagedInStore(Sink):
         made: _S = replace(changed, store=store)
         return made
 
-    def takes(self, schema: pa.Schema) -> bool:
+    def takes(self, schema: ArrowSchema) -> bool:
         return True
 
     def render(self, frame: DataFrame) -> DataFrame:
@@ -414,7 +414,7 @@ class RowsWriter(SinkWriter):
 
     segment: SegmentWriter
 
-    def write(self, batch: pa.RecordBatch) -> None:
+    def write(self, batch: ArrowBatch) -> None:
         """Stages the batch in chunks of at most `CHUNK_BYTES_MAX` or of one row."""
         for some in _small(batch):
             self.segment.append(_as_bytes(some), some.num_rows)
@@ -428,7 +428,7 @@ class RowsWriter(SinkWriter):
         self.segment.remove()
 
 
-def rows_of(segments: Sequence[Segment]) -> Iterator[pa.RecordBatch]:
+def rows_of(segments: Sequence[Segment]) -> Iterator[ArrowBatch]:
     """Yields the rows that `RowsWriter` staged in these segments, in order.
 
     Raises:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dagster_jet.contract.definition import Definition
+from dagster_jet.core.arrow_types import ArrowBatch, ArrowSchema
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.core.hold_back import HoldBack
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from dagster_jet.contract.commit import Committer
@@ -49,7 +49,7 @@ class Sink(Definition):
     # --- what every sink has ---
 
     @abstractmethod
-    def takes(self, schema: pa.Schema) -> bool:
+    def takes(self, schema: ArrowSchema) -> bool:
         """Returns whether a writer can render these columns from Arrow, as `render` would. Several
         such sinks of the same rows are written by one task, in one pass and without `render`."""
 
@@ -105,7 +105,7 @@ class Sink(Definition):
 
     # --- rows that the outside system never accepts ---
 
-    def refused(self, rows: pa.RecordBatch) -> Mapping[int, Refused]:
+    def refused(self, rows: ArrowBatch) -> Mapping[int, Refused]:
         """Returns, by row number, the rows that the outside system never accepts.
 
         Decided rows must be written, so they are checked before the decision: in the task, with

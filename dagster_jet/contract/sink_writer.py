@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_jet.contract.part import ConnectorPart
+from dagster_jet.core.arrow_types import ArrowBatch
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from dagster_jet.snapshot.manifest import Artifact
 
 
@@ -31,7 +30,7 @@ class SinkWriter(ConnectorPart):
     """Writes one task's rows of one epoch into the open transaction."""
 
     @abstractmethod
-    def write(self, batch: pa.RecordBatch) -> None:
+    def write(self, batch: ArrowBatch) -> None:
         """Takes rows, as `Sink.render` made them. Called any number of times.
 
         Behind stateless stages the rows of one source partition stay in order: by

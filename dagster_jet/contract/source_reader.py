@@ -9,9 +9,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dagster_jet.contract.part import ClassifiesErrors
+from dagster_jet.core.arrow_types import ArrowTable
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -116,7 +116,7 @@ class SourceReader(ClassifiesErrors):
     # --- what every reader has ---
 
     @abstractmethod
-    def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
+    def restore(self, position: Mapping[str, Any], journal: ArrowTable | None) -> None:
         """Continues after `position`. `journal` holds all rows that `take_journal` ever returned
         and `whole_journal` still kept; for each key the newest first."""
 
@@ -199,7 +199,7 @@ class SourceReader(ClassifiesErrors):
 
     # --- a journal, for positions of unbounded size ---
 
-    def take_journal(self) -> pa.Table | None:
+    def take_journal(self) -> ArrowTable | None:
         """Returns the rows to append to the source's state since the last call.
 
         The first column is a string, the row's key: a row replaces older rows with its key. A
@@ -210,7 +210,7 @@ class SourceReader(ClassifiesErrors):
         """
         return None
 
-    def whole_journal(self, parts: Collection[int], undecided: Collection[str]) -> pa.Table:
+    def whole_journal(self, parts: Collection[int], undecided: Collection[str]) -> ArrowTable:
         """Returns all rows of some parts of the source's state, to be rewritten.
 
         Called after `take_journal` if a snapshot ends the epoch. The source may drop rows here that

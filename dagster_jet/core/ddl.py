@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import re
 
+from dagster_jet.core.function_name import class_name
+from dagster_jet.errors import ConfigurationError
+
 _NAME = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s:]+)\s*:?\s*(.*)", re.DOTALL)
 
 _TYPE = re.compile(r"\s*(\w*)\s*(?:<(.*)>)?", re.DOTALL)
@@ -19,7 +22,16 @@ DEAD_LETTER_COLUMNS = "source string, position string, reason string, raw string
 
 
 def split_ddl(ddl: str) -> list[tuple[str, str]]:
-    """Return (name, rest of the definition) per column of ``"flight string, delay double"``."""
+    """Return (name, rest of the definition) per column of ``"flight string, delay double"``.
+
+    Raises:
+        ConfigurationError: it is no text.
+    """
+    if not isinstance(ddl, str):
+        raise ConfigurationError(
+            f"a schema is a text of names and types, not a {class_name(ddl)}.",
+            cure='Write "flight string, delay double"; that of a StructType is schema.toDDL().',
+        )
     return [_column(part) for part in _split(ddl) if part.strip()]
 
 

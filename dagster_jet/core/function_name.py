@@ -1,4 +1,4 @@
-"""Names of users' functions."""
+"""Names of users' functions, and of the classes of what they return."""
 
 from __future__ import annotations
 
@@ -18,3 +18,15 @@ def function_name(function: object) -> str:
         function = function.func
     name: str = getattr(function, "__qualname__", type(function).__qualname__)
     return name
+
+
+def class_name(value: object) -> str:
+    """Returns the name of the class of a value, with its package unless that is Python's own: a
+    DataFrame is one of several.
+
+    Example:
+        >>> class_name([]), class_name(partial(print))
+        ('list', 'functools.partial')
+    """
+    package, name = type(value).__module__.partition(".")[0], type(value).__qualname__
+    return name if package == "builtins" else f"{package}.{name}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dagster_jet.core.arrow_types import ArrowTable
 from dagster_jet.core.html_table import html_table
 from dagster_jet.errors import StoreError
 from dagster_jet.jobs.deletion import JobDeletion, delete_job, reset_job
@@ -20,7 +21,6 @@ from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
 from dagster_jet.store import Store
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from dagster_jet.operators.state_difference import StateDifference
@@ -124,7 +124,7 @@ class StoredJob:
 
     def read_state(
         self, stage: str, *, snapshot: int | str | None = None, as_saved: bool = False
-    ) -> pa.Table | None:
+    ) -> ArrowTable | None:
         """Returns the state of a stage as of a snapshot; None if it is empty.
 
         One row per key, and per window if there are any: the keys, the end of the window or frame,

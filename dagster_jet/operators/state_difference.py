@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_jet.core.arrow_types import ArrowTable
 from dagster_jet.errors import SnapshotInvalidError
 from dagster_jet.operators.rows.far_times import python_rows, python_values
 from dagster_jet.operators.rows.keys import key_codes
@@ -29,9 +30,9 @@ class StateDifference:
     """
 
     stage: str
-    added: pa.Table
-    removed: pa.Table
-    changed: pa.Table
+    added: ArrowTable
+    removed: ArrowTable
+    changed: ArrowTable
 
     @property
     def is_empty(self) -> bool:

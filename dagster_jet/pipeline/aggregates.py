@@ -23,7 +23,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from dagster_jet.core.aggregate import (
     RESULT_TYPES,
@@ -37,13 +37,11 @@ from dagster_jet.core.aggregate import (
     SimpleKind,
     TopN,
 )
+from dagster_jet.core.arrow_types import ArrowType
 from dagster_jet.core.ddl import is_reference, sql_name
 from dagster_jet.core.library import missing
 from dagster_jet.core.state_format import StateFormat
 from dagster_jet.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 A = TypeVar("A")
 
@@ -245,7 +243,7 @@ def custom(
     finish: Callable[[A], Any],
     *,
     columns: Sequence[str],
-    result_type: str | pa.DataType,
+    result_type: str | ArrowType,
     state_format: Literal["plain", "pickle"] = "plain",
 ) -> Aggregate:
     """Return a user-defined aggregate in Python: rows are collected and visited one by one.

@@ -79,6 +79,12 @@ def check_aggregates(
                 stage=name,
                 cure="Use dagster_jet.aggregates, for example agg.count().",
             )
+        for text in aggregate.inputs:
+            if not isinstance(text, str):
+                raise stage._refusal(
+                    f"{column}: an aggregate takes a column or an SQL expression, not {text!r}.",
+                    stage=name,
+                )
         refuse_moments(stage, name, aggregate.inputs)
 
 

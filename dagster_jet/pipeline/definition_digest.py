@@ -101,7 +101,7 @@ class _Writer:
 
     def _function(self, function: FunctionType) -> Json:
         text = None
-        if not function.__module__.startswith(_LIBRARY):
+        if not str(function.__module__).startswith(_LIBRARY):  # None, if `exec` has made it
             text = _text_at(function, function.__code__.co_firstlineno) or _byte_code(function)
         return [
             function.__qualname__ if text is None else text,

@@ -138,7 +138,7 @@ class Joins(Point, Generic[StageT, JoinedT]):
         self, other: StageT, on: str | Sequence[str], name: str
     ) -> tuple[tuple[str, ...], tuple[EventTime, EventTime]]:
         """The keys, and the event times of both streams."""
-        self._refuse_other_pipelines((other,), name)
+        self._refuse_others((other,), name)
         keys = columns_of(on)
         refuse_twice(self, name, keys)
         return keys, (self._event_time(name), other._event_time(name))

@@ -74,9 +74,16 @@ class Point:
         """
         return PipelineError(message, job=self._builder.job, stage=stage or self._node, cure=cure)
 
-    def _refuse_other_pipelines(self, others: Sequence[Point], name: str | None) -> None:
-        """Refuses streams of other pipelines: their node names may denote other nodes here."""
+    def _refuse_others(self, others: Sequence[object], name: str | None) -> None:
+        """Refuses what is no stage, and stages of other pipelines: their node names may denote
+        other nodes here."""
         for other in others:
+            if not isinstance(other, Point):
+                raise self._refusal(
+                    f"a {type(other).__name__} is not a stage.",
+                    "Pass stages, one by one; enrich() adds the columns of a table.",
+                    stage=name,
+                )
             if other._builder is not self._builder:
                 mine, its = self._builder.job, other._builder.job
                 raise PipelineError(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import get_args, overload
 
 from dagster_jet.core.durations import Duration, to_ms
+from dagster_jet.core.function_name import class_name
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.aggregates import Aggregate
 from dagster_jet.pipeline.builder import GraphBuilder
@@ -82,6 +83,10 @@ class Stateful(OverRows["Stage", "LateStage", "DeadLetterStage", "LateDeadLetter
                 raise self._refusal(wrong, "Leave them out: a window by count is emitted once.")
             return WindowedStage(self, window, None, None)
         self._event_time(self._node, "a window")
+        if not isinstance(window, Window):
+            raise self._refusal(
+                f"a {class_name(window)} is not a window.", 'Write windows.tumbling("1 hour").'
+            )
         every = None if early_results is None else to_ms(early_results, "early_results")
         lateness = None if allowed_lateness is None else self._lateness(window, allowed_lateness)
         return WindowedStage(self, window, every, lateness)
@@ -165,13 +170,19 @@ class Stage(WithTimestamps, Stateless["Stage"], Joins["Stage", "JoinedStage"], S
         """Groups the stream by key columns; the next stage has a state per key.
 
         Raises:
-            PipelineError: no key, or a duplicate key.
+            PipelineError: no key, a duplicate key, or one that is no name.
 
         Example:
             >>> by_origin = rows.group_by("origin")
         """
         if not keys:
             raise PipelineError("group_by() needs at least one key.", job=self._builder.job)
+        for key in keys:
+            if not isinstance(key, str):
+                raise self._refusal(
+                    f"group_by() takes names of columns, not a {class_name(key)}.",
+                    'Write group_by("origin", "flight"); select() computes other keys before.',
+                )
         refuse_twice(self, self._node, keys)
         return KeyedStage(self._builder, self._node, self._time, keys)
 

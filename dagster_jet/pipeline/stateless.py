@@ -207,7 +207,7 @@ class Stateless(Point, Generic[StageT]):
         Example:
             >>> both = rows.merge(other_rows)
         """
-        self._refuse_other_pipelines(others, name)
+        self._refuse_others(others, name)
         times = {self._time, *(other._time for other in others)}
         if len(times) > 1:
             raise PipelineError(

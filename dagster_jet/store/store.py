@@ -51,6 +51,7 @@ class Store:
         self._connection = connection
         self._view = view
         self._refreshing = threading.Lock()
+        self._is_closed = False
 
     @staticmethod
     def open(config: StoreConfig, *, create: bool = True) -> Store:
@@ -150,6 +151,7 @@ class Store:
             check_writes: check the table after every write. False for values that count only once
                 a register names them which was claimed before this call.
         """
+        self._require_open()
         view = self._view
         return ReplicatedMap(
             view.members,
@@ -173,6 +175,7 @@ class Store:
 
     def register(self, name: str) -> RegisterClient:
         """Return a register of the configured namespace."""
+        self._require_open()
         return self._view.register(f"{escaped(self.config.namespace)}/{escaped(name)}")
 
     def read_register(self, name: str) -> RegisterValue | None:
@@ -314,7 +317,14 @@ class Store:
 
     def close(self) -> None:
         """Release the members. Handles made from this store stay usable."""
+        self._is_closed = True
         self._connection.close()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailableError(
+                "this store is closed.", cure="Ask inside the `with` block, or open another Jet."
+            )
 
     def __enter__(self) -> Store:
         return self

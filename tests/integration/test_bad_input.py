@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging.handlers
 import os
 import shutil
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.logger import PySparkLogger
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
@@ -457,7 +459,9 @@ def test_a_function_that_raises_when_it_is_built(world: World) -> None:
 
 def test_a_function_that_returns_something_else(world: World) -> None:
     write_input(world.folder / "in", 1, [good(1)])
-    with pytest.raises(UserFunctionError, match=r"stage 'change'.*returned int, not a DataFrame"):
+    with pytest.raises(
+        UserFunctionError, match=r"stage 'change'.*returned int, not a DataFrame of Spark"
+    ):
         run(world, copying(world, lambda frame: 1))
 
 
@@ -522,8 +526,11 @@ def test_a_processor_that_raises(world: World) -> None:
 
 def test_a_column_that_does_not_exist(world: World) -> None:
     write_input(world.folder / "in", 1, [good(1)])
+    written = logging.handlers.BufferingHandler(10)
+    PySparkLogger.getLogger("SQLQueryContextLogger").addHandler(written)
     with pytest.raises(PipelineError, match=r"stage 'change'.*nonsuch"):
         run(world, copying(world, lambda frame: frame.where("nonsuch > 1")))
+    assert written.buffer == [], "PySpark would write the stack to the terminal, too"
 
 
 def test_two_stages_of_one_name(world: World) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dagster_jet.connectors.files.cluster import check_reachable
+from dagster_jet.connectors.files.files_source import FORMATS
 from dagster_jet.connectors.files.parquet_schema import check_schema, schema_of
 from dagster_jet.connectors.files.part_tasks import divided
 from dagster_jet.connectors.files.places.location import (
@@ -24,6 +25,7 @@ from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_tasks import TextByTasks
 from dagster_jet.connectors.values.declared_types import check_nullable
 from dagster_jet.contract import Table
+from dagster_jet.core.choices import check_known
 from dagster_jet.errors import SourceError
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class FilesTable(Table):
         object.__setattr__(self, "path", absolute(self.path))
         storage = storage_options(self.path, dict(self.storage_options))
         object.__setattr__(self, "storage_options", storage)
+        check_known("format", self.format, FORMATS)
         check_nullable(self.schema or "")
         self.rows.check()
 

@@ -55,9 +55,11 @@ class InputFolder:
             is_full = began >= self._next_full_look
             try:
                 listing = self.place.listing(unknown if is_full else known)
-            except (FileNotFoundError, NotADirectoryError):
+            except (FileNotFoundError, NotADirectoryError) as error:
+                is_there = isinstance(error, NotADirectoryError)
                 raise self.refused(
-                    f"the source folder {self.path!r} does not exist.",
+                    f"the source folder {self.path!r} "
+                    f"{'is a file' if is_there else 'does not exist'}.",
                     None,
                     "Create it, or correct the path.",
                 ) from None

@@ -39,7 +39,14 @@ class ItemsSource(Source):
     def of(
         cls, rows: Sequence[Mapping[str, Any] | Sequence[Any]], schema: str, rate: float | None
     ) -> ItemsSource:
-        """Raises `ConfigurationError`: a row is neither an object nor as long as the schema."""
+        """Raises `ConfigurationError`: the rows are no list, or one is neither an object nor as
+        long as the schema."""
+        if isinstance(rows, str) or not isinstance(rows, Sequence):
+            raise ConfigurationError(
+                f"rows: a {type(rows).__name__} is not a list of rows.",
+                cure='Give list(generator), frame.to_dict("records") of pandas, or '
+                "table.to_pylist() of Arrow.",
+            )
         checked_rate(rate, len(rows))
         check_json_columns(schema)
         names = [name for name, _ in split_ddl(schema)]

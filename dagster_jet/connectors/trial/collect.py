@@ -15,6 +15,7 @@ import pyarrow as pa
 from dagster_jet.connectors.staging import Segment, remove_orphans, rows_of, segments_by_epoch
 from dagster_jet.connectors.trial.staged_here import StagedHere
 from dagster_jet.contract import CommitContext, Committer
+from dagster_jet.core.arrow_types import ArrowTable
 from dagster_jet.errors import ArtifactLostError, ConfigurationError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.protocol import Guarantee
@@ -33,7 +34,7 @@ _collected: dict[str, Collected] = {}
 _lock = threading.Lock()
 
 
-def collected(name: str) -> pa.Table:
+def collected(name: str) -> ArrowTable:
     """Returns all rows committed under the name; an empty table if there are none."""
     with _lock:
         batches = list(_collected.get(name, Collected()).batches)

@@ -1,6 +1,7 @@
 """The output of Spark's JVM and of its Python workers: a file instead of the terminal.
 
-A JVM writes warnings at its start, and the stack of every task that fails. So the process that
+PySpark writes the stack of an expression that cannot be planned to the terminal, and raises it. A
+JVM writes warnings at its start, and the stack of every task that fails. So the process that
 starts it gives it a file in the JVM's folder. An error that names the file moves it out of there:
 what remains in the folder goes with it.
 """
@@ -8,6 +9,7 @@ what remains in the folder goes with it.
 from __future__ import annotations
 
 import os
+import re
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +18,14 @@ from typing import Any
 
 from dagster_jet.errors import MissingEnvironmentError
 from dagster_jet.spark.cluster.jvm_folder import DEFAULT_OPTIONS, DRIVER_OPTIONS, JvmFolder
+
+_TOO_OLD = re.compile(r"UnsupportedClassVersionError: .* up to (\d+)\.0")
+"""Spark's classes are newer than the JVM, which says the newest version that it knows."""
+_CLASS_VERSION_0 = 44
+"""Java n has the class file version 44 + n."""
+
+_LOGGERS_OF_STACKS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Their only records are errors that are raised as well."""
 
 _folder: JvmFolder | None = None
 _log: Path | None = None
@@ -33,7 +43,10 @@ def start_jvm(settings: Mapping[str, str]) -> None:
     """
     from pyspark import SparkConf, SparkContext, java_gateway
     from pyspark.errors import PySparkRuntimeError
+    from pyspark.logger import PySparkLogger
 
+    for name in _LOGGERS_OF_STACKS:
+        PySparkLogger.getLogger(name).disabled = True
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
     global _folder, _log
@@ -55,16 +68,18 @@ def start_jvm(settings: Mapping[str, str]) -> None:
         except PySparkRuntimeError as error:
             why = reason(_log.read_text("utf-8", "replace"))
             _log = folder.kept_log()
-            raise MissingEnvironmentError(
-                f"Spark's JVM ended at its start: {why}",
-                cure=f"The whole output is in {_log}.",
-            ) from error
+            ended = MissingEnvironmentError(f"Spark's JVM ended at its start: {why}")
+            ended.see(f"Spark's log {_log}")
+            raise ended from error
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)
 
 
 def reason(output: str) -> str:
     """Returns the line of a JVM's output that says why it ended: the innermost cause, or the first
     error."""
+    if found := _TOO_OLD.search(output):
+        version = int(found[1]) - _CLASS_VERSION_0
+        return f"it is Java {version}, and Spark needs 17 or newer. Set JAVA_HOME to a newer one."
     lines = [line for line in output.splitlines() if line.strip() and not line[0].isspace()]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     errors = [line for line in lines if "Exception" in line or "rror" in line or "nvalid" in line]

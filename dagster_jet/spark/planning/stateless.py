@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from dagster_jet.core.ddl import quoted_name
+from dagster_jet.core.function_name import class_name
 from dagster_jet.errors import PipelineError, UserFunctionError, where_raised
 from dagster_jet.pipeline.graph import EnrichNode, TimestampsNode, TransformNode
 from dagster_jet.pipeline.service_map import ServiceMap
@@ -73,7 +74,7 @@ def transformed(
         ) from error
     if not isinstance(result, DataFrame):
         raise UserFunctionError(
-            f"the function returned {type(result).__name__}, not a DataFrame.",
+            f"the function returned {class_name(result)}, not a DataFrame of Spark.",
             job=job,
             stage=node.name,
             cure="Return the transformed frame.",

@@ -75,11 +75,12 @@ def _scheme_of(url: str) -> _Scheme:
     name = url.partition(":")[0].lower()
     if name not in _SCHEMES:
         # The URL is not repeated here: a mistyped one may contain a password.
-        shown = repr(name) if name.isalnum() and "://" in url else "what stands before :// there"
         known = [f"{scheme}://" for scheme in _SCHEMES if scheme != _MEMORY]
         raise ConfigurationError(
-            f"{shown} is not a known scheme of a store URL.",
-            cure=f"Use one of: {', '.join(known)}.",
+            f"{name!r} is not a known scheme of a store URL."
+            if name.isalnum() and "://" in url
+            else "a URL of the store has no known scheme.",
+            cure=f"Use one of: {', '.join(known)}. A folder is file:///var/jet/a.",
         )
     return _SCHEMES[name]()
 

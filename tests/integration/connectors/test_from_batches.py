@@ -134,7 +134,7 @@ def test_a_range_is_as_large_as_the_epoch_bears(world: World) -> None:
         (
             lambda spark, start, end: None,
             SourceError,
-            "<lambda> returned NoneType, not a DataFrame",
+            "<lambda> returned NoneType, not a DataFrame of Spark",
         ),
         (
             lambda spark, start, end: read_numbers(spark, start, end).selectExpr(

@@ -70,7 +70,9 @@ def _class(path: str, kind: Any) -> Iterator[str]:
     if is_enum:
         yield from (f"{path}.{member.name} = {member.value!r}" for member in kind)
     elif is_model:
-        for field, declared in kind.__annotations__.items():
+        declared_in = reversed(_own_bases(kind))
+        fields_of = (pair for base in declared_in for pair in base.__annotations__.items())
+        for field, declared in fields_of:
             if not field.startswith("_") and field != "model_config":
                 yield f"{path}.{field}: {declared}"
     elif not (

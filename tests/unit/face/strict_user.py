@@ -137,6 +137,14 @@ def delays() -> Pipeline:
             top=agg.top_n(3, "delay"),
             total=agg.sum("delay"),
             least=agg.min("delay"),
+            spread=agg.custom(
+                list[float],
+                lambda kept, row: [*kept, row["delay"]],
+                lambda a, b: a + b,
+                lambda kept: max(kept) - min(kept),
+                columns=["delay"],
+                result_type="double",
+            ),
             most=agg.max("delay"),
             name="hourly",
         )
@@ -217,12 +225,15 @@ def steer(job: Job) -> JobResult:
         job.resume()
         export = job.export_snapshot("before")
         print(export.snapshot_id, job.status, job.name)
+        if (state := job.read_state("hourly")) is not None:
+            print(state.num_rows, [each.added for each in job.diff(1, 2)])
     except JetError as error:
         print(error.cure)
     return job.result(timeout=60)
 
 
 def tried() -> list[dict[str, Any]]:
+    print(testing.collected("x").num_rows)
     return testing.run_pipeline(delays(), {"flights": [{"origin": "JFK"}]})["out"]
 
 

@@ -18,11 +18,13 @@ from dagster_jet import (
     aggregates,
     errors,
     events,
+    job_config,
     sinks,
     sources,
     tables,
     windows,
 )
+from dagster_jet.orchestration import resource_settings
 from tests.unit.face.public_surface import PINNED, surface
 
 
@@ -54,12 +56,26 @@ def test_all_errors_and_all_events_are_there() -> None:
     assert {event.__name__ for event in get_args(events.JobEvent)} <= set(events.__all__)
 
 
-def test_type_checkers_know_every_setting_of_a_job() -> None:
-    """Its `__init__` is written out for them alone."""
-    source = ast.parse(inspect.getsource(inspect.getmodule(JobConfig)))
-    functions = (node for node in ast.walk(source) if isinstance(node, ast.FunctionDef))
-    (written,) = (function for function in functions if function.name == "__init__")
-    assert [argument.arg for argument in written.args.kwonlyargs] == list(JobConfig.model_fields)
+@pytest.mark.parametrize(
+    ("module", "known"),
+    [
+        (job_config, list(JobConfig.model_fields)),
+        (resource_settings, [*JetResource.model_fields, "pyspark"]),
+    ],
+    ids=["job", "resource"],
+)
+def test_type_checkers_know_every_setting(module: ModuleType, known: list[str]) -> None:
+    """An `__init__` is written out for them alone."""
+    source = ast.parse(inspect.getsource(module))
+    for_checkers = (
+        node
+        for node in ast.walk(source)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    (written,) = (
+        one for node in for_checkers for one in node.body if isinstance(one, ast.FunctionDef)
+    )
+    assert [argument.arg for argument in written.args.kwonlyargs] == known
 
 
 def test_dagster_shows_our_version_with_the_code_location() -> None:

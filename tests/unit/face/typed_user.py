@@ -14,6 +14,7 @@ from dagster_jet import (
     Guarantee,
     Jet,
     JetError,
+    JetResource,
     Job,
     JobConfig,
     JobResult,
@@ -113,6 +114,7 @@ def run(listen: Callable[[events.JobEvent], None]) -> None:
     JobConfig(guarantee=Guarantee.NONE)
     JobConfig(guarantee="exactly once")  # refused: arg-type
     JobConfig(snapshot_intervall="1 second")  # refused: call-arg
+    JetResource(store=["file:///var/jet/a"], lease_tll="1 second")  # refused: call-arg
     with Jet(store=["file:///var/jet/a"], backup_count=0) as jet:
         result: JobResult = jet.run(delays(), config, until="drained", on_event=listen)
         print(result.status is JobStatus.COMPLETED, result.rows_in + 1)

@@ -58,6 +58,8 @@ def test_wrong_settings_are_refused_where_definitions_are_loaded(tmp_path: Path)
         ({"store": ["file:///a#b"]}, "a file:// store URL has no options"),
         ({"store": ["file:///a", "file:///b/../a"]}, "is named more than once"),
         ({"store": []}, "at least one member"),
+        ({"store": "file:///a"}, "store: expected a list of URLs"),
+        ({"lease_tll": "10 seconds"}, "JetResource has no setting 'lease_tll'. Its settings are"),
         ({"store": ["file:///a"], "backup_count": 1}, "needs 2 members, urls names 1"),
         ({"store": [dg.EnvVar("A")], "backup_count": 1}, "needs 2 members, urls names 1"),
         ({"backup_count": 7}, "backup_count: expected a number from 0 to 6, not 7"),

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
+from dagster_jet import JobConfig, Pipeline, sinks, sources, tables, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.core.durations import to_ms
 from dagster_jet.errors import ConfigurationError, PipelineError
@@ -322,6 +322,50 @@ def test_streams_of_two_pipelines_are_not_mixed(names):
             mix()
 
 
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda stage, other: stage.merge([other]),
+        lambda stage, other: stage.join([other], on="origin", within="1 hour", name="both"),
+        lambda stage, other: stage.join_as_of([other], on="origin", name="both"),
+    ],
+)
+def test_what_is_mixed_are_stages(mix):
+    p = Pipeline("mine")
+    with pytest.raises(PipelineError, match=r"job 'mine'.*a list is not a stage"):
+        mix(flights(p, "here"), flights(p, "there"))
+
+
+@pytest.mark.parametrize(
+    ("grouped", "said"),
+    [
+        (lambda stage: stage.group_by(["origin"]), "group_by.. takes names of columns, not a list"),
+        (lambda stage: stage.group_by(len), "group_by.. takes names of columns, not a builtin"),
+        (lambda stage: stage.window("1 hour"), r"a str is not a window\. Write windows\.tumbling"),
+        (
+            lambda stage: stage.group_by("origin").rolling_aggregate(n=agg.sum(5), name="r"),
+            "stage 'r': n: an aggregate takes a column or an SQL expression, not 5",
+        ),
+        (
+            lambda stage: stage.group_by("origin").map_stateful(
+                len, create=int, output_schema={"n": "int"}, name="m"
+            ),
+            'a schema is a text of names and types, not a dict. Write "flight string',
+        ),
+    ],
+)
+def test_an_argument_of_another_kind(grouped, said):
+    """Failed before: an AttributeError or a TypeError, when the job started."""
+    with pytest.raises(ConfigurationError, match=said):
+        grouped(flights(Pipeline("p")))
+
+
+def test_items_are_a_list():
+    for wrong in ((row for row in ()), "n", {1}):
+        with pytest.raises(ConfigurationError, match=r"rows: a \w+ is not a list of rows"):
+            sources.items(wrong, schema="n int")
+
+
 def test_a_reaction_that_does_not_exist():
     with pytest.raises(PipelineError, match="stage 'mapped': on_error='skip' is unknown"):
         mapped(Pipeline("p"), on_error="skip")
@@ -358,10 +402,10 @@ def test_a_wrong_duration_names_its_field(text):
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ({"snapshot_intervall": "1 second"}, "snapshot_intervall"),
+        ({"snapshot_intervall": "1 second"}, "snapshot_intervall: there is no such setting;"),
         ({"guarantee": "twice"}, "guarantee"),
         ({"parallelism": 0}, "parallelism"),
-        ({"snapshot_interval": "soon"}, "snapshot_interval"),
+        ({"snapshot_interval": "soon"}, "^JobConfig: snapshot_interval: 'soon' is not a duration"),
         ({"initial_snapshot": 3}, "initial_snapshot"),
     ],
 )
@@ -375,6 +419,8 @@ def test_a_wrong_setting_fails_when_it_is_made_and_names_the_field(settings, fie
     [
         lambda: sources.files("in", format="xml", schema="a int"),
         lambda: sources.files("in", format="json"),
+        lambda: sources.files("in", format="json", schema={"a": "int"}),
+        lambda: tables.files("in", format="xlsx"),
         lambda: sinks.files("out", format="orc"),
         lambda: windows.tumbling("0 ms"),
     ],

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dagster_jet import Jet
 from dagster_jet.errors import (
     ConfigurationError,
     FencedError,
@@ -66,7 +67,8 @@ def test_a_wrong_setting_is_named(settings: dict, field: str) -> None:
     [
         ("ftp://host/x", "'ftp' is not a known scheme.*file://, redis://"),
         ("redis://:secret@host:port/0", "redis:// store URL cannot be read"),
-        (":secret@host:6379/0", "is not a known scheme"),
+        (":secret@host:6379/0", "has no known scheme"),
+        ("jet/a", "has no known scheme.*A folder is file:///var/jet/a"),
         ("file://relative/folder", "three slashes"),
         ("memory://", "memory://name"),
     ],
@@ -75,6 +77,15 @@ def test_a_url_that_cannot_be_opened_says_why(url: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as refused:
         open_member(url, allow_memory=True)
     assert "secret" not in str(refused.value)
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    """Failed before: a member "was closed", and the cure was to bring the members back."""
+    with Jet(store=[f"file://{tmp_path}/a"], backup_count=0) as jet:
+        job = jet.job("orders")
+    for ask in (lambda: job.status, jet.jobs, lambda: jet.map("m")):
+        with pytest.raises(StoreUnavailableError, match=r"^this store is closed\. Ask inside"):
+            ask()
 
 
 def test_memory_is_refused_with_a_cure_that_a_user_has() -> None:
