@@ -335,6 +335,6 @@ def _bad_row_rule(graph: Graph, source: SourceNode) -> BadRowRule:
 
 
 def _report_waiting(job: str, keeper: RecordKeeper, reason: str) -> None:
-    """Tells the log and the lease that a start is being retried."""
-    keeper.activity_tracker.retries(reason)
-    _logger.warning("job %r waits to start: %s", job, reason)
+    """Tells the lease that a start is being retried, and the log once for each reason."""
+    if keeper.activity_tracker.retries(reason):
+        _logger.warning("job %r waits to start: %s", job, reason)

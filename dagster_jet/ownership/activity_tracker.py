@@ -41,10 +41,11 @@ class ActivityTracker:
             self._doing, self._since, self._reason = doing, self._clock(), ""
             self._is_healthy = True
 
-    def retries(self, reason: str) -> None:
-        """Report a failing operation that is being retried."""
+    def retries(self, reason: str) -> bool:
+        """Report a failing operation that is being retried. Return whether the reason is new."""
         with self._lock:
-            self._reason = reason
+            is_new, self._reason = reason != self._reason, reason
+            return is_new
 
     def snapshot_failed(self, reason: str) -> None:
         """Report a failing snapshot: epochs go on, but their output is not committed."""

@@ -123,7 +123,7 @@ def translate(
             cure="Cast to decimal or double before the computation. If it is an event time, "
             "filter out rows whose time is near the limits of its type.",
         )
-    cause = _cause(text)
+    cause = _cause(text).rstrip(".")
     if _OTHER_PYTHON in text:
         return MissingEnvironmentError(
             "Spark's workers run another Python version than the driver: "
@@ -140,13 +140,13 @@ def translate(
         )
     if not user_stages:
         return JetError(
-            f"a row could not be processed: {cause}",
+            f"a row could not be processed: {cause}.",
             job=job,
-            cure="Correct the data; if it is right, this is a bug in dagster_jet. Nothing of this "
-            "epoch was written.",
+            cure="Correct the data, or the expression that takes it; if both are right, this is a "
+            "bug in dagster_jet. Nothing of this epoch was written.",
         )
     return UserFunctionError(
-        f"{_where(text)}a row could not be processed: {cause}",
+        f"{_where(text)}a row could not be processed: {cause}.",
         job=job,
         stage=", ".join(user_stages),
         cure="Correct the function or the data; nothing of this epoch was written.",

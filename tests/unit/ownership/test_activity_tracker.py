@@ -24,7 +24,8 @@ def test_how_long_it_has_been_at_one_thing_and_why() -> None:
     tracker.at(Doing.COMMITTING)
     clock.now += 400
     tracker.at(Doing.COMMITTING)
-    tracker.retries("out (/o): disk full")
+    assert tracker.retries("out (/o): disk full")
+    assert not tracker.retries("out (/o): disk full"), "the log has it already"
     assert tracker.activity() == Activity(Doing.COMMITTING, 400_000, "out (/o): disk full")
     tracker.at(Doing.SAVING)
     assert tracker.activity() == Activity(Doing.SAVING, 0)

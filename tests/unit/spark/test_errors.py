@@ -67,6 +67,7 @@ def test_what_looks_like_the_place_of_an_error_is_part_of_its_text():
 def test_where_no_function_of_a_user_is_called_none_is_blamed():
     found = translate(Exception("Job aborted.\n[INTERNAL_ERROR] a plan is wrong\n"), "p", [])
     assert type(found) is JetError and "bug in dagster_jet" in str(found)
+    assert "Correct the data, or the expression that takes it" in str(found)
     found = translate(Exception("Job aborted.\n[CAST_INVALID_INPUT] 'x'\n"), "p", ["map_1"])
     assert type(found) is UserFunctionError and found.stage == "map_1"
 
@@ -263,7 +264,7 @@ def test_an_error_of_a_users_function_in_a_worker_names_its_file_line_and_code_f
     error = translate(RuntimeError(TRACEBACK), "shop", ("change",))
     assert str(error).startswith(
         "job 'shop', stage 'change': /home/ann/flights.py:18 `return 10 // v`: a row could not be "
-        "processed: ZeroDivisionError: integer division or modulo by zero"
+        "processed: ZeroDivisionError: integer division or modulo by zero. Correct the function"
     )
 
 
