@@ -43,7 +43,12 @@ def located(reference: str) -> tuple[ModuleType, str]:
     try:
         return importlib.import_module(module_name), name
     except ImportError as error:
-        raise ConfigurationError(f"{reference!r} cannot be imported: {error}.") from error
+        cure = None
+        if module_name.startswith(error.name or ":"):  # the module, and not what it imports
+            cure = "Name a module on Python's path or in the working directory, as in flights:all."
+        raise ConfigurationError(
+            f"{reference!r} cannot be imported: {str(error).rstrip('.')}.", cure=cure
+        ) from error
 
 
 def pipeline_in(

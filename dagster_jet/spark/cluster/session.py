@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
+_PYSPARK_MIN = (4, 2)
 LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)")
 _LOCAL_TRIES = re.compile(r"local\[[^,\]]+,\s*(\d+)\s*\]")
 
@@ -118,12 +119,13 @@ def open_session(settings: Mapping[str, str]) -> SparkSession:
     Callable on any thread; a foreign SIGINT handler stays in place.
 
     Raises:
-        MissingEnvironmentError: no Java, or the JVM ended at its start.
+        MissingEnvironmentError: no Java, an older PySpark, or the JVM ended at its start.
         ConfigurationError: Spark runs without a required setting that cannot be changed any more.
             Nothing was changed.
     """
     from pyspark import SparkContext
 
+    _require_pyspark()
     with _opening:
         _forget_dead_session()
         running = SparkContext._active_spark_context
@@ -319,6 +321,18 @@ def local_folder(session: SparkSession) -> str:
     assert session._jvm is not None
     by_default = session._jvm.java.lang.System.getProperty("java.io.tmpdir")
     return str(session.sparkContext.getConf().get("spark.local.dir", str(by_default)))
+
+
+def _require_pyspark() -> None:
+    """Refuses a PySpark that another package has put in the place of ours: pip only warns."""
+    import pyspark
+
+    if tuple(map(int, pyspark.__version__.split(".")[:2])) < _PYSPARK_MIN:
+        needed = ".".join(map(str, _PYSPARK_MIN))
+        raise MissingEnvironmentError(
+            f"dagster_jet needs PySpark {needed} or newer, and {pyspark.__version__} is installed.",
+            cure=f"pip install 'pyspark>={needed}', and 'pip check' names who wants another one.",
+        )
 
 
 def _require_java() -> None:

@@ -132,6 +132,19 @@ def fenced(language: str) -> list[tuple[str, str]]:
     ]
 
 
+def test_no_example_meets_the_job_of_another_one() -> None:
+    """Failed before: README's first job was COMPLETED when Dagster's page started another one of
+    its name on its store, so that one read nothing."""
+    jobs = [
+        (store, name)
+        for page in PAGES
+        for _, block in blocks(page)
+        for name in re.findall(r'Pipeline\("(\w+)"\)', block)
+        for store in re.findall(r'store=\["(file://[^"]+)"', block)
+    ]
+    assert len(jobs) > 3 and len(set(jobs)) == len(jobs), sorted(jobs)
+
+
 def test_every_kind_of_block_is_looked_at() -> None:
     """Blocks without a language are commands, tested below, or output and drawings."""
     text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
 
+import pyspark
 import pytest
 
+from dagster_jet.errors import MissingEnvironmentError
 from dagster_jet.spark.cluster import jit
 from dagster_jet.spark.cluster.class_archive import OPTIONS, ClassArchive
-from dagster_jet.spark.cluster.session import with_defaults
+from dagster_jet.spark.cluster.session import open_session, with_defaults
 from dagster_jet.spark.tasks import worker_daemon
 
 DAEMON = "spark.python.daemon.module"
@@ -46,3 +49,12 @@ def test_executors_elsewhere_have_the_compilers_options_and_no_file_of_this_mach
     assert executors == jit.OPTIONS
     for options in (with_defaults({"spark.master": LOCAL}, archive)[n] for n in OPTIONS):
         assert jit.OPTIONS in options and str(archive.path) in options
+
+
+def test_an_older_pyspark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = (need for need in metadata.requires("dagster-jet") or () if "pyspark" in need)
+    assert ">=4.2" in next(needs), "the bound that pip has"
+    for older in ("3.5.6", "4.1.0"):
+        monkeypatch.setattr(pyspark, "__version__", older)
+        with pytest.raises(MissingEnvironmentError, match=f"PySpark 4.2 .*{older} is installed"):
+            open_session({})
