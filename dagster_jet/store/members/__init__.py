@@ -80,7 +80,8 @@ def _scheme_of(url: str) -> _Scheme:
             f"{name!r} is not a known scheme of a store URL."
             if name.isalnum() and "://" in url
             else "a URL of the store has no known scheme.",
-            cure=f"Use one of: {', '.join(known)}. A folder is file:///var/jet/a.",
+            cure=f"Use one of: {', '.join(known)}. A folder is file:///var/jet/a, with %20 for a "
+            "space.",
         )
     return _SCHEMES[name]()
 

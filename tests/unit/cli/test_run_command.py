@@ -29,7 +29,7 @@ def test_a_pipeline_that_is_not_there_and_a_store_that_cannot_be_made(tmp_path: 
     missing = CliRunner().invoke(app, ["run", "nowhere:flights"], env=environment)
     assert missing.exit_code == 2 and "cannot be imported" in missing.stderr
     file = CliRunner().invoke(app, ["run", "json.py:loads"], env=environment)
-    assert "is not a package. Name a module on Python's path" in file.stderr
+    assert "'json.py'. Name a module on Python's path" in file.stderr
     assert not (tmp_path / "store").exists()
 
 
