@@ -146,7 +146,7 @@ def job(
             ask_for_export(jet, name, export_name, wait, cancels, target)
             return
         if action is not Action.SHOW:
-            _ask(asked, action, wait)
+            _ask(known_job(jet, name), action, wait)
         record = asked.record()
         if record is None:
             raise unknown_job(jet, name)

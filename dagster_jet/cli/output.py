@@ -38,7 +38,13 @@ def show(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool) -> Non
         table.add_column(_label(name))
     for row in rows:
         table.add_row(*[_text(row[name]) for name in filled])
-    console().print(table)
+    printed = console()
+    unbounded = printed.options.update(width=1_000)
+    if printed.measure(table, options=unbounded).minimum <= printed.width:
+        printed.print(table)
+        return
+    for row in rows:  # a narrow terminal would cut names and states
+        show_one(row, title=title)
 
 
 def show_one(row: Mapping[str, Any], *, title: str) -> None:

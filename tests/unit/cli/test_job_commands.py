@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from dagster_jet.cli import app
+from dagster_jet.cli import app, output
 from dagster_jet.jobs.requests import StopRequest
 from dagster_jet.ownership.lease import new_lease, wall_clock_ms
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, record_register
@@ -60,6 +60,17 @@ def test_a_living_job_is_listed_with_what_it_is_at(store: Store, tmp_path: Path)
     assert (row["status"], row["cause"]) == ("RUNNING", None)
     assert row["doing"] == "committing a snapshot for 400 s: out (/o): disk full"
     assert row["owner"] == f"{HERE.host}:{HERE.pid}"
+
+
+def test_a_narrow_terminal_cuts_no_name(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed before: with 40 columns there were "s…" and "N…"."""
+    left_by(store, replace(HERE, ttl_ms=1, pid=DEAD_PID))
+    monkeypatch.setattr(output, "_PIPED_WIDTH", 40)
+    shown = run(tmp_path, "jobs").stdout
+    assert "shop" in shown and "NOT_RUNNING" in shown and "lost" in shown
+    assert max(map(len, shown.splitlines())) <= 40
 
 
 def test_a_dead_one_is_not_running_and_lost(store: Store, tmp_path: Path) -> None:
@@ -152,6 +163,7 @@ def test_a_job_is_deleted_once_it_does_not_run(store: Store, tmp_path: Path) -> 
         ("ledger", "shopp"),
         ("consumed", "shopp", "rows"),
         ("watermarks", "shopp"),
+        ("job", "shopp", "suspend"),
         ("profile", "shopp"),
         ("snapshots", "shopp"),
         ("snapshots", "shopp", "show", "7"),
