@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from functools import wraps
 from types import ModuleType
 from typing import Any
@@ -16,6 +16,7 @@ from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_specs import build_jet_asset_specs, links_to
 from dagster_jet.orchestration.dagster_name import dagster_name, given_name
 from dagster_jet.orchestration.defined_pipeline import DefinedPipeline
+from dagster_jet.orchestration.event_iterator import JetEvent, JetEventIterator
 from dagster_jet.orchestration.job_watch import as_failure
 from dagster_jet.orchestration.partition_job import PipelineOfPartition, sample_of
 from dagster_jet.orchestration.run_config import PARTITION_SCHEMA, STREAM_SCHEMA
@@ -167,9 +168,14 @@ def _running(function: Callable[..., Any], pipeline: str) -> Callable[..., Any]:
                     cure="Write: yield from jet.run(context=context).",
                 )
             )
-        return events
+        return _generator(events) if isinstance(events, JetEventIterator) else events
 
     return checked
+
+
+def _generator(events: JetEventIterator) -> Generator[JetEvent, None, None]:
+    """Dagster iterates over no other kind of iterator that a function returns."""
+    yield from events
 
 
 def _check_inputs(pipeline: str, specs: Sequence[dg.AssetSpec]) -> None:

@@ -20,6 +20,7 @@ from dagster_jet import (
 )
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration.asset_job import pipeline_of
+from dagster_jet.orchestration.event_iterator import JetEventIterator
 
 
 def shop_assets(pipeline: Pipeline) -> dg.AssetsDefinition:
@@ -75,6 +76,17 @@ def test_a_function_that_runs_nothing_is_an_error(pipeline: Pipeline, tmp_path: 
     assert said is not None and said.description is not None
     assert "job 'shop': the function 'assets' of its assets returned no events" in said.description
     assert "yield from jet.run(context=context)" in said.description
+
+
+def test_a_function_may_return_the_events(pipeline: Pipeline) -> None:
+    """Failed before: Dagster took the iterator for the value of an asset, and nothing ran."""
+
+    @jet_assets(pipeline=pipeline)
+    def assets(context):
+        return JetEventIterator(dg.AssetMaterialization(["shop", name]) for name in ("revenue",))
+
+    result = dg.materialize([assets, *build_jet_source_assets(pipeline)])
+    assert result.success and len(result.get_asset_materialization_events()) == 1
 
 
 def test_run_config_is_checked(pipeline: Pipeline) -> None:
