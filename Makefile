@@ -63,7 +63,7 @@ check: $(STAMP)
 	$(MAKE) --no-print-directory -j 2 lint quick
 
 quick: $(STAMP)
-	$(BIN)/pytest -n 2 --dist loadfile -m 'not long and not server' tests/unit tests/simulation
+	$(BIN)/pytest -n 3 --dist loadfile -m 'not long and not server' tests/unit tests/simulation
 
 # What is needed first comes two at a time: each of it waits for the network, or has one core.
 # Then in the order of the folders (tests/conftest.py mixes two): the light unit tests come last and
