@@ -132,10 +132,12 @@ class ChangesReader(SourceReader):
     # --- on the source's own thread ---------------------------------------------------------------
 
     def poll(self) -> Polled:
+        seen = self._seen, self._found
         with self._classified():
             try:
                 return self._peek()
             except BaseException:
+                self._seen, self._found = seen  # nobody has got the rows of this poll
                 self._hang_up()
                 raise
 

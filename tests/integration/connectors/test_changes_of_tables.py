@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import psycopg
@@ -13,9 +14,16 @@ import pytest
 from dagster_jet.connectors.postgres.changes_reader import ChangesReader
 from dagster_jet.connectors.postgres.types import reads
 from dagster_jet.contract import Backlog, BadRowRule
-from dagster_jet.errors import BadRowError, ConfigurationError, Reaction, SourceError
+from dagster_jet.errors import (
+    BadRowError,
+    ConfigurationError,
+    Reaction,
+    SourceError,
+    SourceUnavailableError,
+)
 from tests.integration.connectors.changes_reading import changes, database, insert, plain, read
 from tests.servers.postgres import PostgresDatabase
+from tests.servers.proxy import Proxy
 
 __all__ = ["database"]
 
@@ -110,6 +118,28 @@ def test_columns_that_were_renamed_or_dropped_while_it_was_down_are_asked_for(
     reader.close()
     with pytest.raises(ConfigurationError, match="has no column gone"):
         opened(database, renamed={"text": "gone"})
+
+
+def test_rows_that_a_poll_has_found_before_it_was_cut_off_come_again(
+    database: PostgresDatabase,
+) -> None:
+    """The columns of the first row and of the second one are looked up."""
+    reader = opened(database)
+    reader.poll()
+    database.run("insert into t values (1, 'a')")
+    database.run("alter table t add n int")
+    database.run("insert into t values (2, 'b', 7)")
+    database.run("alter table t add m int")
+    database.run("insert into t values (3, 'c', 8, 9)")
+    with Proxy(database.port) as proxy:
+        reader = again(database, reader, port=proxy.port)
+        lookups = count(1)
+        proxy.cut_answer_to(lambda said: b"pg_publication_tables" in said and next(lookups) == 2)
+        with pytest.raises(SourceUnavailableError):
+            reader.poll()
+        proxy.restore()
+        assert [row["id"] for row in read(reader)] == [1, 2, 3]
+        reader.close()
 
 
 def test_two_columns_that_change_their_names_are_told_by_their_order(
