@@ -38,6 +38,9 @@ _STALE = 2
 duration."""
 REPORT_AFTER_S = 10.0
 """Outages shorter than this many seconds are shown, but emit no event."""
+UNANSWERED_S = 10.0
+"""A poll that has not returned after so many seconds is an outage, too: a frozen network raises
+nothing, and meanwhile no time passes for the source's event time."""
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 10.0
 _LOOK_S = 0.1
 _END_S = 2.0
@@ -119,9 +122,9 @@ class SourcePolling:
     readers: Mapping[str, SourceReader]
     now_ms: Callable[[], int]
     report: Callable[[Outage, bool], None]
-    """Reports that an outage lasts (False) or is over (True). Called on a source's thread."""
+    """Reports that an outage lasts (False) or is over (True). Called on any thread."""
     retried: Callable[[str, str | None], None] = lambda source, reason: None
-    """Reports why a source is polled again; None once it answers. Called on its thread."""
+    """Reports why a source is waited for; None once it answers. Called on any thread."""
     clock: Callable[[], float] = time.monotonic
     answers: queue.SimpleQueue[PollResult] = field(default_factory=queue.SimpleQueue)
     outages: dict[str, Outage] = field(default_factory=dict)
@@ -131,6 +134,8 @@ class SourcePolling:
     """Whether the input has ended: only backlogs are read."""
     _heard: set[str] = field(default_factory=set)
     """Sources that have answered at least once."""
+    _reported: set[str] = field(default_factory=set)
+    """Sources whose outage was reported."""
     _closing: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -156,6 +161,7 @@ class SourcePolling:
             JetError: the poll has failed and is not retryable.
         """
         self._asked_at.pop(answer.source, None)
+        self._end_outage(answer.source)
         if answer.source not in self._read_on():
             return  # found after the end of the input, by a poll beside an epoch
         if answer.error is not None:
@@ -168,6 +174,7 @@ class SourcePolling:
         epoch takes what is there when it begins. A source with input is not polled again if that
         would take long. Raises the errors of `accept`."""
         fresh = {answer.source for answer in self._accept_all() if not self._is_repeated(answer)}
+        self._note_unanswered()
         self.ask(besides=fresh)
         while self._asked_at:
             wait_s = max(self._asked_at.values()) + GRACE_S - self.clock()
@@ -206,6 +213,7 @@ class SourcePolling:
             try:
                 answer = self.answers.get(timeout=_LOOK_S)
             except queue.Empty:
+                self._note_unanswered()
                 if give_up():
                     raise self._given_up() from None
                 continue
@@ -213,6 +221,29 @@ class SourcePolling:
             if answer.source in late:
                 late.discard(answer.source)
                 self.ask()
+
+    def _note_unanswered(self) -> None:
+        for name, asked_at in self._asked_at.items():
+            silent_s = self.clock() - asked_at
+            if silent_s >= UNANSWERED_S and name not in self.outages:
+                reason = f"the source {name!r} has not answered for {silent_s:.0f} s."
+                self._note(Outage(name, self.now_ms() - round(silent_s * 1000), reason), True)
+
+    def _end_outage(self, name: str) -> None:
+        over = self.outages.pop(name, None)
+        if over is not None:
+            self.retried(name, None)
+            if name in self._reported:
+                self._reported.discard(name)
+                self.report(over, True)
+
+    def _note(self, outage: Outage, lasts: bool) -> None:
+        name = outage.source
+        self.outages[name] = outage
+        self.retried(name, outage.reason)
+        if lasts and name not in self._reported:
+            self._reported.add(name)
+            self.report(outage, False)
 
     def poll_last(self, give_up: Callable[[], bool]) -> None:
         """Ends the input with what is available now, like `poll_all`. The unread rest is in
@@ -285,8 +316,7 @@ class SourcePolling:
 
     def _poll(self, name: str) -> None:
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
-        reader, reported = self.readers[name], False
-        began = time.monotonic()
+        reader, began = self.readers[name], time.monotonic()
         while not self._closing.is_set():
             asked_at = self.clock()
             try:
@@ -297,21 +327,12 @@ class SourcePolling:
                 if reaction is Reaction.RETRY:
                     since_ms = self.outages[name].since_ms if name in self.outages else None
                     outage = Outage(name, since_ms or self.now_ms(), str(error))
-                    self.outages[name] = outage
-                    self.retried(name, outage.reason)
-                    if not reported and time.monotonic() - began >= REPORT_AFTER_S:
-                        reported = True
-                        self.report(outage, False)
+                    self._note(outage, time.monotonic() - began >= REPORT_AFTER_S)
                     self._closing.wait(backoff.next_s())
                     continue
                 answer = PollResult(name, error=self._named(error, reaction, name))
             except BaseException as error:  # noqa: BLE001 - a panic in Rust ends the execution
                 answer = PollResult(name, error=error)
-            over = self.outages.pop(name, None)
-            if over is not None:
-                self.retried(name, None)
-                if reported:
-                    self.report(over, True)
             self.answers.put(answer)
             return
 

@@ -207,6 +207,30 @@ def test_an_outage_is_waited_for_in_place_and_told_when_it_lasts(
     assert watched.retried == {"away": None}
 
 
+def test_a_poll_that_does_not_return_is_an_outage(readers: dict[str, Scripted]) -> None:
+    """A connection through a frozen proxy raises nothing. The source's time stands meanwhile."""
+    away, now_s = readers["away"], 0.0
+    watched = Watched({"away": away})
+    watched.polling.clock = lambda: now_s
+    away.script.put("first")
+    watched.polling.poll_all(lambda: False)
+    watched.polling.ask()
+    now_s = 9.0
+    watched.polling.poll()
+    assert watched.polling.silent == set()
+    now_s = 11.0
+    for _ in range(2):
+        watched.polling.poll()
+    assert watched.polling.silent == {"away"} and "not answered for 11 s" in watched.retried["away"]
+    outage, is_over = watched.told.get()
+    assert outage.since_ms == 1_000 - 11_000 and not is_over and watched.told.empty()
+    away.script.put("second")
+    while len(away.accepted) < 2:
+        watched.polling.poll()
+    assert watched.polling.silent == set() and watched.retried == {"away": None}
+    assert watched.told.get() == (outage, True)
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "reaction"),
     [
