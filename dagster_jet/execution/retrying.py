@@ -7,6 +7,7 @@ next start then makes it.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,10 @@ from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.store_reactions import StoreCall, StoreReaction, reaction_of
 from dagster_jet.system.backoff import Backoff
 
+_logger = logging.getLogger(__name__)
+
+UNANSWERED_S = 30.0
+"""Seconds after which a call that has not returned is logged, once: a network may raise nothing."""
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
 _LAST_PATIENCE_S = 10.0
 """Longest retry of a decided commit after a cancel, or after a failure that no execution follows:
@@ -94,6 +99,9 @@ class Retrying:
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         last_since: float | None = None
         while True:
+            slow = threading.Timer(UNANSWERED_S, self._log_unanswered, (of,))
+            slow.daemon = True
+            slow.start()
             try:
                 return call()
             except Exception as error:  # noqa: BLE001 - the connector classifies it
@@ -102,6 +110,8 @@ class Retrying:
                     raise named from (error if named is not error else error.__cause__)
                 self.errors.update(dict.fromkeys(of.stages, str(error)))
                 self.report(f"{of.stage} ({of.place}): {of.what} is being retried: {error}")
+            finally:
+                slow.cancel()
             if self.fenced.is_set():
                 raise FencedError("a newer execution owns the job.", job=self.job)
             if self.ending.wait(backoff.next_s()) or has_failed():
@@ -113,6 +123,16 @@ class Retrying:
                     raise self._given_up(of)
             elif self.ends_at_once():
                 raise self._given_up(of)
+
+    def _log_unanswered(self, of: Attempted) -> None:
+        _logger.warning(
+            "job %r: %s (%s): the %s has not returned for %g s",
+            self.job,
+            of.stage,
+            of.place,
+            of.what,
+            UNANSWERED_S,
+        )
 
     @staticmethod
     def _is_retried(error: JetError, call: StoreCall) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +67,21 @@ def test_what_is_away_is_asked_until_it_answers() -> None:
     assert all(one.is_looked_at for one in found)
     assert len(told) == 5
     assert "in (Away): check is being retried: no broker." in told[0]
+
+
+def test_a_call_that_does_not_return_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "UNANSWERED_S", 0.001)
+
+    class Frozen(Away):
+        def at_start(self, job: str, stage: str, *, on_one_host: bool) -> Away:
+            while not caplog.messages:
+                time.sleep(0.001)
+            return self
+
+    start(Away(0), Frozen(0))
+    assert "job 'j': in (Frozen): the check has not returned for 0.001 s" in caplog.messages
 
 
 def test_what_cannot_be_is_told_at_once() -> None:
