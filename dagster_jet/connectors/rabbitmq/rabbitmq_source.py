@@ -11,7 +11,7 @@ from dagster_jet.connectors.queue_source import QueueSource
 from dagster_jet.connectors.rabbitmq.message_table import METADATA_DDL
 from dagster_jet.connectors.rabbitmq.queue_facts import ask_queue
 from dagster_jet.connectors.rabbitmq.rabbitmq_reader import RabbitReader, Reading
-from dagster_jet.connectors.rabbitmq.server import RabbitServer
+from dagster_jet.connectors.rabbitmq.server import RabbitServer, hang_up
 from dagster_jet.contract import BadRowRule
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.core.secret import refuse_written_out, shown
@@ -57,8 +57,7 @@ class RabbitSource(QueueSource):
             try:
                 others = ask_queue(connection, self.queue).consumers
             finally:
-                if connection.is_open:
-                    connection.close()
+                hang_up(connection)
             if others:
                 _logger.warning(
                     "job %r, stage %r: the queue %r has %d other %s, and the broker divides "

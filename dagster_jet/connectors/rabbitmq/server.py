@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pika import BlockingConnection
 
 CONNECT_S = 10
+_HANG_UP_S = 1.0
 HEARTBEAT_S = 60
 """The server redelivers the messages of a frozen process after twice this time. Heartbeats are
 served between epochs only. A longer epoch causes a redelivery and nothing else."""
@@ -146,6 +148,19 @@ class RabbitServer:
                 f"{place} cannot be read now: {reason}", job=job, stage=stage
             )
         return SourceError(message, job=job, stage=stage, cure=cure)
+
+
+def hang_up(connection: BlockingConnection) -> None:
+    """Closes a connection that is not used any more. Waits briefly: a network that is frozen gives
+    no answer until heartbeats are missed."""
+
+    def close() -> None:
+        with suppress(Exception):  # it may be the one that has failed
+            connection.close()
+
+    thread = threading.Thread(target=close, name="jet-rabbitmq-close", daemon=True)
+    thread.start()
+    thread.join(_HANG_UP_S)
 
 
 def client_library() -> Any:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from dagster_jet.connectors.rabbitmq.queue_facts import ask_queue
-from dagster_jet.connectors.rabbitmq.server import RabbitServer
+from dagster_jet.connectors.rabbitmq.server import RabbitServer, hang_up
 from dagster_jet.contract import Backlog
 from dagster_jet.system.failpoint import fail_point
 
@@ -136,8 +135,7 @@ class Subscription:
         return found
 
     def close(self) -> None:
-        with suppress(Exception):  # this connection may be the one that has failed
-            self._connection.close()
+        hang_up(self._connection)
 
     def _take(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
         self._open[method.delivery_tag] = None

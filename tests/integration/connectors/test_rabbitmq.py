@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -488,6 +489,15 @@ def test_a_start_says_who_else_reads_the_queue(
     other.close()
     [said] = caplog.messages
     assert "job 'j', stage 'in': the queue" in said and "has 1 other consumer, and" in said
+
+
+def test_nobody_waits_for_a_farewell_that_a_frozen_network_keeps(queue: RabbitQueue) -> None:
+    """Otherwise a start would wait until heartbeats are missed, which takes two minutes."""
+    with Proxy(queue.port) as proxy:
+        held = proxy.hold_next(lambda said: b"Normal shutdown" in said, resets=False)
+        began = time.monotonic()
+        source(queue, proxy.port).at_start("j", "in", on_one_host=True)
+        assert held.is_caught and time.monotonic() - began < 30
 
 
 def test_a_message_without_an_id_ends_the_job_or_is_taken_at_least_once(queue: RabbitQueue) -> None:
