@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dagster_jet.connectors.files.places.location import StorageOptions
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 _EXTRAS = {"psycopg": "dagster-jet[postgres]"}
 """Extra that installs the package of a kind of catalog, by package."""
+CONNECT_S, ANSWER_S = 10, 60
+"""Time limits, in seconds, for a connection to a REST catalog and for an answer."""
 _SECRET_NAME = re.compile("key|secret|token|password|credential")
 
 
@@ -73,6 +77,7 @@ class CatalogPlace:
             MissingEnvironmentError: a package that only this kind of catalog needs is missing.
         """
         library = iceberg_library()
+        _limit_rest_requests()
         given = {n: v.value() if isinstance(v, Secret) else v for n, v in self.options}
         in_bucket = given.get("warehouse", "").startswith("s3")
         reached = library_options(storage, in_bucket=in_bucket)
@@ -85,6 +90,21 @@ class CatalogPlace:
             needs = f"the catalog {self.name!r} needs the package {package!r}"
             raise missing(_EXTRAS.get(package, package), needs) from error
         return catalog
+
+
+@cache
+def _limit_rest_requests() -> None:
+    """Gives requests to REST catalogs a time limit, in all of this process. The library has none:
+    it waits for ever for an answer that a network has lost."""
+    rest: Any = import_module("pyiceberg.catalog.rest")
+    unlimited = rest.Session
+
+    def limited() -> Any:
+        session = unlimited()
+        session.request = partial(session.request, timeout=(CONNECT_S, ANSWER_S))
+        return session
+
+    rest.Session = limited
 
 
 @contextmanager

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyiceberg.catalog import load_catalog
+import requests
+from pyiceberg.catalog import load_catalog, rest
 from pyiceberg.exceptions import NoSuchTableError
 
 from dagster_jet import sinks
 from dagster_jet.connectors.iceberg import IcebergSink
+from dagster_jet.connectors.iceberg import catalog as module
 from dagster_jet.core.secret import Secret
-from dagster_jet.errors import ConfigurationError
+from dagster_jet.errors import ConfigurationError, SinkUnavailableError
 from dagster_jet.testing import Beside, check_sink
 from dagster_jet.testing.sink_rows import SCHEMA
 from tests.long import long
@@ -125,6 +127,29 @@ def test_a_rest_catalog_gets_a_request_late(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv("LAKE_TOKEN", "another")
         with pytest.raises(ConfigurationError, match="no valid token"):
             made.at_start("j", "out", on_one_host=True)
+
+
+def test_a_rest_catalog_that_is_frozen_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is reset: the library itself would wait for an answer without an end."""
+    module._limit_rest_requests.cache_clear()
+    monkeypatch.setattr(rest, "Session", requests.Session)
+    monkeypatch.setattr(module, "ANSWER_S", 0.5)
+    monkeypatch.setenv("LAKE_TOKEN", iceberg_catalog.TOKEN)
+    with closing(Proxy(iceberg_catalog.rest_catalog().port)) as proxy:
+        options = {"uri": f"http://127.0.0.1:{proxy.port}", "token": Secret(env="LAKE_TOKEN")}
+        place = module.CatalogPlace("lake", tuple({"type": "rest", **options}.items()))
+        opened = place.open(())
+        for ask in (partial(opened.load_table, NAME), partial(place.open, ())):
+            with (
+                proxy.silent(),
+                pytest.raises(SinkUnavailableError, match="timed out"),
+                module.errors_named(NAME, "j", "out"),
+            ):
+                ask()
+        place.open(()).close()
+    module._limit_rest_requests.cache_clear()
 
 
 def test_a_merge_arrives_late(place: tuple[Options, Options, Proxy]) -> None:
