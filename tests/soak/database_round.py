@@ -103,6 +103,5 @@ class DatabaseRound(KafkaRound):
             self.verdict.broken.append(f"still prepared: {left[:3]}")
         self.verdict.broken += self._watch.broken()
         assert self._late_sql is not None
-        late, lost = self._late_sql.late, self._late_sql.lost
-        self.verdict.notes += f"PostgreSQL: {late} late commits, {lost} lost\n"
+        self.verdict.notes += f"PostgreSQL: {self._late_sql.note()}\n"
         self.verdict.notes += self._watch.notes()

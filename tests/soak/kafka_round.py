@@ -124,7 +124,7 @@ class KafkaRound(Round):
         if left := still_open(self._servers_of_kafka):
             self.verdict.broken.append(f"transactions that are still open: {left[:3]}")
         assert self._late is not None
-        self.verdict.notes += f"Kafka: {self._late.late} late commits, {self._late.lost} lost\n"
+        self.verdict.notes += f"Kafka: {self._late.note()}\n"
         given = _by_key(_AS_TUPLES["raw"](row) for row in self._sent())
         for name, rows in self._in_order().items():
             if wrong := _out_of_order(given, _by_key(rows)):

@@ -310,11 +310,7 @@ class LakeRound(KafkaRound):
             "catalog": self._catalog.late if self._catalog else None,
             "Delta Lake": self._late_versions,
         }
-        return "".join(
-            f"{name}: {one.late} late commits, {one.lost} lost, {one.unanswered} unanswered; "
-            for name, one in late.items()
-            if one is not None
-        )
+        return "".join(f"{name}: {one.note()}; " for name, one in late.items() if one is not None)
 
 
 def _is_other(row: tuple[Any, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Commits that arrive late: a network keeps one back at random moments, and lets it go later."""
+"""A bad network: it keeps commits back and lets them go later, and is cut or frozen, at random."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ job whose requests were all late would never progress."""
 _UNANSWERED = 0.4
 _NEVER = 0.2
 """One in five does not arrive at all."""
+_BAD, _BAD_S = 0.3, 15.0
+"""Share of the times at which nothing gets through at all, for up to so many seconds."""
 
 
 class LateRequests:
-    """Delays requests of a proxy's clients and resets their connections meanwhile; on a thread of
-    its own.
+    """Delays requests of a proxy's clients and resets their connections meanwhile, or lets nothing
+    through; on a thread of its own.
 
     Args:
         is_it: makes what is told what a client says, and says whether that may be late.
@@ -38,7 +40,7 @@ class LateRequests:
     ) -> None:
         self._proxy, self._is_it, self._rng = proxy, is_it, random.Random(seed)
         self._loses_answers = loses_answers
-        self.late = self.lost = self.unanswered = 0
+        self.late = self.lost = self.unanswered = self.outages = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="late requests", daemon=True)
 
@@ -52,8 +54,18 @@ class LateRequests:
             self._thread.join(60)
         self._proxy.close()
 
+    def note(self) -> str:
+        """Returns what has happened, for people."""
+        return (
+            f"{self.late} late commits, {self.lost} lost, {self.unanswered} unanswered, "
+            f"{self.outages} outages"
+        )
+
     def _run(self) -> None:
         while not self._over.wait(self._rng.uniform(*_APART_S)):
+            if self._rng.random() < _BAD:
+                self._let_nothing_through()
+                continue
             if self._loses_answers and self._rng.random() < _UNANSWERED:
                 self._lose_an_answer()
                 continue
@@ -73,6 +85,12 @@ class LateRequests:
     def _some(self) -> Callable[[bytes], bool]:
         is_it = self._is_it()
         return lambda said: is_it(said) and self._rng.random() < _SHARE
+
+    def _let_nothing_through(self) -> None:
+        """Resets all connections, or freezes them: no error tells that."""
+        with self._rng.choice((self._proxy.cut, self._proxy.silent))():
+            self._over.wait(self._rng.uniform(0, _BAD_S))
+        self.outages += 1
 
     def _lose_an_answer(self) -> None:
         """The server does what it was asked for, and nobody is told. Then it is not reached for a
