@@ -96,7 +96,7 @@ class RabbitServer:
             yield
         except JetError:
             raise
-        except (client_library().exceptions.AMQPError, StreamQueueError, OSError) as error:
+        except _errors() as error:
             raise self._meaning(error, queue, job, stage) from None
 
     def _meaning(self, error: Exception, queue: str, job: str, stage: str) -> SourceError:
@@ -166,6 +166,15 @@ def hang_up(connection: BlockingConnection) -> None:
 def client_library() -> Any:
     """Returns pika. Raises `MissingEnvironmentError`."""
     return library("pika", "dagster-jet[rabbitmq]", "RabbitMQ needs the package 'pika'")
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """Returns the errors of pika and of sockets. Handshakes without an answer have one of their
+    own."""
+    from pika.adapters.utils.connection_workflow import AMQPConnectorException
+
+    amqp: type[Exception] = client_library().exceptions.AMQPError
+    return amqp, AMQPConnectorException, StreamQueueError, OSError
 
 
 def _reply(error: Exception) -> tuple[int, str]:

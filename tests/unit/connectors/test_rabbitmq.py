@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from datetime import datetime, timezone
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from dagster_jet import sources
 from dagster_jet.connectors.message_reader import Found
 from dagster_jet.connectors.rabbitmq.message_table import Message, table_of
+from dagster_jet.connectors.rabbitmq.server import RabbitServer
+from dagster_jet.errors import SourceUnavailableError
 
 
 def message(message_id: str, timestamp: int | None = None) -> Message:
@@ -82,3 +85,14 @@ def test_acknowledgements_that_need_no_confirmation_count_as_confirmed() -> None
     reader = made.open("j", "in", None)
     reader.restore_unacknowledged({"a": "c/1"})
     assert reader.position()["unproven"] == {} and reader.acknowledge({"a": "c/1"}) is True
+
+
+def test_a_handshake_without_an_answer_is_an_outage() -> None:
+    """A frozen server, or a proxy before it, takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        place = RabbitServer(f"amqp://127.0.0.1:{frozen.getsockname()[1]}/?stack_timeout=0.2")
+        with (
+            pytest.raises(SourceUnavailableError, match="Timeout during AMQP handshake"),
+            place.as_source_errors("q", "j", "in"),
+        ):
+            place.connect()
