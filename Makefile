@@ -57,13 +57,13 @@ $(SERVERS): $(STAMP) $(wildcard tests/servers/*.py)
 	$(BIN)/python -m tests.servers
 	@touch $@
 
-# What needs no Spark and no server: lint, types, unit tests, the simulations. Lint has one core, and
-# runs beside.
+# What needs no Spark, no server and no lake table: lint, types, unit tests, the simulations. Lint has
+# one core, and runs beside.
 check: $(STAMP)
 	$(MAKE) --no-print-directory -j 2 lint quick
 
 quick: $(STAMP)
-	$(BIN)/pytest -n 3 --dist loadfile -m 'not long and not server' tests/unit tests/simulation
+	$(BIN)/pytest -n 3 --dist loadfile -m 'not long and not server and not lake' tests/unit tests/simulation
 
 # What is needed first comes two at a time: each of it waits for the network, or has one core.
 # Then in the order of the folders (tests/conftest.py mixes two): the light unit tests come last and

@@ -24,6 +24,9 @@ settings.register_profile(
 )
 settings.load_profile("shared")
 
+LAKE = ("test_delta_", "test_iceberg_", "test_lake_")
+"""Beginnings of names of files whose tests write lake tables."""
+
 start_quickly()
 
 
@@ -41,11 +44,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     With pytest-xdist each worker takes the next file when it is done with one.
 
-    Tests of files that import a server are marked, for `make check`.
+    Tests of files that import a server, and of files that write lake tables, are marked, for
+    `make check`.
     """
     for item in items:
         if isinstance(item, pytest.Function) and _imports_a_server(item.module):
             item.add_marker("server")
+        if item.path.name.startswith(LAKE):
+            item.add_marker("lake")
     mixed = [Path(__file__).parent / folder for folder in ("e2e", "integration")]
     ours = [n for n, item in enumerate(items) if any(map(item.path.is_relative_to, mixed))]
     folders: dict[Path, dict[Path, None]] = defaultdict(dict)

@@ -14,6 +14,7 @@ from demo.servers import PARTITIONS, Servers
 from pipelines.airport_delays.through_kafka import BADLY_DELAYED, HOURLY, TOPIC
 from tests.e2e import test_demo_oracle as files
 from tests.integration.connectors.kafka_world import KafkaWorld
+from tests.long import long
 from tests.servers import wait_until
 from tests.servers.kafka import kafka
 from tests.servers.postgres import postgres
@@ -79,6 +80,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
     return Outputs(tmp_path_factory.mktemp("kafka"))
 
 
+@long  # the judge of the demo without Kafka is in test_demo_oracle.py
 def test_what_is_wrong_in_a_table_is_found(outputs: Outputs) -> None:
     assert [(o.name, o.missing) for o in outputs.check().outputs] == [
         ("hourly", 2), ("hourly_files", 2), ("badly_delayed", 1), ("bad_rows", 1),

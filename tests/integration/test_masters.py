@@ -115,6 +115,7 @@ def test_what_a_users_function_raises_is_the_users(tmp_path: Path, case: str, ru
     assert "LookupError: oops" in str(error) and "bug in dagster_jet" not in str(error)
 
 
+@long  # a cluster of three JVMs for one sentence
 def test_executors_that_cannot_run_python_are_named_as_such(tmp_path: Path, cluster: Run) -> None:
     error: JetError = cluster(whose_error.of_executors, tmp_path / "job")
     assert type(error) is MissingEnvironmentError and "no pyarrow" in str(error)

@@ -163,7 +163,7 @@ def test_going_back_while_the_newest_snapshot_is_not_committed(world: World) -> 
     assert found(world.folder / "all") == rows
 
 
-@pytest.mark.parametrize("since", ["reset", "went back"])
+@pytest.mark.parametrize("since", ["reset", pytest.param("went back", marks=long)])
 def test_an_export_from_before_the_job_was_reset_or_went_back(world: World, since: str) -> None:
     """Its epoch has the larger number, although the job has read further since, in larger
     epochs."""
@@ -219,7 +219,7 @@ def test_going_back_with_a_sink_that_was_renamed_without_a_word(world: World) ->
     assert found() == before == [(1,), (2,)]
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("mode", [pytest.param("append", marks=long), "upsert"])
 def test_a_database_that_comes_back_older_while_the_job_runs(
     world: World, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:

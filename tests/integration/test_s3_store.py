@@ -14,7 +14,7 @@ from dagster_jet import Jet
 from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
-from tests.long import long, long_but_for
+from tests.long import long
 from tests.servers.members import AwsServer
 
 from . import child
@@ -67,7 +67,8 @@ def world(
     return StoreInBucket(tmp_path, fail_points, spark)
 
 
-@pytest.mark.parametrize("crash", long_but_for(CRASHES, "F8"), ids=str)
+@long  # members on S3 keep their contract in tests/contract, folders are killed in test_killed.py
+@pytest.mark.parametrize("crash", CRASHES, ids=str)
 def test_killed(world: StoreInBucket, crash: Crash) -> None:
     world.fill()
     world.run_child(crash.rules, sharded=crash.sharded)

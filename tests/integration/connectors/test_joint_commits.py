@@ -159,7 +159,8 @@ def test_a_reader_sees_no_mixed_cut(world: JointWorld) -> None:
     assert max(cuts) > 3, "it has looked between commits"
 
 
-@pytest.mark.parametrize("kind", ["single", pytest.param("lost", marks=long)])
+@long  # it shows what catalogs without joint commits do
+@pytest.mark.parametrize("kind", ["single", "lost"])
 def test_tables_that_are_committed_one_by_one_show_mixed_cuts(
     world: JointWorld, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
