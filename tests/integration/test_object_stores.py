@@ -32,7 +32,7 @@ from .world import World, known_to_tasks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [long, pytest.mark.usefixtures("interpreted", "servers")]
+pytestmark = [long, pytest.mark.usefixtures("servers")]
 
 CRASHES = (
     Crash("F2", "files.write.before:2=kill"),
