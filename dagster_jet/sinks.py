@@ -29,7 +29,7 @@ def files(
     compression: Compression | None = None,
     max_file_bytes: int | None = None,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
-    storage_options: Mapping[str, str | Secret] | None = None,
+    storage_options: Mapping[str, str | float | Secret] | None = None,
     shared: bool = False,
 ) -> FilesSink:
     """Return a sink that writes files into a folder, exactly once: staged, then committed.

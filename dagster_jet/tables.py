@@ -24,7 +24,7 @@ def files(
     schema: str | None = None,
     options: Mapping[str, str] | None = None,
     asset: str | Sequence[str] | None = None,
-    storage_options: Mapping[str, str | Secret] | None = None,
+    storage_options: Mapping[str, str | float | Secret] | None = None,
     shared: bool = False,
 ) -> FilesTable:
     """Return the rows of files as a table.

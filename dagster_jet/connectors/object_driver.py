@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Collection, Iterator
+import ssl
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote, unquote_plus
@@ -12,10 +13,10 @@ from urllib.parse import unquote, unquote_plus
 from dagster_jet.core.secret import Secret, Url, text_of
 
 _DENIED = frozenset({401, 403})
-_NO_CREDENTIALS = frozenset(
-    {"ClientAuthenticationError", "CredentialUnavailableError", "DefaultCredentialsError"}
+_NO_TOKEN = frozenset(
+    {"CredentialUnavailableError", "DefaultCredentialsError", "RefreshError", "TransportError"}
 )
-"""Exceptions of azure-core, azure-identity and google-auth that have no status."""
+"""Exceptions of azure-identity and google-auth, also if the server of tokens does not answer."""
 
 
 def connected(url: str, options: Collection[tuple[str, Url]]) -> tuple[Any, str]:
@@ -23,7 +24,7 @@ def connected(url: str, options: Collection[tuple[str, Url]]) -> tuple[Any, str]
     fsspec caches one per process, also after a fork.
 
     Args:
-        options: options of the driver; a number, a boolean or an object may be JSON.
+        options: options of the driver; a text that is a JSON object is given to it as one.
 
     Raises:
         ImportError: the driver is not installed.
@@ -40,6 +41,13 @@ def connected(url: str, options: Collection[tuple[str, Url]]) -> tuple[Any, str]
 
             files = GCSFileSystem(use_listings_cache=False, **arguments)
             folder = files._strip_protocol(url)
+            found = files.credentials
+            if found.token is None and found.method == "anon" and files.on_google:
+                files.clear_instance_cache()
+                raise OSError(
+                    errno.EREMOTEIO,
+                    f"{url}: no Google credentials were found; token='anon' reads public buckets",
+                )
         else:
             from fsspec.core import url_to_fs
 
@@ -63,36 +71,54 @@ def as_os_errors(
     except ImportError:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and (error.errno or 0) > 0:
+        if isinstance(error, OSError) and (error.errno or 0) > 0 and not _is_outage(error):
             raise
-        text = str(error)
+        chain = [error]
+        while isinstance(cause := chain[-1].__cause__, Exception):
+            chain.append(cause)
+        root = next(filter(_is_outage, chain), error)
+        texts = [str(one) for one in chain]
         shows_secret = any(
-            s in t for s in secrets for t in (text, unquote(text), unquote_plus(text))
+            s in t for s in secrets for x in texts for t in (x, unquote(x), unquote_plus(x))
         )
-        first = "(not shown: it has a secret in it)" if shows_secret else text.partition("\n")[0]
-        said = f"{url}: {type(error).__name__}: {first}".rstrip(" :.!")
-        raise OSError(_number(error, is_connecting), said) from (None if shows_secret else error)
+        first = (
+            "(not shown: it has a secret in it)" if shows_secret else str(root).partition("\n")[0]
+        )
+        said = f"{url}: {type(root).__name__}: {first}".rstrip(" :.!")
+        raise OSError(_number(chain, is_connecting), said) from (None if shows_secret else error)
 
 
-def _number(error: BaseException | None, is_connecting: bool) -> int:
-    """Returns the number for an exception, or for one that it was raised from."""
-    is_wrong = False
-    while error is not None:
-        status = getattr(error, "status_code", None) or getattr(error, "code", None)
-        is_forbidden = isinstance(error, OSError) and str(error).startswith("Forbidden")  # gcsfs
-        if status in _DENIED or is_forbidden or type(error).__name__ in _NO_CREDENTIALS:
+def _number(chain: Sequence[Exception], is_connecting: bool) -> int:
+    """Returns the number for an exception, which is followed by those that it was raised from."""
+    if any(map(_is_outage, chain)):
+        return errno.EREMOTEIO
+    for one in chain:
+        status = getattr(one, "status_code", None) or getattr(one, "code", None)
+        is_forbidden = isinstance(one, OSError) and str(one).startswith("Forbidden")  # gcsfs
+        is_refused = type(one).__name__ == "ClientAuthenticationError" and status == 400
+        if status in _DENIED or is_forbidden or is_refused:
             return errno.EACCES
-        if isinstance(error, FileNotFoundError) or status == 404:
+        if isinstance(one, FileNotFoundError) or status == 404:
             return errno.ENOENT
-        is_wrong = isinstance(error, LookupError | TypeError | ValueError)
-        error = error.__cause__
+    is_wrong = isinstance(chain[-1], LookupError | TypeError | ValueError)
     return errno.EINVAL if is_wrong and is_connecting else errno.EREMOTEIO
 
 
+def _is_outage(error: Exception) -> bool:
+    """Returns whether there was no answer, or no token without a refusal of the server of tokens.
+    Numbers of aiohttp's and ssl's errors may mean others than those of the operating system."""
+    kind = type(error)
+    if kind.__name__ in _NO_TOKEN:
+        was_refused = any(isinstance(answer, Mapping) for answer in error.args[1:])  # google-auth
+        return getattr(error, "retryable", False) or not was_refused
+    is_aiohttp = isinstance(error, OSError) and kind.__module__.startswith("aiohttp")
+    return is_aiohttp or isinstance(error, ssl.SSLError | ConnectionError)
+
+
 def _as_value(text: Any) -> Any:
-    """Returns the value of a text that is JSON of a number, a boolean or an object."""
+    """Returns the object of a text that is a JSON object."""
     try:
         value = json.loads(text)
     except (TypeError, ValueError):
         return text
-    return value if isinstance(value, bool | int | dict) else text
+    return value if isinstance(value, dict) else text

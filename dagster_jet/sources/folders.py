@@ -29,7 +29,7 @@ def files(
     after_commit: Literal["delete", "archive"] | None = None,
     archive: str | None = None,
     asset: str | Sequence[str] | None = None,
-    storage_options: Mapping[str, str | Secret] | None = None,
+    storage_options: Mapping[str, str | float | Secret] | None = None,
     shared: bool = False,
     remember: Duration = "7 days",
     max_file_age: Duration | None = None,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import ssl
 import sys
 import traceback
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,12 +29,15 @@ class Driver(MemoryFileSystem):
     protocol = "gs"
     cachable = False
     failure: Exception | None = None
+    method: str | None = None
+    on_google = True
 
     def __init__(self, **options: Any) -> None:
         if self.failure is not None:
             raise self.failure
         super().__init__()
         self.options = options
+        self.credentials = SimpleNamespace(token=options.get("token"), method=self.method)
 
 
 @pytest.fixture
@@ -48,13 +52,16 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> type[Driver]:
     return Driver
 
 
-def test_options_are_values(driver: type[Driver]) -> None:
-    """Failed before: texts only, so that "false" was true; and a key only as a file's name."""
+def test_options_are_values(driver: type[Driver], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed before: a key only as a file's name; later a name or secret of digits was a number."""
+    monkeypatch.setenv("DIGITS", "123456")
     options: tuple[tuple[str, Any], ...] = (
-        ("requester_pays", "false"),
-        ("requests_timeout", "20"),
-        ("project", "p-1"),
-        ("anon", False),
+        ("requester_pays", False),
+        ("requests_timeout", 2.5),
+        ("session_kwargs", '{"trust_env": true}'),
+        ("project", "123456"),
+        ("consistency", "false"),
+        ("password", Secret(env="DIGITS")),
         ("token", Secret(env="ACCOUNT")),
     )
     fs, folder = connected("gs://bucket/in", options)
@@ -62,9 +69,11 @@ def test_options_are_values(driver: type[Driver]) -> None:
     assert fs.options == {
         "use_listings_cache": False,
         "requester_pays": False,
-        "requests_timeout": 20,
-        "project": "p-1",
-        "anon": False,
+        "requests_timeout": 2.5,
+        "session_kwargs": {"trust_env": True},
+        "project": "123456",
+        "consistency": "false",
+        "password": "123456",
         "token": {"type": "service_account", "private_key": "k"},
     }
     assert reopened_options(saved_options(options)) == options
@@ -76,8 +85,29 @@ def test_a_method_is_no_secret(method: str) -> None:
     sink = sinks.files("gs://b/x", format="json", storage_options={"token": method})
     again = FilesSink.reopen(destination_of(sink))
     assert again.storage_options == (("token", method),)
-    with pytest.raises(ConfigurationError, match="token is given in plain text"):
-        sources.files("gs://b/x", format="parquet", storage_options={"token": SECRET})
+    given: Any
+    for given in (SECRET, {"type": "service_account"}):  # the second one was a bare TypeError
+        with pytest.raises(ConfigurationError, match="token is given in plain text"):
+            sources.files("gs://b/x", format="parquet", storage_options={"token": given})
+
+
+def test_absent_credentials_are_no_anonymous_ones(
+    driver: type[Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed before: a process that met an outage of Google's tokens stayed anonymous."""
+    monkeypatch.setattr(driver, "cachable", True)
+    monkeypatch.setattr(driver, "method", "anon")
+    with pytest.raises(OSError, match=r"gs://b/x: no Google credentials.*token='anon'") as told:
+        connected("gs://b/x", ())
+    assert told.value.errno == errno.EREMOTEIO
+    assert connected("gs://b/x", (("token", "anon"),))[0].method == "anon"
+    monkeypatch.setattr(driver, "method", "google_default")
+    assert connected("gs://b/x", ())[0].credentials.method == "google_default"
+    driver.clear_instance_cache()
+    monkeypatch.setattr(driver, "method", "anon")
+    monkeypatch.setattr(driver, "on_google", False)
+    assert connected("gs://b/x", ())[0].credentials.method == "anon"
+    driver.clear_instance_cache()
 
 
 @pytest.mark.parametrize("shown", [SECRET, "/tokeninfo?access_token=ya29.a%2Bb%2Fc"])
@@ -103,12 +133,35 @@ class AnswerError(Exception):
 class ClientAuthenticationError(Exception):
     """As azure-core's."""
 
+    def __init__(self, status: int | None = None) -> None:
+        super().__init__("failed to retrieve a token")
+        self.status_code = status
 
-def wrapped(cause: Exception) -> Exception:
-    try:
-        raise RuntimeError("Failed to upload block") from cause
-    except RuntimeError as error:
-        return error
+
+class CredentialUnavailableError(ClientAuthenticationError):
+    """As azure-identity's."""
+
+
+class RefreshError(Exception):
+    """As google-auth's."""
+
+    def __init__(self, *args: Any, retryable: bool = False) -> None:
+        super().__init__(*args)
+        self.retryable = retryable
+
+
+class ClientConnectorError(OSError):
+    """As aiohttp's."""
+
+
+ClientConnectorError.__module__ = "aiohttp.client_exceptions"
+REFUSED = {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}
+
+
+def wrapped(cause: Exception, by: Exception | None = None) -> Exception:
+    error = by or RuntimeError("Failed to upload block")
+    error.__cause__ = cause
+    return error
 
 
 @pytest.mark.parametrize(
@@ -116,22 +169,42 @@ def wrapped(cause: Exception) -> Exception:
     [
         (AnswerError(403), errno.EACCES),
         (wrapped(AnswerError(401)), errno.EACCES),
-        (ClientAuthenticationError(), errno.EACCES),
+        (ClientAuthenticationError(400), errno.EACCES),
+        (ClientAuthenticationError(503), errno.EREMOTEIO),
+        (ClientAuthenticationError(), errno.EREMOTEIO),
+        (CredentialUnavailableError(403), errno.EREMOTEIO),
+        (wrapped(RefreshError("x", REFUSED), AnswerError(401)), errno.EACCES),
+        (wrapped(RefreshError("x", REFUSED, retryable=True), AnswerError(401)), errno.EREMOTEIO),
+        (wrapped(RefreshError("Status: 503"), AnswerError(401)), errno.EREMOTEIO),
+        (wrapped(RefreshError("Status: 503"), ValueError("gcloud")), errno.EREMOTEIO),
         (OSError("Forbidden: https://..."), errno.EACCES),
         (AnswerError(404), errno.ENOENT),
         (FileNotFoundError("b/gone/o"), errno.ENOENT),
         (AnswerError(503), errno.EREMOTEIO),
         (OSError(-3, "Temporary failure in name resolution"), errno.EREMOTEIO),
-        (ConnectionResetError(errno.ECONNRESET, "reset"), errno.ECONNRESET),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), errno.EREMOTEIO),
+        (ClientConnectorError(1, "certificate"), errno.EREMOTEIO),
+        (ssl.SSLCertVerificationError(1, "certificate"), errno.EREMOTEIO),
+        (OSError(errno.ENOSPC, "full"), errno.ENOSPC),
         (ValueError("Bad Request"), errno.EREMOTEIO),
     ],
     ids=str,
 )
 def test_the_number_says_what_is_wrong(raised: Exception, number: int) -> None:
-    """Failed before: all that a driver raised was transient, and its cure was free disk space."""
+    """Failed before: all that a driver raised was transient, and its cure was free disk space;
+    later, an outage of the server of tokens was a refusal."""
     with pytest.raises(OSError) as told, as_os_errors("gs://b/x"):
         raise raised
     assert told.value.errno == number
+
+
+def test_an_outage_is_told_and_a_secret_of_its_cause_is_not() -> None:
+    """Failed before: the error named the driver's "401", and its traceback the cause's secret."""
+    with pytest.raises(OSError, match="RefreshError: Status: 503"), as_os_errors("gs://b/x"):
+        raise wrapped(RefreshError("Status: 503"), AnswerError(401, "Invalid Credentials"))
+    with pytest.raises(OSError, match="not shown") as told, as_os_errors("gs://b/x", [SECRET]):
+        raise wrapped(OSError(f"url: {SECRET}"))
+    assert told.value.__cause__ is None
 
 
 def test_a_wrong_option_is_no_outage(driver: type[Driver], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ from urllib.parse import unquote
 from dagster_jet.core.secret import Secret, as_json, from_json, holds_password, named
 from dagster_jet.errors import ConfigurationError
 
-StorageOptions: TypeAlias = tuple[tuple[str, str | Secret], ...]
+StorageOptions: TypeAlias = tuple[tuple[str, Any], ...]
+"""Names and values: texts, secrets, and for drivers of fsspec also numbers and booleans."""
 
 SCHEMES = {
     "s3": "s3",
@@ -81,7 +82,7 @@ def is_pattern(path: str) -> bool:
     return glob.has_magic(path) and not (scheme_of(path) == "file" and os.path.isdir(path))
 
 
-def storage_options(path: str, options: Mapping[str, str | Secret] | None) -> StorageOptions:
+def storage_options(path: str, options: Mapping[str, Any] | None) -> StorageOptions:
     """Checks the options of a place and returns them in a fixed order.
 
     Raises:
@@ -134,7 +135,7 @@ def literally(path: str) -> str:
 def _drivers_options(options: Mapping[str, str | Secret]) -> StorageOptions:
     """Returns the options of an fsspec driver; secrets are recognised by their names."""
     secret = {name for name in options if _SECRET_NAME.search(name)}
-    _check_secrets(options, {name for name in secret if options[name] not in _METHODS})
+    _check_secrets(options, {name for name in secret if str(options[name]) not in _METHODS})
     return tuple(sorted(options.items()))
 
 
