@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from dagster_jet import Pipeline, sinks, sources
 from dagster_jet.core.secret import Secret
-from tests.servers.iceberg_catalog import TOKEN
 
 from . import child
 
@@ -22,8 +20,7 @@ TABLES: dict[str, Any] = {
 
 
 def joint_pipeline(folder: Path) -> Pipeline:
-    """The catalog's options, and the namespace, are in a file of the folder."""
-    os.environ["LAKE_TOKEN"] = TOKEN
+    """The catalog's options, and the namespace, are in a file of the folder. LAKE_TOKEN is set."""
     catalog = json.loads((folder / "catalog.json").read_text())
     options = {**catalog["options"], "token": Secret(env="LAKE_TOKEN")}
     p = Pipeline(child.JOB)

@@ -135,7 +135,13 @@ class Reader:
 
 
 @pytest.fixture
-def world(tmp_path: Path, spark: SparkSession, fail_points: FailPoints) -> JointWorld:
+def world(
+    tmp_path: Path,
+    spark: SparkSession,
+    fail_points: FailPoints,
+    monkeypatch: pytest.MonkeyPatch,
+) -> JointWorld:
+    monkeypatch.setenv("LAKE_TOKEN", iceberg_catalog.TOKEN)
     return JointWorld(tmp_path, fail_points, spark)
 
 
