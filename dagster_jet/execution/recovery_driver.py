@@ -99,9 +99,8 @@ class RecoveryDriver:
         for read in context.graph.sources:
             read.source.check_snapshot_interval(interval, context.job, read.name)
         for node in context.graph.sinks:
-            is_new = self.claimed.is_new_for(effective_guarantee(guarantee, node.sink))
-            check = partial(node.sink.check, context.job, node.name, is_new_job=is_new)
-            self.committer.retrying.ask(node.name, node.sink, check)
+            given = effective_guarantee(guarantee, node.sink)
+            node.sink.check(context.job, node.name, is_new_job=self.claimed.is_new_for(given))
             held = node.sink.held()
             if held is not None and held.for_ms is not None:
                 self._check_held_for(node.name, held.for_ms)
@@ -395,8 +394,7 @@ class RecoveryDriver:
         """Claims the sinks' places, after the check of their committed output."""
         if not self._are_claimed:
             for node in self.context.graph.sinks:
-                claim = partial(node.sink.claim_place, self.context.job, node.name)
-                self.committer.retrying.ask(node.name, node.sink, claim)
+                node.sink.claim_place(self.context.job, node.name)
         self._are_claimed = True
 
     def _check_undecided(self, name: str, reader: SourceReader, manifest: Manifest) -> None:

@@ -9,10 +9,8 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import boto3
 import pyarrow as pa
@@ -25,9 +23,7 @@ from dagster_jet.errors import BadRowError, ConfigurationError, InputLostError, 
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
 from tests.long import long, long_but_for
-from tests.servers import wait_until
 from tests.servers.members import AwsServer
-from tests.servers.proxy import Proxy
 
 from . import oracle, s3_child
 from .crash_table import AFTER_DECISION, Crash
@@ -118,27 +114,6 @@ def s3_world(
     tmp_path: Path, spark: SparkSession, fail_points: FailPoints, server: AwsServer
 ) -> S3World:
     return S3World(tmp_path, fail_points, spark)
-
-
-# --- an outage ------------------------------------------------------------------------------------
-
-
-def test_a_start_waits_in_place_for_the_bucket_of_a_sink(
-    s3_world: S3World, server: AwsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Restarts are counted: after some seconds the run would have failed for good."""
-    with Proxy(urlsplit(server.endpoint_url).port or 0, is_http=True) as proxy:
-        monkeypatch.setenv(s3_child.ENDPOINT, f"http://127.0.0.1:{proxy.port}")
-        p = Pipeline("waits")
-        sink = sinks.files(f"{s3_child.url(s3_world.folder)}/o", format="json", **s3_child.place())
-        p.read_from(sources.items([{"k": 1}], schema="k long"), name="in").write_to(sink, name="o")
-        proxy.break_off()
-        with s3_world.jet() as jet, ThreadPoolExecutor(1) as pool:
-            running = pool.submit(jet.run, p, JobConfig(restart_attempts_max=0), until="completed")
-            wait_until(lambda: proxy.refused > 8 or running.done(), within=60)
-            proxy.restore()
-            result = running.result(timeout=60)
-    assert (result.rows_out, result.restarts) == (1, 0)
 
 
 # --- dying ----------------------------------------------------------------------------------------

@@ -195,14 +195,11 @@ class FilesSink(Sink, Committer):
         except OSError as error:
             if is_transient(error) and error.errno not in DENIED:
                 # The disk that ended the last execution may still be full or unavailable.
-                is_away = error.errno == errno.EREMOTEIO
-                raise (SinkUnavailableError if is_away else SinkError)(
+                raise SinkError(
                     f"the output folder {self.path!r} cannot be used now: {error}.",
                     job=job,
                     stage=stage,
-                    cure="Bring the bucket's server back. Meanwhile the job waits."
-                    if is_away
-                    else "Free disk space or bring the file system back. Meanwhile the job "
+                    cure="Free disk space or bring the file system back. Meanwhile the job "
                     "restarts from its last snapshot.",
                 ) from error
             raise ConfigurationError(

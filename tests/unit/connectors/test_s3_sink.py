@@ -22,6 +22,7 @@ from dagster_jet.core.secret import Secret
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,
+    SinkError,
     SinkMismatchError,
     SinkUnavailableError,
 )
@@ -290,7 +291,7 @@ def test_a_bucket_that_is_not_there(folder: S3Folder) -> None:
         elsewhere.check("j", "out", is_new_job=True)
 
 
-def test_an_outage_is_waited_for_by_a_start_and_by_a_commit(
+def test_an_outage_restarts_a_start_and_is_waited_for_by_a_commit(
     folder: S3Folder, sink: FilesSink
 ) -> None:
     (part,) = stage(sink, 1)
@@ -299,7 +300,7 @@ def test_an_outage_is_waited_for_by_a_start_and_by_a_commit(
     try:
         with pytest.raises(SinkUnavailableError, match="cannot be written"):
             away.commit([part], by(1))
-        with pytest.raises(SinkUnavailableError, match="cannot be used now"):
+        with pytest.raises(SinkError, match="cannot be used now"):
             away.check("j", "out", is_new_job=False)
     finally:
         folder.server.go_on()
