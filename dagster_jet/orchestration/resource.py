@@ -48,6 +48,7 @@ from dagster_jet.orchestration.takeover import Takeover
 from dagster_jet.pipeline import Pipeline
 
 if TYPE_CHECKING:
+    from dagster_jet.core.secret import Secret
     from dagster_jet.jet import Jet
     from dagster_jet.jobs.pipeline_job import PipelineJob
     from dagster_jet.maps import JetMap, JournalConfig
@@ -67,6 +68,34 @@ class JetResource(ResourceSettings):
                 spark_config={"spark.master": "local[2]"},
             )
     """
+
+    if TYPE_CHECKING:  # in this body: a base class's is not inherited, as in a dataclass
+
+        def __init__(
+            self,
+            *,
+            store: Sequence[str | Secret],
+            backup_count: int = ...,
+            namespace: str = ...,
+            encryption_keys: str | Secret | None = ...,
+            accept_unencrypted: bool = ...,
+            lease_ttl: str = ...,
+            member_timeout: str = ...,
+            scale_up_delay: str = ...,
+            split_brain_protection: bool = ...,
+            work_dir: str | None = ...,
+            epochs_table: str | None = ...,
+            epochs_storage_options: Mapping[str, str | Secret] = ...,
+            spark_config: Mapping[str, Any] = ...,
+            guarantee: str | None = ...,
+            snapshot_interval: str | None = ...,
+            target_epoch_duration: str | None = ...,
+            job_config: Mapping[str, Any] = ...,
+            min_report_interval_seconds: float = ...,
+            max_report_interval_seconds: float = ...,
+            drain_budget_seconds: float = ...,
+            pyspark: Any = ...,
+        ) -> None: ...
 
     _jet: Jet | None = PrivateAttr(default=None)
     _watches: list[JobWatch] = PrivateAttr(default_factory=list)

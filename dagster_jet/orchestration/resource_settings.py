@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -103,52 +103,39 @@ class ResourceSettings(dg.ConfigurableResource[Any]):
         "run_monitoring.cancel_timeout_seconds and below the platform's grace period.",
     )
 
-    if TYPE_CHECKING:  # for type checkers, and for editors that complete the names
+    def __init__(self, *, pyspark: Any = None, **fields: Any) -> None:
+        """Takes the settings of a resource of dagster-pyspark, if one is given.
 
-        def __init__(
-            self,
-            *,
-            store: Sequence[str | Secret],
-            backup_count: int = ...,
-            namespace: str = ...,
-            encryption_keys: str | Secret | None = ...,
-            accept_unencrypted: bool = ...,
-            lease_ttl: str = ...,
-            member_timeout: str = ...,
-            scale_up_delay: str = ...,
-            split_brain_protection: bool = ...,
-            work_dir: str | None = ...,
-            epochs_table: str | None = ...,
-            epochs_storage_options: Mapping[str, str | Secret] = ...,
-            spark_config: Mapping[str, Any] = ...,
-            guarantee: str | None = ...,
-            snapshot_interval: str | None = ...,
-            target_epoch_duration: str | None = ...,
-            job_config: Mapping[str, Any] = ...,
-            min_report_interval_seconds: float = ...,
-            max_report_interval_seconds: float = ...,
-            drain_budget_seconds: float = ...,
-            pyspark: Any = ...,
-        ) -> None: ...
+        The resource itself would start Spark in a sensor's tick, too, and in the main thread,
+        where PySpark takes over SIGINT.
 
-    else:
+        Args:
+            pyspark: a `PySparkResource`, or anything with a `spark_config`; ours takes
+                precedence.
+        """
+        self._check_names(fields)
+        if pyspark is not None:
+            own = dotted(fields.get("spark_config") or {})
+            fields["spark_config"] = {**dotted(pyspark.spark_config), **own}
+        super().__init__(**with_names(fields))
+        self._check_settings()
 
-        def __init__(self, *, pyspark: Any = None, **fields: Any) -> None:
-            """Takes the settings of a resource of dagster-pyspark, if one is given.
+    def _check_names(self, given: Mapping[str, Any]) -> None:
+        """Refuses what Dagster would ignore: a setting that there is not, and a store as one text.
 
-            The resource itself would start Spark in a sensor's tick, too, and in the main thread,
-            where PySpark takes over SIGINT.
-
-            Args:
-                pyspark: a `PySparkResource`, or anything with a `spark_config`; ours takes
-                    precedence.
-            """
-            _check_names(fields, type(self).model_fields)
-            if pyspark is not None:
-                own = dotted(fields.get("spark_config") or {})
-                fields["spark_config"] = {**dotted(pyspark.spark_config), **own}
-            super().__init__(**with_names(fields))
-            self._check_settings()
+        Raises:
+            ConfigurationError: names the setting.
+        """
+        known = [field.alias or name for name, field in type(self).model_fields.items()]
+        unknown = sorted(given.keys() - {*known, *type(self).model_fields})
+        if unknown and self.model_config.get("extra") != "allow":
+            raise ConfigurationError(
+                f"{type(self).__name__} has no setting {', '.join(map(repr, unknown))}.",
+                cure=f"Its settings are {', '.join(known)}. Those of jobs stand in job_config, "
+                "too.",
+            )
+        if isinstance(given.get("store"), str):
+            raise ConfigurationError("store: expected a list of URLs, not a single string.")
 
     def _check_settings(self) -> None:
         """Validates settings when definitions are loaded, except for values from the environment,
@@ -196,21 +183,6 @@ class ResourceSettings(dg.ConfigurableResource[Any]):
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in dotted(self.spark_config).items()
         }
-
-
-def _check_names(given: Mapping[str, Any], known: Collection[str]) -> None:
-    """Refuses what Dagster would ignore: a setting that there is not, and a store as one text.
-
-    Raises:
-        ConfigurationError: names the setting.
-    """
-    if unknown := sorted(given.keys() - set(known)):
-        raise ConfigurationError(
-            f"JetResource has no setting {', '.join(map(repr, unknown))}.",
-            cure=f"Its settings are {', '.join(known)}. Those of jobs stand in job_config, too.",
-        )
-    if isinstance(given.get("store"), str):
-        raise ConfigurationError("store: expected a list of URLs, not a single string.")
 
 
 def with_names(fields: Mapping[str, Any]) -> dict[str, Any]:

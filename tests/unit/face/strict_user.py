@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
+from dagster_pyspark import PySparkResource
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -263,6 +264,14 @@ defs = dg.Definitions(
         build_jet_openlineage_sensor(assets=delay_assets, job_namespace="shop"),
         build_jet_snapshot_sensor(pipeline=PIPELINE, job=job),
     ],
-    resources={"jet": JetResource(store=["file:///var/jet/a"])},
+    resources={
+        "jet": JetResource(
+            store=("file:///var/jet/a", Secret(env="JET_STORE"), dg.EnvVar("JET_OTHER_STORE")),
+            encryption_keys=Secret(env="JET_KEYS"),
+            epochs_storage_options={"secret_access_key": Secret(env="LAKE_KEY")},
+            pyspark=PySparkResource(spark_config={}),
+        ),
+        "other": JetResource(store=["file:///var/jet/b"], backup_count=0),
+    },
 )
 defs = dg.Definitions.merge(defs, build_jet_cut_assets(delay_assets))

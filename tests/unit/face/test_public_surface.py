@@ -24,7 +24,7 @@ from dagster_jet import (
     tables,
     windows,
 )
-from dagster_jet.orchestration import resource_settings
+from dagster_jet.orchestration import resource as resource_module
 from tests.unit.face.public_surface import PINNED, surface
 
 
@@ -60,7 +60,7 @@ def test_all_errors_and_all_events_are_there() -> None:
     ("module", "known"),
     [
         (job_config, list(JobConfig.model_fields)),
-        (resource_settings, [*JetResource.model_fields, "pyspark"]),
+        (resource_module, [*JetResource.model_fields, "pyspark"]),
     ],
     ids=["job", "resource"],
 )

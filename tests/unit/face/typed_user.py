@@ -20,6 +20,7 @@ from dagster_jet import (
     JobResult,
     JobStatus,
     Pipeline,
+    Secret,
     Stage,
     State,
     StopKind,
@@ -115,6 +116,10 @@ def run(listen: Callable[[events.JobEvent], None]) -> None:
     JobConfig(guarantee="exactly once")  # refused: arg-type
     JobConfig(snapshot_intervall="1 second")  # refused: call-arg
     JetResource(store=["file:///var/jet/a"], lease_tll="1 second")  # refused: call-arg
+    JetResource(store=("file:///var/jet/a",), encryption_keys=Secret(env="KEYS"), pyspark=None)
+    JetResource(
+        store=[Secret(env="STORE")], epochs_storage_options={"access_key_id": Secret(env="ID")}
+    )
     with Jet(store=["file:///var/jet/a"], backup_count=0) as jet:
         result: JobResult = jet.run(delays(), config, until="drained", on_event=listen)
         print(result.status is JobStatus.COMPLETED, result.rows_in + 1)

@@ -10,6 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster_pyspark import LazyPySparkResource, PySparkResource
+from pydantic import ConfigDict, Field
 
 from dagster_jet import JetResource, JobConfig, JournalConfig, Pipeline, Secret
 from dagster_jet.errors import ConfigurationError
@@ -77,6 +78,22 @@ def test_a_wrong_store_is_refused_where_definitions_are_loaded(
     with pytest.raises(ConfigurationError) as caught:
         JetResource(**{"store": ["file:///a"], "backup_count": 0, **settings})
     assert sentence in str(caught.value)
+
+
+def test_a_subclass_has_settings_of_its_own() -> None:
+    """Failed before: an alias was no setting, nor was any other name where all are allowed."""
+
+    class Regional(JetResource):
+        region: str = Field(alias="aws_region")
+
+    class Open(JetResource):
+        model_config = ConfigDict(extra="allow")
+
+    own: dict[str, Any] = {"store": ["file:///a"], "backup_count": 0}
+    assert Regional(**own, aws_region="eu").region == "eu"
+    assert vars(Open(**own, **{"team": "shop"}))["team"] == "shop"
+    with pytest.raises(ConfigurationError, match=r"^Regional has no setting 'regoin'.*aws_region"):
+        Regional(**own, aws_region="eu", **{"regoin": "eu"})
 
 
 def test_of_a_store_from_the_environment_the_rest_is_checked(
