@@ -468,8 +468,9 @@ class Jet:
     def close(self) -> None:
         """Stops this process's jobs with a terminal snapshot and closes the store.
 
-        It waits for each job for up to one minute. An execution that has not ended by then is
-        later taken over as if it had died. A process that ends without it does the same at its end.
+        It waits for each job for up to one minute. One that has not ended by then goes on draining
+        and keeps the store open. If the process ends first, the job is later taken over as if it
+        had died. A process that ends without this call does the same at its end.
         """
         if self._is_closed:
             return
@@ -477,9 +478,9 @@ class Jet:
         for job in self._jobs.values():
             with suppress(JobStateError):  # it has ended
                 job.request_stop(StopKind.SHUTDOWN)
-        for job in self._jobs.values():
-            job.done.wait(60)
-        self.store.close()
+        ended = [job.done.wait(60) for job in self._jobs.values()]
+        if all(ended):
+            self.store.close()
 
     def __enter__(self) -> Jet:
         return self

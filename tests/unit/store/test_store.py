@@ -7,6 +7,7 @@ import uuid
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -86,6 +87,15 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
     for ask in (lambda: job.status, jet.jobs, lambda: jet.map("m")):
         with pytest.raises(StoreUnavailableError, match=r"^this store is closed\. Ask inside"):
             ask()
+
+
+def test_a_job_that_drains_longer_keeps_the_store(tmp_path: Path) -> None:
+    """Failed before: its thread found the store closed, and the job FAILED."""
+    with Jet(store=[f"file://{tmp_path}/a"], backup_count=0) as jet:
+        for job, ends in (("orders", False), ("other", True)):
+            jet._jobs[job] = Mock(done=Mock(**{"wait.return_value": ends}))
+    assert jet.store.map("m").get(jet.store.map("m").key("k")) is None
+    jet.store.close()
 
 
 def test_memory_is_refused_with_a_cure_that_a_user_has() -> None:
