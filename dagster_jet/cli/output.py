@@ -35,12 +35,15 @@ def show(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool) -> Non
     filled = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     table = Table(title=title, title_justify="left")
     for name in filled:
-        table.add_column(_label(name))
+        table.add_column(_label(name), overflow="fold")
     for row in rows:
         table.add_row(*[_text(row[name]) for name in filled])
     printed = console()
     unbounded = printed.options.update(width=1_000)
-    if printed.measure(table, options=unbounded).minimum <= printed.width:
+    least = printed.measure(table, options=unbounded).minimum
+    if not sys.stdout.isatty():  # a pipe is as wide as the longest names
+        printed.width = max(printed.width, least)
+    if len(filled) == 1 or least <= printed.width:
         printed.print(table)
         return
     for row in rows:  # a narrow terminal would cut names and states
@@ -50,6 +53,8 @@ def show(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool) -> Non
 def show_one(row: Mapping[str, Any], *, title: str) -> None:
     """Prints one row as a table with a line per value; empty values are omitted."""
     table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in row.items():
         if value is not None:
             table.add_row(_label(name), _text(value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -62,15 +63,26 @@ def test_a_living_job_is_listed_with_what_it_is_at(store: Store, tmp_path: Path)
     assert row["owner"] == f"{HERE.host}:{HERE.pid}"
 
 
-def test_a_narrow_terminal_cuts_no_name(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_narrow_place_cuts_no_value(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Failed before: with 40 columns there were "s…" and "N…"."""
-    left_by(store, replace(HERE, ttl_ms=1, pid=DEAD_PID))
+    """Failed before: "s…" and "N…" on a terminal; then one box for each row also in a pipe."""
     monkeypatch.setattr(output, "_PIPED_WIDTH", 40)
-    shown = run(tmp_path, "jobs").stdout
-    assert "shop" in shown and "NOT_RUNNING" in shown and "lost" in shown
-    assert max(map(len, shown.splitlines())) <= 40
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    names = [letter * 50 for letter in "xy"]
+    output.show([{"job": n, "status": "NOT_RUNNING"} for n in names], title="", as_json=False)
+    shown = capsys.readouterr().out
+    assert shown.count("job") == (2 if is_terminal else 1)
+    assert [shown.count(n[0]) for n in names] == [50, 50]
+    assert (max(map(len, shown.splitlines())) <= 40) is is_terminal
+    output.show([{"file": n} for n in names], title="", as_json=False)
+    shown = capsys.readouterr().out
+    assert shown.count("file") == 1 and [shown.count(n[0]) for n in names] == [50, 50]
+    assert (names[0] in shown) is not is_terminal
+    output.show_one({"file": names[0]}, title="")
+    assert capsys.readouterr().out.count("x") == 50
 
 
 def test_a_dead_one_is_not_running_and_lost(store: Store, tmp_path: Path) -> None:
