@@ -44,7 +44,8 @@ def located(reference: str) -> tuple[ModuleType, str]:
         return importlib.import_module(module_name), name
     except ImportError as error:
         cure = None
-        if module_name.startswith(error.name or ":"):  # the module, and not what it imports
+        is_absent = isinstance(error, ModuleNotFoundError)
+        if is_absent and f"{module_name}.".startswith(f"{error.name}."):  # not what it imports
             cure = "Name a module on Python's path or in the working directory, as in flights:all."
         raise ConfigurationError(
             f"{reference!r} cannot be imported: {str(error).rstrip('.')}.", cure=cure

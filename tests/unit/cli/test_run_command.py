@@ -7,6 +7,7 @@ from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from dagster_jet.cli import app
@@ -20,7 +21,9 @@ def test_the_version() -> None:
     assert shown.stdout == f"dagster-jet {metadata.version('dagster-jet')}\n"
 
 
-def test_a_pipeline_that_is_not_there_and_a_store_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_pipeline_that_is_not_there_and_a_store_that_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     environment = {"DAGSTER_JET_STORE": f"file://{tmp_path}/store"}
     wrong = CliRunner().invoke(
         app, ["run", "nowhere:flights", "--parameter", "15"], env=environment
@@ -30,6 +33,10 @@ def test_a_pipeline_that_is_not_there_and_a_store_that_cannot_be_made(tmp_path: 
     assert missing.exit_code == 2 and "cannot be imported" in missing.stderr
     file = CliRunner().invoke(app, ["run", "json.py:loads"], env=environment)
     assert "'json.py'. Name a module on Python's path" in file.stderr
+    (tmp_path / "circular.py").write_text("from circular import PIPELINE", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    circular = CliRunner().invoke(app, ["run", "circular:PIPELINE"], env=environment)
+    assert "circular import" in circular.stderr and "Python's path" not in circular.stderr
     assert not (tmp_path / "store").exists()
 
 
