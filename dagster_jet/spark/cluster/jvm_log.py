@@ -8,6 +8,7 @@ what remains in the folder goes with it.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import traceback
@@ -46,7 +47,9 @@ def start_jvm(settings: Mapping[str, str]) -> None:
     from pyspark.logger import PySparkLogger
 
     for name in _LOGGERS_OF_STACKS:
-        PySparkLogger.getLogger(name).disabled = True
+        # Its getLogger would switch the class of loggers that other threads make meanwhile.
+        logging.Logger.manager.loggerDict.setdefault(name, PySparkLogger(name))
+        logging.getLogger(name).disabled = True
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
     global _folder, _log

@@ -123,9 +123,9 @@ def open_session(settings: Mapping[str, str]) -> SparkSession:
         ConfigurationError: Spark runs without a required setting that cannot be changed any more.
             Nothing was changed.
     """
+    _require_pyspark()
     from pyspark import SparkContext
 
-    _require_pyspark()
     with _opening:
         _forget_dead_session()
         running = SparkContext._active_spark_context
@@ -165,8 +165,9 @@ def start_jvm(settings: Mapping[str, str]) -> Mapping[str, str]:
     """Starts Spark's JVM unless it runs; returns the settings of a context in it.
 
     Raises:
-        MissingEnvironmentError: no Java, or the JVM ended at its start.
+        MissingEnvironmentError: no Java, an older PySpark, or the JVM ended at its start.
     """
+    _require_pyspark()
     _require_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     archive = class_archive.for_this_machine()

@@ -11,7 +11,7 @@ import pytest
 from dagster_jet.errors import MissingEnvironmentError
 from dagster_jet.spark.cluster import jit
 from dagster_jet.spark.cluster.class_archive import OPTIONS, ClassArchive
-from dagster_jet.spark.cluster.session import open_session, with_defaults
+from dagster_jet.spark.cluster.session import open_session, start_jvm, with_defaults
 from dagster_jet.spark.tasks import worker_daemon
 
 DAEMON = "spark.python.daemon.module"
@@ -58,3 +58,5 @@ def test_an_older_pyspark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pyspark, "__version__", older)
         with pytest.raises(MissingEnvironmentError, match=f"PySpark 4.2 .*{older} is installed"):
             open_session({})
+        with pytest.raises(MissingEnvironmentError, match=f"PySpark 4.2 .*{older} is installed"):
+            start_jvm({})  # a standby's first call
