@@ -14,7 +14,7 @@ from dagster_jet.pipeline.event_time import RESULT_LAG_MS, EventTime
 from dagster_jet.pipeline.stage_kind import StageKind
 from dagster_jet.pipeline.user_functions import Rest, TimerTime
 from dagster_jet.pipeline.windows import SessionWindow, Window
-from dagster_jet.snapshot.plan import EVENT_TIME, LEAD, PLAIN
+from dagster_jet.snapshot.plan import EVENT_TIME, FRAMES, LEAD, PLAIN
 
 if TYPE_CHECKING:
     from dagster_jet.operators.aggregates.aggregation import Aggregation
@@ -112,7 +112,7 @@ class AggregateNode(StatefulNode):
     def shape(self) -> Mapping[str, Any]:
         return {
             "keys": list(self.keys),
-            "frames": self._frames_in_state,
+            FRAMES: self._frames_in_state,
             "partials": _partials(self.aggregates),
             **_plain_partials(self.aggregates),
             **_read_times(self.time),

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from dagster_jet.core.durations import in_words
+
 Columns = Mapping[str, Mapping[str, str]]
 StagePlan = Mapping[str, Any]
 """Meaning of a stage's saved state as JSON: kind, format of the state, dependencies, and `COLUMNS`.
@@ -32,10 +34,14 @@ PLAIN = "plain"
 EVENT_TIME = "event_time"
 """Conversion of event times from their columns; without this key: none."""
 
+FRAMES = "frames"
+"""Slide (of a tumbling window: its size) and offset of windows, in ms; None: sessions."""
+
 LEAD = "lead"
 """The last row of each key waits in the state for the next one; without this key: none does, or the
 plan is of a version that did not say so."""
 
+_LABELS = {FRAMES: "size or slide of its windows"}
 _JUDGED_APART = ("format", EVENT_TIME, COLUMNS, PLAIN)
 
 
@@ -79,6 +85,15 @@ def compare_plans(
     return tuple(changes)
 
 
+def _shown(name: str, plan: StagePlan) -> str:
+    if name != FRAMES:
+        return repr(plan[name])
+    if not isinstance(plan[FRAMES], list):
+        return f"none ({plan[FRAMES] or 'sessions'})"
+    slide_ms, offset_ms = plan[FRAMES]
+    return in_words(slide_ms) + (f" with offset {in_words(offset_ms)}" if offset_ms else "")
+
+
 def _change(saved: StagePlan | None, wanted: StagePlan) -> tuple[Change, str]:
     if saved is None:
         return Change.NEW, ""
@@ -89,7 +104,7 @@ def _change(saved: StagePlan | None, wanted: StagePlan) -> tuple[Change, str]:
         return Change.INCOMPATIBLE, "its state was written by a newer version of dagster-jet"
     compared = [name for name in wanted if name in saved and name not in _JUDGED_APART]
     differing = [
-        f"{name} was {saved[name]!r}, is {wanted[name]!r}"
+        f"{_LABELS.get(name, name)} was {_shown(name, saved)}, is {_shown(name, wanted)}"
         + (f" (order={saved[name]!r} keeps it)" if name == "order" else "")
         for name in compared
         if saved[name] != wanted[name]

@@ -78,7 +78,9 @@ def test_a_change_that_state_cannot_follow_is_planned_refused_and_harmless(
         world.fill(3, first=3)
         refused = {
             "keys was ['k'], is ['k', 'v']": pipeline(keys=("k", "v")),
-            "frames was [1000, 0], is [2000, 0]": pipeline(window=windows.tumbling("2 seconds")),
+            "size or slide of its windows was 1 second, is 2 seconds": pipeline(
+                window=windows.tumbling("2 seconds")
+            ),
         }
         for reason, changed in refused.items():
             (change,) = [c for c in jet.plan(changed) if c.is_refused]
