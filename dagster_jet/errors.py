@@ -40,6 +40,7 @@ the cure.
 from __future__ import annotations
 
 import os
+import re
 import sysconfig
 import traceback
 from enum import Enum
@@ -93,6 +94,7 @@ class JetError(Exception):
         position: str | None = None,
         cure: str | None = None,
     ) -> None:
+        message = re.sub(r"(?<!\.)\.\.$", ".", message)  # it ends with another's whole sentence
         self.message, self.cure = message, cure
         self.job, self.stage, self.position = job, stage, position
         where = ", ".join(

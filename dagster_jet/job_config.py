@@ -143,7 +143,7 @@ class JobConfig(BaseModel):
                 ": ".join([*map(str, e["loc"]), _problem(e["type"], e["msg"])])
                 for e in error.errors()
             )
-            raise ConfigurationError(f"JobConfig: {problems.rstrip('.')}.") from None
+            raise ConfigurationError(f"JobConfig: {problems}.") from None
 
 
 def _problem(kind: str, text: str) -> str:

@@ -48,7 +48,7 @@ def located(reference: str) -> tuple[ModuleType, str]:
         if is_absent and f"{module_name}.".startswith(f"{error.name}."):  # not what it imports
             cure = "Name a module on Python's path or in the working directory, as in flights:all."
         raise ConfigurationError(
-            f"{reference!r} cannot be imported: {str(error).rstrip('.')}.", cure=cure
+            f"{reference!r} cannot be imported: {error}.", cure=cure
         ) from error
 
 

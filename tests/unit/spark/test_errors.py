@@ -30,6 +30,14 @@ from dagster_jet.system.failpoint import FailPointError
 from dagster_jet.system.own_task import OwnTask
 
 
+def test_a_sentence_of_another_ends_with_one_full_stop() -> None:
+    """Failed before: "such file.. Try again."."""
+    told = JetError(f"it cannot be read: {FileNotFoundError('no such file.')}.", cure="Try again.")
+    assert str(told) == "it cannot be read: no such file. Try again."
+    assert told.message == "it cannot be read: no such file."
+    assert str(JetError("it is cut...")) == "it is cut..."
+
+
 def at_driver(raised: Exception) -> JetError:
     """`raised` by an operator of the stage 'sum', after its way through Spark."""
 
