@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ REPORT_AFTER_S = 10.0
 UNANSWERED_S = 10.0
 """A poll that has not returned after so many seconds is an outage, too: a frozen network raises
 nothing, and meanwhile no time passes for the source's event time."""
+_LONGER, _LAST_POLLS = 3, 10
+"""A source whose polls take long has more time: this multiple of the longest of its last polls."""
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 10.0
 _LOOK_S = 0.1
 _END_S = 2.0
@@ -85,6 +88,8 @@ class SourceThread:
         made: Future[_T] = Future()
 
         def work() -> None:
+            if not made.set_running_or_notify_cancel():
+                return
             try:
                 made.set_result(call())
             except BaseException as error:  # noqa: BLE001 - the caller gets it
@@ -130,6 +135,10 @@ class SourcePolling:
     outages: dict[str, Outage] = field(default_factory=dict)
     _asked_at: dict[str, float] = field(default_factory=dict)
     """Running polls by source."""
+    _took_s: dict[str, deque[float]] = field(
+        default_factory=lambda: defaultdict(lambda: deque([0.0], _LAST_POLLS))
+    )
+    """Durations of the last answered polls by source."""
     _has_ended: bool = False
     """Whether the input has ended: only backlogs are read."""
     _heard: set[str] = field(default_factory=set)
@@ -161,6 +170,7 @@ class SourcePolling:
             JetError: the poll has failed and is not retryable.
         """
         self._asked_at.pop(answer.source, None)
+        self._took_s[answer.source].append(answer.took_s)
         self._end_outage(answer.source)
         if answer.source not in self._read_on():
             return  # found after the end of the input, by a poll beside an epoch
@@ -225,7 +235,8 @@ class SourcePolling:
     def _note_unanswered(self) -> None:
         for name, asked_at in self._asked_at.items():
             silent_s = self.clock() - asked_at
-            if silent_s >= UNANSWERED_S and name not in self.outages:
+            limit_s = max(UNANSWERED_S, _LONGER * max(self._took_s[name]))
+            if silent_s >= limit_s and name not in self.outages:
                 reason = f"the source {name!r} has not answered for {silent_s:.0f} s."
                 self._note(Outage(name, self.now_ms() - round(silent_s * 1000), reason), True)
 
@@ -270,7 +281,7 @@ class SourcePolling:
         """Acknowledges messages on the source's thread and waits for it. Any thread.
 
         Args:
-            give_up: whether to stop waiting for an unavailable source.
+            give_up: whether to stop waiting for a source whose poll does not return.
 
         Returns:
             The reader's answer.
@@ -281,7 +292,8 @@ class SourcePolling:
         """
         made = self.threads[name].do(partial(self.readers[name].acknowledge, messages))
         while not wait([made], _LOOK_S).done:
-            if self._closing.is_set() or (name in self.outages and give_up()):
+            # Once the acknowledgement has begun, the source has answered: `cancel` is False.
+            if self._closing.is_set() or (name in self.outages and give_up() and made.cancel()):
                 raise SourceUnavailableError(
                     "the execution ends before the messages are acknowledged.",
                     job=self.job,

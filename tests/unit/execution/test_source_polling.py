@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from dagster_jet import Pipeline, sinks, sources, windows
+from dagster_jet import aggregates as agg
 from dagster_jet.contract import Backlog, Lag, SourceReader
 from dagster_jet.errors import (
     FencedError,
@@ -21,6 +23,7 @@ from dagster_jet.errors import (
 )
 from dagster_jet.execution import source_polling
 from dagster_jet.execution.source_polling import Outage, SourcePolling
+from dagster_jet.execution.watermarks import WatermarkTracker
 
 AWAY = SourceUnavailableError("the broker does not answer.")
 
@@ -229,6 +232,69 @@ def test_a_poll_that_does_not_return_is_an_outage(readers: dict[str, Scripted]) 
         watched.polling.poll()
     assert watched.polling.silent == set() and watched.retried == {"away": None}
     assert watched.told.get() == (outage, True)
+
+
+@pytest.mark.parametrize("poll_s", [12, 40])
+def test_a_source_whose_polls_take_long_is_told_once_and_becomes_idle(
+    readers: dict[str, Scripted], poll_s: int
+) -> None:
+    slow, now_s, asked_s = readers["slow"], 0, 0
+    slow.waits = False
+    watched = Watched({"slow": slow})
+    watched.polling.clock = lambda: now_s
+    p = Pipeline("j")
+    rows = p.read_from(sources.files("/x", format="json", schema="ts long"), name="slow")
+    timed = rows.with_timestamps("ts", idle_timeout="60 seconds")
+    counts = timed.window(windows.tumbling("1 second")).aggregate(n=agg.count(), name="counts")
+    counts.write_to(sinks.files("/y", format="json"), name="out")
+    watermarks, idle_at = WatermarkTracker(p.graph), list[int]()
+
+    def look() -> None:
+        watched.polling.poll()
+        watermarks.check_time(now_s * 1000, (), watched.polling.silent)
+
+    look()
+    for now_s in range(1, 3 * poll_s + 100):
+        if now_s == asked_s + poll_s:
+            slow.polls.get()  # it has begun
+            slow.script.put("nothing")
+            while watched.polling.answers.empty():
+                time.sleep(0.001)
+            asked_s = now_s
+        look()
+        if watermarks.nodes["slow.timestamps"].idle:
+            idle_at.append(now_s)
+    told_until_s = poll_s - 1  # the last look during the first poll
+    assert idle_at == list(range(told_until_s + 60, now_s + 1))
+    assert [watched.told.get()[1] for _ in range(2)] == [False, True] and watched.told.empty()
+
+
+def test_a_source_that_has_answered_again_is_waited_for_until_it_has_acknowledged(
+    readers: dict[str, Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the last plan of an orderly end nobody accepts the answer."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def acknowledge(messages: Mapping[str, Any]) -> bool:
+        begun.set()
+        return may_end.wait(5)
+
+    def give_up() -> bool:
+        assert begun.wait(5)
+        may_end.set()
+        return True
+
+    monkeypatch.setattr(readers["slow"], "acknowledge", acknowledge)
+    polling = Watched({name: readers[name] for name in ("slow", "away")}).polling
+    for name in polling.readers:
+        readers[name].script.put(AWAY)
+    polling.ask()
+    while len(polling.outages) < 2:
+        time.sleep(0.001)
+    readers["slow"].script.put("back")
+    assert polling.acknowledge("slow", {}, give_up) is True
+    with pytest.raises(SourceUnavailableError, match="before the messages are acknowledged"):
+        polling.acknowledge("away", {}, lambda: True)
 
 
 @pytest.mark.parametrize(
