@@ -51,7 +51,7 @@ class OnePassWorld(World):
 @pytest.mark.parametrize(
     "rules",
     [
-        "files.prepare.after:6=kill",  # the second file of the second epoch
+        "files.prepare.after:2=kill",  # the second file of an epoch; each worker counts
         pytest.param("files.commit.renamed:6=kill", marks=long),
     ],
 )
@@ -59,7 +59,9 @@ def test_killed_between_two_sinks(
     tmp_path: Path, spark: SparkSession, fail_points: FailPoints, rules: str
 ) -> None:
     world = OnePassWorld(tmp_path, fail_points, spark)
-    world.fill(files=3)
+    world.fill(files=1)
+    world.run("drained")
+    world.fill(files=2, first=1)
     world.run_child(rules)
     world.assert_nothing_doubled()
     assert world.run().status is JobStatus.COMPLETED

@@ -68,7 +68,7 @@ def test_a_file_is_the_same_however_the_source_spells_its_folder(
     write_rows(here / "in", "2.json")
     assert take_all(after) == ["2.json"]
     assert after.position()["files"] == 3
-    assert not caplog.records
+    assert not [one for one in caplog.records if one.name.startswith("dagster_jet.connectors")]
 
 
 def snapshot_with(path: Path) -> tuple[dict[str, Any], pa.Table]:
