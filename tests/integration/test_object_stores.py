@@ -25,9 +25,10 @@ from tests.long import long
 from tests.servers import launch, object_stores, own_folder, stop
 
 from . import object_store_child, oracle
+from .bucket_world import BucketWorld
 from .crash_table import AFTER_DECISION, Crash
 from .object_store_child import AZURE, BUCKET, DRIVERS, GCS, OPTIONS, place
-from .world import World, known_to_tasks
+from .world import known_to_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +71,7 @@ def servers(spark: SparkSession) -> Iterator[None]:
     stop(azure)
 
 
-class ObjectWorld(World):
+class ObjectWorld(BucketWorld):
     """A world whose files are in a bucket; the local folder `in` is the oracle's copy."""
 
     driver = staticmethod(object_store_child.main)
@@ -88,22 +89,7 @@ class ObjectWorld(World):
         fs, root = connected(self.url, tuple(OPTIONS[self.scheme].items()))
         fs.pipe_file(f"{root}/{name}", body)
 
-    def fill(self, files: int = 5, rows: int = 12, *, first: int = 0, seed: int = 1) -> World:
-        super().fill(files, rows, first=first, seed=seed)
-        for path in sorted((self.folder / "in").rglob("*.json")):
-            self.put(str(path.relative_to(self.folder)), path.read_bytes())
-        return self
-
-    def committed(self) -> dict[str, oracle.Rows]:
-        self.download()
-        return super().committed()
-
-    def assert_nothing_doubled(self) -> None:
-        self.download()
-        super().assert_nothing_doubled()
-
     def download(self, name: str = "out") -> None:
-        """Downloads what a reader of the bucket sees."""
         shutil.rmtree(self.folder / name, ignore_errors=True)
         fs, root = connected(self.url, tuple(OPTIONS[self.scheme].items()))
         for path in fs.find(f"{root}/{name}"):

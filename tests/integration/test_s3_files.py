@@ -26,8 +26,9 @@ from tests.long import long, long_but_for
 from tests.servers.members import AwsServer
 
 from . import oracle, s3_child
+from .bucket_world import BucketWorld
 from .crash_table import AFTER_DECISION, Crash
-from .world import World, known_to_tasks
+from .world import known_to_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,8 +45,8 @@ CRASHES = (
 )
 
 
-class S3World(World):
-    """A world whose files are in a bucket; the local folder `in` is the oracle's copy."""
+class S3World(BucketWorld):
+    """A world whose files are in a bucket of a server for S3."""
 
     driver = staticmethod(s3_child.main)
     pipeline = staticmethod(s3_child.s3_pipeline)
@@ -63,24 +64,9 @@ class S3World(World):
             region_name="us-east-1",
         )
 
-    def fill(self, files: int = 5, rows: int = 12, *, first: int = 0, seed: int = 1) -> World:
-        super().fill(files, rows, first=first, seed=seed)
-        for path in sorted((self.folder / "in").rglob("*.json")):
-            self.put(str(path.relative_to(self.folder)), path.read_bytes())
-        return self
-
-    def committed(self) -> dict[str, oracle.Rows]:
-        self.download()
-        return super().committed()
-
-    def assert_nothing_doubled(self) -> None:
-        self.download()
-        super().assert_nothing_doubled()
-
-    def download(self) -> None:
-        """Downloads the objects that a reader of the bucket sees."""
+    def download(self, name: str = "out") -> None:
         pages = self.client.get_paginator("list_objects_v2").paginate(
-            Bucket=s3_child.BUCKET, Prefix=f"{self.folder.name}/out/"
+            Bucket=s3_child.BUCKET, Prefix=f"{self.folder.name}/{name}/"
         )
         for page in pages:
             for found in page.get("Contents", ()):
